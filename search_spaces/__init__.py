@@ -1,0 +1,30 @@
+"""Search spaces of vLLM's flags, declared in YAML: what may be chosen, when, on what hardware, and its rendering."""
+
+from search_spaces.errors import SpaceError
+from search_spaces.facts import Context, ModelShape
+from search_spaces.hardware import HardwareProfile, hardware_named, known_hardware
+from search_spaces.loader import load_space, space_names
+from search_spaces.parameter import JsonScalar, Parameter, Trial
+from search_spaces.render import Rendered
+from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
+from search_spaces.space import Space
+
+__all__ = [
+    "Context",
+    "Dropped",
+    "HardwareProfile",
+    "JsonScalar",
+    "ModelShape",
+    "NamedConfig",
+    "Parameter",
+    "Rendered",
+    "ResolvedSpace",
+    "Space",
+    "SpaceError",
+    "Trial",
+    "Violation",
+    "hardware_named",
+    "known_hardware",
+    "load_space",
+    "space_names",
+]

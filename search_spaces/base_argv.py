@@ -1,0 +1,67 @@
+"""What a study's own server arguments say about the parameters of a space."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from search_spaces.expressions import UNKNOWN
+from search_spaces.parameter import full_choices
+from search_spaces.schema import ParameterSpec
+
+_SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+
+
+def fixed_values(parameters: Mapping[str, ParameterSpec], argv: Sequence[str]) -> dict[str, object]:
+    """Return the parameters that `argv` sets and what to, `UNKNOWN` where the value cannot be read.
+
+    A parameter is set by its flag, its negated flag, or the words of one of its choices. A flag that takes JSON sets
+    every parameter that goes into that JSON, None being what it leaves out.
+    """
+    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found = {name: _fixed(spec, words) for name, spec in parameters.items()}
+    return {name: value[0] for name, value in found.items() if value}
+
+
+def _fixed(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
+    for choice in full_choices(spec):
+        if choice.args and _stands_in(choice.args, words):
+            return (choice.value,)
+    if spec.no_flag is not None and spec.no_flag in words:
+        return (False,)
+    if spec.flag is not None and spec.flag in words:
+        return (_read(spec, _after(spec.flag, words)),)
+    if spec.json_target is not None and spec.json_target.flag in words:
+        return (_from_json(_after(spec.json_target.flag, words), spec.json_target.key),)
+    return ()
+
+
+def _stands_in(part: Sequence[str], words: Sequence[str]) -> bool:
+    return any(tuple(words[i : i + len(part)]) == tuple(part) for i in range(len(words)))
+
+
+def _after(flag: str, words: Sequence[str]) -> str | None:
+    index = words.index(flag) + 1
+    return words[index] if index < len(words) and not words[index].startswith("--") else None
+
+
+def _read(spec: ParameterSpec, text: str | None) -> object:
+    if text is None:
+        return True
+    for choice in full_choices(spec):
+        if choice.value is not None and str(choice.value) == text:
+            return choice.value
+    number, factor = (text[:-1], _SUFFIXES[text[-1]]) if text[-1:] in _SUFFIXES else (text, 1)
+    try:
+        value = float(number) * factor
+    except ValueError:
+        return UNKNOWN if spec.type in ("int", "float") else text
+    return int(value) if value.is_integer() and spec.type != "float" else value
+
+
+def _from_json(text: str | None, key: str) -> object:
+    try:
+        content = json.loads(text or "")
+    except json.JSONDecodeError:
+        return UNKNOWN
+    return content.get(key) if isinstance(content, dict) else UNKNOWN

@@ -1,0 +1,281 @@
+"""Conditions and rules of a search space: a small, safe subset of Python, evaluated without `eval`.
+
+Allowed: names with dots, numbers, strings, True/False/None, tuples and lists, `+ - * / // %`, comparisons, `in`, `and`,
+`or`, `not`, and the functions `version("0.25")`, `capability(8, 9)`, `known(x)`, `min(…)`, `max(…)`.
+
+A fact that nobody knows is UNKNOWN, and so is every comparison with it (three-valued logic: `False and UNKNOWN` is
+False, `True or UNKNOWN` is True). `None` is a known value, "left to the engine": it can be compared with `==`, `!=` and
+`in`, while an order or arithmetic with it is UNKNOWN. Who asks decides what UNKNOWN means: a rule does not fire, a
+value is not dropped, a condition does not hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache, cached_property
+from typing import Any
+
+from search_spaces.errors import SpaceError
+
+MAX_LENGTH = 500
+
+
+class Unknown(Enum):
+    """The type of `UNKNOWN`."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN = Unknown.UNKNOWN
+
+Lookup = Callable[[str], object]
+"""Takes a dotted name to its value; `UNKNOWN` if nobody knows it."""
+
+_ORDERINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def version_tuple(text: str) -> tuple[int, int, int]:
+    """Return the release part of a version as three integers: `0.32.0+cpu` → (0, 32, 0).
+
+    Raises:
+        SpaceError: if the text does not start with a number.
+    """
+    match = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    if match is None:
+        raise SpaceError(f"{text!r} is not a version; write one such as 0.25 or 0.32.0")
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    return (major, minor, patch)
+
+
+def _version(text: object) -> object:
+    if not isinstance(text, str):
+        raise SpaceError(f"version() takes one string such as version('0.25'), not {text!r}")
+    return version_tuple(text)
+
+
+def _capability(major: object, minor: object) -> object:
+    if not isinstance(major, int) or not isinstance(minor, int):
+        raise SpaceError(f"capability() takes two integers such as capability(8, 9), not {major!r} and {minor!r}")
+    return (major, minor)
+
+
+def _extreme(pick: Callable[..., object]) -> Callable[..., object]:
+    def function(*values: object) -> object:
+        if any(value is UNKNOWN or value is None for value in values):
+            return UNKNOWN
+        return pick(*values)
+
+    return function
+
+
+_FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "version": _version,
+    "capability": _capability,
+    "known": lambda value: value is not UNKNOWN,
+    "min": _extreme(min),
+    "max": _extreme(max),
+}
+
+
+class Expression:
+    """A parsed expression; parsing refuses whatever is not in the subset.
+
+    Raises:
+        SpaceError: at construction, naming the part that is not allowed.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        if len(source) > MAX_LENGTH:
+            raise SpaceError(f"the expression is {len(source)} characters long; write at most {MAX_LENGTH}")
+        try:
+            self._body = ast.parse(source.strip(), mode="eval").body
+        except (SyntaxError, ValueError) as error:
+            raise SpaceError(f"the expression {source!r} does not parse ({error.args[0]}); see its syntax") from None
+        _check(self._body, source)
+
+    def __repr__(self) -> str:
+        return f"Expression({self.source!r})"
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every dotted name in the expression, functions excluded."""
+        return frozenset(_names(self._body))
+
+    def evaluate(self, lookup: Lookup) -> object:
+        """Return the value, or `UNKNOWN`.
+
+        Raises:
+            SpaceError: if types do not go together, as in `"a" < 3`.
+        """
+        try:
+            return _evaluate(self._body, lookup)
+        except TypeError as error:
+            raise SpaceError(f"the expression {self.source!r} mixes types ({error}); compare like with like") from None
+
+    def holds(self, lookup: Lookup) -> bool | None:
+        """Return whether it is true; None if that is unknown."""
+        value = self.evaluate(lookup)
+        return None if value is UNKNOWN else bool(value)
+
+
+@cache
+def parsed(source: str) -> Expression:
+    """Return the parsed expression; each source is parsed once."""
+    return Expression(source)
+
+
+def _check(node: ast.expr, source: str) -> None:
+    children: list[ast.expr] = []
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None) | ast.Name():
+            pass
+        case ast.Attribute():
+            _dotted(node, source)
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            children = items
+        case ast.BoolOp(values=items):
+            children = items
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            children = [operand]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            children = [left, right]
+        case ast.Compare(left=left, ops=ops, comparators=rest) if all(_comparable(op) for op in ops):
+            children = [left, *rest]
+        case ast.Call(func=ast.Name(id=name), args=items, keywords=[]) if name in _FUNCTIONS:
+            children = items
+        case _:
+            raise _refused(node, source)
+    if isinstance(node, ast.Name) and node.id.startswith("_"):
+        raise _refused(node, source)
+    for child in children:
+        _check(child, source)
+
+
+def _refused(node: ast.expr, source: str) -> SpaceError:
+    part = ast.unparse(node)
+    return SpaceError(
+        f"{part!r} is not allowed in the expression {source!r}; use names, numbers, strings, comparisons, "
+        f"and/or/not, arithmetic, in, and {', '.join(sorted(_FUNCTIONS))}"
+    )
+
+
+def _comparable(op: ast.cmpop) -> bool:
+    return type(op) in _ORDERINGS or isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+
+
+def _dotted(node: ast.expr, source: str) -> str:
+    match node:
+        case ast.Name(id=name) if not name.startswith("_"):
+            return name
+        case ast.Attribute(value=value, attr=attr) if not attr.startswith("_"):
+            return f"{_dotted(value, source)}.{attr}"
+    raise _refused(node, source)
+
+
+def _names(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.Name | ast.Attribute):
+        return [ast.unparse(node)]
+    children = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    return [name for child in children if isinstance(child, ast.expr) for name in _names(child)]
+
+
+def _evaluate(node: ast.expr, lookup: Lookup) -> object:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name() | ast.Attribute():
+            return lookup(ast.unparse(node))
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            values = tuple(_evaluate(item, lookup) for item in items)
+            return UNKNOWN if UNKNOWN in values else values
+        case ast.BoolOp(op=op, values=items):
+            return _connect(isinstance(op, ast.Or), items, lookup)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _unary(op, _evaluate(operand, lookup))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _calculate(op, _evaluate(left, lookup), _evaluate(right, lookup))
+        case ast.Compare():
+            return _compare(node, lookup)
+        case ast.Call(func=ast.Name(id=name), args=items):
+            return _FUNCTIONS[name](*(_evaluate(item, lookup) for item in items))
+    raise _refused(node, ast.unparse(node))
+
+
+def _connect(decisive: bool, items: list[ast.expr], lookup: Lookup) -> object:
+    """Kleene's `or` (decisive True) and `and` (decisive False)."""
+    unknown = False
+    for item in items:
+        value = _evaluate(item, lookup)
+        if value is UNKNOWN:
+            unknown = True
+        elif bool(value) is decisive:
+            return decisive
+    return UNKNOWN if unknown else not decisive
+
+
+def _unary(op: ast.unaryop, value: object) -> object:
+    if value is UNKNOWN:
+        return UNKNOWN
+    if isinstance(op, ast.Not):
+        return not value
+    if value is None:
+        return UNKNOWN
+    if not isinstance(value, int | float):
+        raise TypeError(f"-{value!r}")
+    return -value
+
+
+def _calculate(op: ast.operator, left: object, right: object) -> object:
+    if UNKNOWN in (left, right) or left is None or right is None:
+        return UNKNOWN
+    if not isinstance(left, int | float) or not isinstance(right, int | float):
+        raise TypeError(f"arithmetic with {left!r} and {right!r}")
+    if right == 0 and isinstance(op, ast.Div | ast.FloorDiv | ast.Mod):
+        return UNKNOWN
+    return _ARITHMETIC[type(op)](left, right)
+
+
+def _compare(node: ast.Compare, lookup: Lookup) -> object:
+    left = _evaluate(node.left, lookup)
+    unknown = False
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        right = _evaluate(comparator, lookup)
+        answer = _compare_two(op, left, right)
+        if answer is UNKNOWN:
+            unknown = True
+        elif not answer:
+            return False
+        left = right
+    return UNKNOWN if unknown else True
+
+
+def _compare_two(op: ast.cmpop, left: object, right: object) -> object:
+    if left is UNKNOWN or right is UNKNOWN:
+        return UNKNOWN
+    if isinstance(op, ast.Eq | ast.NotEq):
+        return (left == right) is isinstance(op, ast.Eq)
+    if isinstance(op, ast.In | ast.NotIn):
+        if not isinstance(right, tuple | frozenset | str):
+            raise TypeError(f"{right!r} holds no members")
+        return (left in right) is isinstance(op, ast.In)
+    if left is None or right is None:
+        return UNKNOWN
+    return _ORDERINGS[type(op)](left, right)

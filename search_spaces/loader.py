@@ -1,0 +1,211 @@
+"""Reading a space from YAML: includes, duplicate keys, and errors with file and line."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from search_spaces.errors import SpaceError
+from search_spaces.expressions import parsed
+from search_spaces.facts import FACTS
+from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
+from search_spaces.space import Space
+
+_FOLDER = Path(__file__).with_name("vllm")
+_PART = "_"
+
+
+def space_names() -> list[str]:
+    """Return the names of the shipped spaces; a file whose name starts with `_` is a part of another one."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml") if not path.name.startswith(_PART))
+
+
+def load_space(name: str | Path) -> Space:
+    """Load a shipped space by name, or any YAML file (a path that ends in .yaml or .yml).
+
+    Raises:
+        SpaceError: if there is none, or it is not a sound space; with file and line where YAML is at fault.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        if str(name) not in space_names():
+            raise SpaceError(
+                f"no search space is called {str(name)!r}; give a .yaml file or one of {', '.join(space_names())}"
+            )
+        return _shipped(str(name))
+    return _Reader().read_space(path)
+
+
+@cache
+def _shipped(name: str) -> Space:
+    return _Reader().read_space(_FOLDER / f"{name}.yaml")
+
+
+class _Reader:
+    """Collects the parts of a space over its includes and remembers where each stands."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[str, ParameterSpec] = {}
+        self.rules: dict[str, RuleSpec] = {}
+        self.named: dict[str, NamedSpec] = {}
+        self.places: dict[tuple[str, str], str] = {}
+
+    def read_space(self, path: Path) -> Space:
+        spec = self._read(path, ())
+        if not self.parameters:
+            raise SpaceError(f"{path}: the space has no parameters; add `parameters:`")
+        self._check_references()
+        space = Space(path.stem, spec.description, self.parameters, tuple(self.rules.values()), self.named)
+        for name, named in self.named.items():
+            try:
+                space.check_named(named.config)
+            except SpaceError as error:
+                raise SpaceError(f"{self.places['named', name]}: named configuration {name!r}: {error}") from None
+        return space
+
+    def _read(self, path: Path, above: tuple[Path, ...]) -> SpaceSpec:
+        if path.resolve() in above:
+            raise SpaceError(f"{path}: the file includes itself; remove the circle of includes")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise SpaceError(f"{path}: the search space cannot be read ({reason}); check the path") from None
+        spec, node = _parse(text, path)
+        for part in spec.include:
+            self._read(path.parent / part, (*above, path.resolve()))
+        self._add(spec, node, path)
+        return spec
+
+    def _add(self, spec: SpaceSpec, node: yaml.Node, path: Path) -> None:
+        for name in spec.parameters:
+            self._place("parameters", name, f"{path}:{_line(node, ('parameters', name))}")
+        for name in spec.named:
+            self._place("named", name, f"{path}:{_line(node, ('named', name))}")
+        for index, rule in enumerate(spec.rules):
+            self._place("rules", rule.name, f"{path}:{_line(node, ('rules', index))}")
+        self.parameters.update(spec.parameters)
+        self.named.update(spec.named)
+        self.rules.update({rule.name: rule for rule in spec.rules})
+
+    def _place(self, kind: str, name: str, place: str) -> None:
+        first = self.places.setdefault((kind, name), place)
+        if first != place:
+            raise SpaceError(f"{place}: {name!r} is already in {kind} at {first}; keep one of the two")
+
+    def _check_references(self) -> None:
+        earlier: set[str] = set()
+        everything = set(self.parameters) | {f"effective.{name}" for name in self.parameters} | FACTS
+        for name, spec in self.parameters.items():
+            place = self.places["parameters", name]
+            if spec.when is not None:
+                so_far = earlier | {f"effective.{parameter}" for parameter in earlier} | FACTS
+                self._check(spec.when, so_far, f"{place}: when of {name!r}")
+            each = {"value"} if spec.choices else set()
+            for requirement in (*spec.requires, *(r for choice in spec.choices for r in choice.requires)):
+                self._check(requirement.rule, FACTS | each, f"{place}: a requirement of {name!r}")
+            for case in spec.engine_default if isinstance(spec.engine_default, tuple) else ():
+                for source in (case.when, case.expression):
+                    if source is not None:
+                        self._check(source, everything, f"{place}: engine_default of {name!r}")
+            earlier.add(name)
+        for rule in self.rules.values():
+            self._check(rule.forbid, everything, f"{self.places['rules', rule.name]}: rule {rule.name!r}")
+
+    def _check(self, source: str, allowed: set[str] | frozenset[str], where: str) -> None:
+        for name in sorted(parsed(source).names - allowed):
+            near = difflib.get_close_matches(name, sorted(allowed), n=1)
+            if name in self.parameters:
+                hint = "conditions may use parameters declared above them, requirements facts only"
+            else:
+                hint = f"did you mean {near[0]!r}?" if near else "use a declared parameter or a fact"
+            raise SpaceError(f"{where} uses {name!r}; {hint}")
+
+
+def _parse(text: str, path: Path) -> tuple[SpaceSpec, yaml.Node]:
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        raise SpaceError(f"{path}:{line}: not valid YAML ({error.problem}); correct that line") from None
+    except yaml.YAMLError as error:
+        raise SpaceError(f"{path}:1: not valid YAML ({str(error).splitlines()[0]}); correct the file") from None
+    if not isinstance(node, yaml.MappingNode):
+        raise SpaceError(f"{path}:1: a search space is a mapping; start it with `parameters:`")
+    _refuse_duplicates(node, path)
+    try:
+        return SpaceSpec.model_validate(raw), node
+    except ValidationError as error:
+        raise _schema_error(error, node, path) from None
+
+
+def _refuse_duplicates(node: yaml.Node, path: Path) -> None:
+    seen: set[str] = set()
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise SpaceError(f"{path}:{line}: the key {key.value!r} is there twice; keep one of the two")
+            seen.add(key.value)
+            children.append(value)
+    elif isinstance(node, yaml.SequenceNode):
+        children = list(node.value)
+    for child in children:
+        _refuse_duplicates(child, path)
+
+
+def _schema_error(error: ValidationError, node: yaml.Node, path: Path) -> SpaceError:
+    first = error.errors()[0]
+    place = tuple(part for part in first["loc"] if isinstance(part, str | int))
+    dotted = ".".join(str(part) for part in place if part in _known_parts(node, place))
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        reason = "there is no such key; see docs/search-space.md"
+    elif first["type"] == "missing":
+        dotted, reason = ".".join(str(part) for part in place), "this key is missing; add it"
+    return SpaceError(f"{path}:{_line(node, place)}: {dotted or 'the space'}: {' '.join(reason.split())}")
+
+
+def _known_parts(node: yaml.Node, place: tuple[str | int, ...]) -> set[str | int]:
+    """The parts of a pydantic location that stand in the file (pydantic adds names of union members)."""
+    known: set[str | int] = set()
+    for part in place:
+        child = _child(node, part)
+        if child is not None:
+            known.add(part)
+            node = child
+    return known
+
+
+def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part]  # type: ignore[no-any-return]
+    return None
+
+
+def _line(node: yaml.Node, place: tuple[str | int, ...]) -> int:
+    """Return the 1-based line of the deepest part of `place` that stands in the file."""
+    line: int = node.start_mark.line + 1
+    for part in place:
+        key = _key(node, part)
+        child = _child(node, part)
+        if child is None:
+            continue
+        line = (key or child).start_mark.line + 1
+        node = child
+    return line
+
+
+def _key(node: yaml.Node, part: str | int) -> yaml.Node | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    return next((key for key, _ in node.value if key.value == str(part)), None)

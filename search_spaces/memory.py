@@ -1,0 +1,130 @@
+"""A lower bound on the memory that a configuration needs, so that only what is certain to fail is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from search_spaces.capture_sizes import reachable_sizes
+from search_spaces.facts import Context, ModelShape
+from search_spaces.names import Names
+from search_spaces.schema import ParameterSpec
+
+GIB = 2**30
+_FULL_BITS = 16
+_LOWEST_BITS = 4
+_LOGIT_BYTES = 4
+_ACTIVATION_BYTES = 2
+_GRAPH_BYTES_PER_SIZE = 2**20
+_OTHER_SUMS = (
+    "--kv-cache-memory-bytes",
+    "--tensor-parallel-size",
+    "-tp",
+    "--pipeline-parallel-size",
+    "-pp",
+    "--cpu-offload-gb",
+)
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """The parts of the lower bound, in bytes."""
+
+    weights: int
+    kv_cache: int
+    activations: int
+    graphs: int
+
+    @property
+    def total_gib(self) -> float:
+        """All parts together, in GiB."""
+        return (self.weights + self.kv_cache + self.activations + self.graphs) / GIB
+
+
+def memory_need(
+    model: ModelShape,
+    *,
+    weight_bits: int,
+    kv_bits: int,
+    max_model_len: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    captured_sizes: int,
+) -> MemoryNeed:
+    """Return a lower bound, in bytes, of what one device must hold.
+
+    weights (`ModelShape.weight_bytes`)
+    + KV cache of one sequence of `max_model_len` tokens (vLLM refuses to start with less)
+    + the larger of an MLP's intermediate, `tokens x (2 x intermediate + hidden) x 2` bytes, and the logits of a
+      sampling step, `min(seqs, tokens) x vocab x 4` bytes
+    + 1 MiB a captured graph size.
+    The real need is higher: workspaces, fragmentation, libraries and graph pools are left out.
+    """
+    mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
+    logits = min(max_num_seqs, max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
+    return MemoryNeed(
+        weights=model.weight_bytes(weight_bits),
+        kv_cache=max_model_len * model.kv_bytes_per_token(kv_bits / 8),
+        activations=max(mlp, logits),
+        graphs=captured_sizes * _GRAPH_BYTES_PER_SIZE,
+    )
+
+
+def memory_shortfall(context: Context, names: Names, specs: Mapping[str, ParameterSpec]) -> str | None:
+    """Return why a configuration cannot fit on the device; None if it may, or if too little is known.
+
+    Weights count at the `weight_bits` of the chosen values, KV elements at their `kv_bits`, else both at 16 (vLLM casts
+    wider checkpoints down); a checkpoint that is quantized in a way that declares no bits counts at 4. Nothing is said
+    for a CPU, nor where the study's own arguments split the model or set the KV cache's size.
+    """
+    model, total = context.model, context.hardware.memory_gib
+    if model is None or total is None or context.hardware.vendor == "cpu":
+        return None
+    if any(word.split("=")[0] in _OTHER_SUMS for word in context.base_argv):
+        return None
+    need = memory_need(
+        model,
+        weight_bits=_bits("weight_bits", names, specs, _FULL_BITS if model.quantization is None else _LOWEST_BITS),
+        kv_bits=_bits("kv_bits", names, specs, _FULL_BITS),
+        max_model_len=_known_or_one(names.effective("max_model_len")),
+        max_num_batched_tokens=_known_or_one(names.effective("max_num_batched_tokens")),
+        max_num_seqs=_known_or_one(names.effective("max_num_seqs")),
+        captured_sizes=_captured_sizes(names),
+    )
+    share = names.effective("gpu_memory_utilization")
+    budget = total * (share if isinstance(share, int | float) else 1.0)
+    if need.total_gib <= budget:
+        return None
+    return (
+        f"at least {need.total_gib:.2f} GiB are needed (weights {need.weights / GIB:.2f}, KV cache of one sequence "
+        f"{need.kv_cache / GIB:.2f}, activations {need.activations / GIB:.2f}, graphs {need.graphs / GIB:.2f}), and "
+        f"{budget:.2f} of {total:.2f} GiB may be used; lower max_model_len or max_num_batched_tokens, or quantize"
+    )
+
+
+def _known_or_one(value: object) -> int:
+    return value if isinstance(value, int) else 1
+
+
+def _bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec], default: int) -> int:
+    bits = [default]
+    for name, spec in specs.items():
+        declared = {choice.value: getattr(choice, attribute) for choice in spec.choices}
+        value = names.lookup(name)
+        if value is None or all(given is None for given in declared.values()):
+            continue
+        given = declared.get(value) if isinstance(value, str) else None
+        bits.append(_LOWEST_BITS if given is None else given)
+    return min(bits)
+
+
+def _captured_sizes(names: Names) -> int:
+    """Return how many graph sizes are captured, at the least: those of the smallest list that may be in force."""
+    if names.lookup("cudagraph_mode") in ("eager", "NONE") or names.lookup("optimization_level") == 0:
+        return 0
+    if names.lookup("enforce_eager") or names.lookup("capture_sizes") not in (None, "exact"):
+        return 0
+    sequences = names.effective("max_num_seqs")
+    concurrency = names.lookup("workload.concurrency")
+    limits = [n for n in (sequences, concurrency) if isinstance(n, int)]
+    return len(reachable_sizes(min(limits))) if limits else 0

@@ -1,0 +1,150 @@
+"""One parameter of a resolved space: its domain, what it suggests, and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from search_spaces.expressions import Lookup, parsed
+from search_spaces.schema import Choice, ParameterSpec
+
+JsonScalar: TypeAlias = str | int | float | bool | None
+
+_TOLERANCE = 1e-6
+
+
+class Trial(Protocol):
+    """What a sampler's trial offers; an Optuna trial is one."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return an integer in [low, high]."""
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a number in [low, high]."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+        """Return one of the choices."""
+
+
+def same(left: JsonScalar, right: JsonScalar) -> bool:
+    """Return whether two values are equal and of one type: 1, 1.0 and True are three values."""
+    return type(left) is type(right) and left == right
+
+
+def tidy(value: float) -> float:
+    """Return a number without the noise of its step: 0.8999999999999999 → 0.9 (six significant digits)."""
+    return float(format(value, ".6g"))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as a study offers it: `spec` as declared, `choices` what is left of its values."""
+
+    name: str
+    spec: ParameterSpec
+    choices: tuple[Choice, ...]
+
+    @property
+    def kind(self) -> str:
+        """`int`, `float`, `bool` or `categorical`."""
+        return self.spec.type
+
+    @property
+    def description(self) -> str:
+        """What the parameter is, in a sentence."""
+        return self.spec.description
+
+    @property
+    def changes_answers(self) -> bool:
+        """True if it may change the text that the model answers with."""
+        return self.spec.changes_answers
+
+    @property
+    def when(self) -> str | None:
+        """The condition under which it is chosen at all."""
+        return self.spec.when
+
+    @property
+    def values(self) -> tuple[JsonScalar, ...]:
+        """The values of a bool or a categorical; empty for a range. None leaves the engine's default."""
+        return tuple(choice.value for choice in self.choices)
+
+    @property
+    def domain(self) -> str:
+        """The values in words: `8..1024 (log)`, `0.7..0.95 step 0.005`, `engine's default, fp8`."""
+        if self.choices:
+            return ", ".join("engine's default" if value is None else str(value) for value in self.values)
+        text = f"{self.spec.low}..{self.spec.high}"
+        if self.spec.step is not None:
+            text += f" step {self.spec.step}"
+        return f"{text} (log)" if self.spec.log else text
+
+    def active(self, lookup: Lookup) -> bool:
+        """Return whether its condition holds; an unknown condition does not."""
+        return self.spec.when is None or parsed(self.spec.when).holds(lookup) is True
+
+    def choice(self, value: JsonScalar) -> Choice | None:
+        """Return the choice with that value."""
+        return next((choice for choice in self.choices if same(choice.value, value)), None)
+
+    def contains(self, value: JsonScalar) -> bool:
+        """Return whether the value lies in the domain."""
+        if self.choices:
+            return self.choice(value) is not None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.kind == "int" and not isinstance(value, int):
+            return False
+        low, high = self._range()
+        if not low <= value <= high:
+            return False
+        steps = 0.0 if self.spec.step is None else (value - low) / self.spec.step
+        return abs(steps - round(steps)) < _TOLERANCE
+
+    def suggest(self, trial: Trial) -> JsonScalar:
+        """Ask the trial for a value."""
+        if self.choices:
+            return trial.suggest_categorical(self.name, self.values)
+        low, high = self._range()
+        if self.kind == "int":
+            step = 1 if self.spec.step is None else int(self.spec.step)
+            return trial.suggest_int(self.name, int(low), int(high), step=step, log=self.spec.log)
+        return tidy(trial.suggest_float(self.name, low, high, step=self.spec.step, log=self.spec.log))
+
+    def size(self) -> int | None:
+        """Return how many values there are; None if they are continuous."""
+        if self.choices:
+            return len(self.choices)
+        low, high = self._range()
+        step = 1 if self.kind == "int" and self.spec.step is None else self.spec.step
+        return None if step is None else int((high - low) / step + _TOLERANCE) + 1
+
+    def listed(self) -> tuple[JsonScalar, ...]:
+        """Return every value of a finite domain, in order.
+
+        Raises:
+            ValueError: if the domain is continuous.
+        """
+        size = self.size()
+        if size is None:
+            raise ValueError(f"{self.name} is continuous; it cannot be listed")
+        if self.choices:
+            return self.values
+        low, _ = self._range()
+        step = self.spec.step or 1
+        return tuple(low + step * index for index in range(size))
+
+    def _range(self) -> tuple[float, float]:
+        if self.spec.low is None or self.spec.high is None:
+            raise ValueError(f"{self.name} has no range")
+        return self.spec.low, self.spec.high
+
+
+def full_choices(spec: ParameterSpec) -> tuple[Choice, ...]:
+    """Return all declared choices; a bool without any has true and false."""
+    if spec.type == "bool" and not spec.choices:
+        return (Choice.model_validate({"value": True}), Choice.model_validate({"value": False}))
+    return spec.choices

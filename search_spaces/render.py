@@ -1,0 +1,110 @@
+"""From a configuration to flags, environment variables and, where a choice needs one, another checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from search_spaces.capture_sizes import reachable_sizes
+from search_spaces.facts import Context
+from search_spaces.names import Names
+from search_spaces.parameter import JsonScalar, Parameter, tidy
+from search_spaces.schema import Choice
+
+CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"
+_SPECULATION_FLAG = "--speculative-config"
+_SUFFIX_DEPTH = 24
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a configuration adds to `vllm serve`: flags, environment, and the checkpoint to serve instead."""
+
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+
+
+def text_of(value: JsonScalar) -> str:
+    """Return a value as a command line has it: 1 and 0 for booleans, six digits for floats."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return format(value, ".6g") if isinstance(value, float) else str(value)
+
+
+def plain(value: JsonScalar) -> JsonScalar:
+    """Return a value as JSON has it."""
+    return tidy(value) if isinstance(value, float) else value
+
+
+class _Builder:
+    def __init__(self, names: Names, context: Context) -> None:
+        self.names = names
+        self.context = context
+        self.argv: list[str] = []
+        self.environment: dict[str, str] = {}
+        self.objects: dict[str, dict[str, JsonScalar]] = {}
+        self.model: str | None = None
+        self.wants_capture_sizes = False
+
+    def add(self, parameter: Parameter, value: JsonScalar) -> None:
+        choice = parameter.choice(value)
+        if choice is not None and choice.emits_itself:
+            self._add_choice(parameter, choice)
+            return
+        spec = parameter.spec
+        if spec.json_target is not None:
+            self.objects.setdefault(spec.json_target.flag, {})[spec.json_target.key] = plain(value)
+        elif spec.env is not None:
+            self.environment[spec.env] = text_of(value)
+        elif spec.flag is not None:
+            self._add_flag(spec.flag, spec.no_flag, value)
+
+    def _add_flag(self, flag: str, no_flag: str | None, value: JsonScalar) -> None:
+        if value is True:
+            self.argv.append(flag)
+        elif value is False:
+            self.argv.extend([] if no_flag is None else [no_flag])
+        else:
+            self.argv.extend([flag, text_of(value)])
+
+    def _add_choice(self, parameter: Parameter, choice: Choice) -> None:
+        self.argv.extend(choice.args or ())
+        self.environment.update(choice.env or {})
+        target = parameter.spec.json_target
+        if choice.json_object is not None and target is not None:
+            values = {
+                key: self.context.draft_model if choice.draft_model and value == "{draft_model}" else plain(value)
+                for key, value in choice.json_object.items()
+            }
+            self.objects.setdefault(target.flag, {}).update(values)
+        if choice.checkpoint is not None:
+            self.model = self.context.checkpoints[choice.checkpoint]
+        self.wants_capture_sizes |= choice.compute == "capture_sizes"
+
+    def _capture_sizes(self) -> tuple[int, ...]:
+        speculation = self.objects.get(_SPECULATION_FLAG)
+        drafts: JsonScalar = 0
+        if speculation is not None:
+            drafts = speculation.get("num_speculative_tokens") or speculation.get("suffix_decoding_max_tree_depth")
+        limits = (self.context.concurrency, self.names.effective("max_num_seqs"))
+        sequences = min((n for n in limits if isinstance(n, int)), default=1)
+        budget = self.names.effective("max_num_batched_tokens")
+        largest = min(512, budget) if isinstance(budget, int) else 512
+        return reachable_sizes(sequences, 1 + (drafts if isinstance(drafts, int) else _SUFFIX_DEPTH), largest)
+
+    def finish(self) -> Rendered:
+        if self.wants_capture_sizes:
+            self.argv += [CAPTURE_SIZES_FLAG, *(str(size) for size in self._capture_sizes())]
+        for flag, content in self.objects.items():
+            self.argv += [flag, json.dumps(content, sort_keys=True, separators=(",", ":"))]
+        return Rendered(tuple(self.argv), self.environment, self.model)
+
+
+def render(chosen: Sequence[tuple[Parameter, JsonScalar]], names: Names, context: Context) -> Rendered:
+    """Return what the chosen values emit; values that are None must not be among them."""
+    builder = _Builder(names, context)
+    for parameter, value in chosen:
+        builder.add(parameter, value)
+    return builder.finish()

@@ -1,0 +1,201 @@
+"""A space resolved for one context: what is offered, what was dropped and why, and what a configuration means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from search_spaces.errors import SpaceError
+from search_spaces.expressions import parsed
+from search_spaces.facts import Context, facts_of
+from search_spaces.memory import memory_shortfall
+from search_spaces.names import Names
+from search_spaces.parameter import JsonScalar, Parameter, Trial, same
+from search_spaces.render import Rendered, render
+from search_spaces.schema import ParameterSpec, RuleSpec
+
+_COUNTED = 20_000
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What a context rules out: a value of a parameter, or (value None) the parameter, or `named:NAME`."""
+
+    parameter: str
+    value: JsonScalar
+    reason: str
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a configuration breaks."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True)
+class NamedConfig:
+    """A known configuration: what it sets, what it is known for, and where it comes from."""
+
+    name: str
+    config: Mapping[str, JsonScalar]
+    note: str
+    source: str
+
+
+@dataclass(frozen=True)
+class ResolvedSpace:
+    """A space for one context. Parameters are in the order in which they are suggested; conditions look backwards."""
+
+    name: str
+    context: Context
+    parameters: tuple[Parameter, ...]
+    dropped: tuple[Dropped, ...]
+    named: Mapping[str, NamedConfig]
+    specs: Mapping[str, ParameterSpec]
+    rules: tuple[RuleSpec, ...]
+    fixed: Mapping[str, object]
+
+    def _names(self, config: Mapping[str, JsonScalar]) -> Names:
+        return Names(self.specs, self._facts, self.fixed, config)
+
+    @cached_property
+    def _facts(self) -> dict[str, object]:
+        return facts_of(self.context)
+
+    def _active(self, parameter: Parameter, config: Mapping[str, JsonScalar]) -> bool:
+        return parameter.active(self._names(config).lookup)
+
+    def suggest(self, trial: Trial) -> dict[str, JsonScalar]:
+        """Ask the trial for a configuration; parameters whose condition does not hold are left out."""
+        config: dict[str, JsonScalar] = {}
+        for parameter in self.parameters:
+            if self._active(parameter, config):
+                config[parameter.name] = parameter.suggest(trial)
+        return config
+
+    def suggest_fixed(self, trial: Trial, config: Mapping[str, JsonScalar]) -> None:
+        """Make the trial suggest the parameters that `config` has, and no others, in the space's order.
+
+        For trials whose values are set beforehand: the sampler then records what ran, and nothing that did not.
+        """
+        for parameter in self.parameters:
+            if parameter.name in config:
+                parameter.suggest(trial)
+
+    def engine_defaults(self) -> dict[str, JsonScalar]:
+        """Return the engine's own defaults as values of this space, where they are known and lie in it."""
+        config: dict[str, JsonScalar] = {}
+        for parameter in self.parameters:
+            if not self._active(parameter, config):
+                continue
+            default = self._names(config).default(parameter.name)
+            if parameter.contains(None):
+                config[parameter.name] = None
+            elif default is not None and parameter.contains(default):
+                config[parameter.name] = default
+        return config
+
+    def render(self, config: Mapping[str, JsonScalar]) -> Rendered:
+        """Return the flags, the environment and the checkpoint that a configuration stands for; {} is nothing.
+
+        Raises:
+            SpaceError: if the configuration has a name or a value that the space does not have.
+        """
+        self._check_names(config)
+        names = self._names(config)
+        chosen = [
+            (parameter, config[parameter.name])
+            for parameter in self.parameters
+            if config.get(parameter.name) is not None and parameter.active(names.lookup)
+        ]
+        for parameter, value in chosen:
+            self._check_value(parameter, value)
+        return render(chosen, names, self.context)
+
+    def violations(self, config: Mapping[str, JsonScalar]) -> list[Violation]:
+        """Return the rules that a configuration is known to break, the memory estimate included."""
+        names = self._names(config)
+        found = [
+            Violation(rule.name, names.fill(rule.why))
+            for rule in self.rules
+            if parsed(rule.forbid).holds(names.lookup) is True
+        ]
+        shortfall = memory_shortfall(self.context, names, self.specs)
+        return found if shortfall is None else [*found, Violation("memory", shortfall)]
+
+    def complete(self, config: Mapping[str, JsonScalar]) -> dict[str, JsonScalar]:
+        """Return a named or enqueued configuration in the space's order, after checking its names and values.
+
+        Raises:
+            SpaceError: if a name or a value is not in this space, or a parameter's condition does not hold.
+        """
+        self._check_names(config)
+        ordered: dict[str, JsonScalar] = {}
+        for parameter in self.parameters:
+            if parameter.name in config:
+                self._check_value(parameter, config[parameter.name])
+                ordered[parameter.name] = config[parameter.name]
+        for parameter in self.parameters:
+            if parameter.name in ordered and not self._active(parameter, ordered):
+                raise SpaceError(
+                    f"{parameter.name} only counts when {parameter.when}; set that too or leave {parameter.name} out"
+                )
+        return ordered
+
+    def contains(self, config: Mapping[str, JsonScalar]) -> bool:
+        """Return whether `complete` accepts the configuration."""
+        try:
+            self.complete(config)
+        except SpaceError:
+            return False
+        return True
+
+    def cardinality(self) -> int | None:
+        """Return how many configurations there are, conditions counted.
+
+        None if a parameter is continuous, or if conditions hang on more than 20,000 combinations of values.
+        """
+        conditions = (parsed(p.when).names for p in self.parameters if p.when is not None)
+        controllers = frozenset(name.removeprefix("effective.") for names in conditions for name in names)
+        sizes = {parameter.name: parameter.size() for parameter in self.parameters}
+        if None in sizes.values():
+            return None
+        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > _COUNTED:
+            return None
+        return self._count(0, {}, controllers)
+
+    def _count(self, index: int, config: dict[str, JsonScalar], controllers: frozenset[str]) -> int:
+        if index == len(self.parameters):
+            return 1
+        parameter = self.parameters[index]
+        if not self._active(parameter, config):
+            return self._count(index + 1, config, controllers)
+        if parameter.name not in controllers:
+            return len(parameter.listed()) * self._count(index + 1, config, controllers)
+        return sum(
+            self._count(index + 1, {**config, parameter.name: value}, controllers) for value in parameter.listed()
+        )
+
+    def _check_names(self, config: Mapping[str, JsonScalar]) -> None:
+        offered = {parameter.name for parameter in self.parameters}
+        for name, value in config.items():
+            if name in offered:
+                continue
+            reason = self._reason(name, value) or self._reason(name, None)
+            if reason is not None:
+                raise SpaceError(f"{name} is not offered here: {reason}; leave it out")
+            raise SpaceError(f"space {self.name!r} has no parameter {name!r}; it has {', '.join(sorted(offered))}")
+
+    def _check_value(self, parameter: Parameter, value: JsonScalar) -> None:
+        if parameter.contains(value):
+            return
+        reason = self._reason(parameter.name, value)
+        because = "" if reason is None else f": {reason}"
+        raise SpaceError(f"{parameter.name} cannot be {value!r}{because}; it takes {parameter.domain}")
+
+    def _reason(self, name: str, value: JsonScalar) -> str | None:
+        return next((d.reason for d in self.dropped if d.parameter == name and same(d.value, value)), None)

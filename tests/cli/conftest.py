@@ -1,0 +1,42 @@
+"""A clean environment, a folder with a model's configuration, and a fake `vllm` that is whatever a test needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SHAPE = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A tuner's home of its own, no hub, and nothing that the caller's environment says of vLLM or MLflow."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNER_HOME", str(folder))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_HOME", str(folder / "hub"))
+        for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    return folder

@@ -1,0 +1,190 @@
+"""A user's mistakes: one line with the rule, the value and the next step, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Said, everything_in, run_here
+from tests.fakes import install_fake_vllm
+from tests.fakes.stub_engine import StubEngine
+from tuner.cli import optimize_run
+from tuner.engines.base import EngineInfo
+from tuner.executors.inline import InlineExecutor
+
+Optimize = Callable[..., Said]
+FLAGS = frozenset({"--max-model-len", "--load-format", "--compilation-config", "--enable-prefix-caching"})
+
+
+class KnownFlags(StubEngine):
+    """An engine that knows its flags and measures nothing."""
+
+    def info(self) -> EngineInfo:
+        return replace(super().info(), flags=FLAGS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Optimize:
+    """`tuner optimize` with a model, a fake vLLM and an executor that must never be asked to measure."""
+    vllm = install_fake_vllm(tmp_path / "bin")
+    monkeypatch.setattr(optimize_run, "_executor", lambda *_: InlineExecutor(lambda _: KnownFlags(lambda *_: {})))
+
+    def run(*argv: str) -> Said:
+        load = ["--users", "10", "--prompts", "20", "--input-len", "64", "--output-len", "32"]
+        return run_here(folder, "optimize", "--vllm", str(vllm), "--model", str(model), *load, *argv)
+
+    return run
+
+
+def refused(said: Said, folder: Path, *parts: str) -> None:
+    """Assert one line that holds `parts`, exit code 2, and an empty folder."""
+    assert said.code == 2, said.err
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
+    assert everything_in(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["--preset", "nope"], ["--preset 'nope'", "presets: qwen2.5-0.5b-t4, qwen2.5-0.5b-t4-greedy"]),
+        (["--trails", "3"], ["No such option: --trails", "tuner optimize --help"]),
+        (["stray"], ["'stray' is neither an option nor a server's flag", "before `--`"]),
+        (["--slo", "p99_speed<3"], ["--slo 'p99_speed<3'", "no metric is called 'p99_speed'", "did you mean"]),
+        (["--slo", "fast"], ["--slo 'fast'", "METRIC<VALUE", "for example 'p99_tpot_ms<50'"]),
+        (
+            ["--objective", "speed"],
+            ["--objective 'speed'", "no metric is called 'speed'", "metrics: output_"],
+        ),
+        (["--objective", "output_throughput:x"], ["weight must be a number above 0", "'output_throughput:40'"]),
+        (["--space", "nope"], ["no search space is called 'nope'", "cpu, faults-cpu"]),
+        (["--trials", "0"], ["--trials 0", "at least 1 is needed"]),
+        (["--trials", "many"], ["'--trials'", "'many' was given", "tuner optimize --help"]),
+        (["--timeout", "soon"], ["--timeout 'soon' is not a duration", "2h"]),
+        (["--timeout", "0"], ["--timeout '0' leaves no time", "2h"]),
+        (["--storage", "nowhere/x.db"], ["--storage 'nowhere/x.db'", "there is no folder", "make it first"]),
+        (["--storage", "nosql://x"], ["no database is called 'nosql'", "use sqlite or postgresql"]),
+        (["--storage", ""], ["the storage is empty", "give a file"]),
+        (["--storage", "postgresql://127.0.0.1:1/x"], ["127.0.0.1:1/x", "onnection refused", "check host, port"]),
+        (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
+        (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
+        (["--model", ""], ["--model ''", "give a model folder or a hub name"]),
+        (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm' is not there", "VENV/bin/vllm"]),
+        (["--workers", "0"], ["--workers 0", "at least 1"]),
+        (["--users", "0"], ["--users 0", "greater than or equal to 1"]),
+        (["--input-len", "5000"], ["5000 + 32 tokens", "context of 4096", "lower --input-len"]),
+        (["--env", "X"], ["--env 'X'", "give NAME=VALUE"]),
+        (["--env", "A=1", "--env", "A=2"], ["--env 'A=2'", "A is given twice"]),
+        (["--engine", "other"], ["--engine 'other'", "engines: auto, vllm"]),
+        (["--study", "../elsewhere"], ["--study '../elsewhere'", "no slash", "choose another"]),
+        (["-o", "nowhere/best.sh"], ["-o 'nowhere/best.sh'", "there is no folder", "a folder that exists"]),
+        (["-o", "."], ["-o '.'", "that is a folder"]),
+        (["--", "--port", "1"], ["--port is set by the tuner", "leave it out"]),
+    ],
+)
+def test_found_before_anything_starts(
+    optimize: Optimize, folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], parts: list[str]
+) -> None:
+    def never(*_: object) -> InlineExecutor:
+        raise AssertionError("an executor was started")
+
+    monkeypatch.setattr(optimize_run, "_executor", never)
+    refused(optimize(*argv), folder, *parts)
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["--only", "max_seqs"], ["max_seqs"]),
+        (["--enqueue", "nonsense"], ["--enqueue 'nonsense'", "known:"]),
+        (["--enqueue", '{"max_seqs": 3}'], ["--enqueue", "max_seqs"]),
+        (["--enqueue", '{"max_num'], ["--enqueue '{\"max_num'"]),
+        (
+            ["--", "--load-fromat", "dummy"],
+            ["--load-fromat is not a flag of the installed stub 0.0+stub", "did you mean --load-format?"],
+        ),
+        (["--", "--zz"], ["--zz is not a flag of the installed stub", "vllm serve --help"]),
+        (["--storage", "sqlite://"], ["a database in memory would be lost", "give a file"]),
+    ],
+)
+def test_found_before_anything_is_written(optimize: Optimize, folder: Path, argv: list[str], parts: list[str]) -> None:
+    refused(optimize(*argv), folder, *parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("description: d\nparameters:\n  a: {description: d, type: int, low: 1\n  b: [", [":4: not valid YAML"]),
+        (
+            "description: d\nparameters:\n  a: {description: d, type: int, low: 9, high: 3, flag: --max-num-seqs}\n",
+            [":3: parameters.a: low 9 is above high 3"],
+        ),
+    ],
+)
+def test_a_wrong_space_is_named_by_file_and_line(
+    optimize: Optimize, folder: Path, tmp_path: Path, text: str, parts: list[str]
+) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(text)
+    refused(optimize("--space", str(file)), folder, *(f"{file}{part}" for part in parts))
+
+
+def test_without_a_vllm_it_says_how_to_get_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    said = run_here(folder, "optimize", "--trials", "60")
+    refused(said, folder, "no vLLM found", "pip install vllm", "--vllm PATH or TUNER_VLLM")
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["trials"], ["no database at tuner_study/tuner.db", "tuner optimize", "--storage"]),
+        (["best"], ["no database at tuner_study/tuner.db"]),
+        (["show", "99"], ["no database at tuner_study/tuner.db"]),
+        (["export"], ["no database at tuner_study/tuner.db"]),
+        (["sync"], ["no database at tuner_study/tuner.db"]),
+        (["ui"], ["no database at tuner_study/tuner.db"]),
+        (["trials", "--json", "--csv"], ["--json and --csv exclude each other"]),
+        (["show"], ["Missing argument 'N'", "tuner show --help"]),
+        (["show", "x"], ["'N'", "valid integer"]),
+        (["space", "--gpu", "nope"], ["no known hardware is called 'nope'", "known: t4"]),
+        (["space", "--space", "nope"], ["no search space is called 'nope'"]),
+        (["space", "--vllm-version", "x"], ["'x' is not a version", "0.32.0"]),
+        (["ui", "--port", "0"], ["'--port'", "'0' was given", "tuner ui --help"]),
+        (["optimise"], ["No such command 'optimise'", "tuner --help"]),
+    ],
+)
+def test_other_commands(folder: Path, argv: list[str], parts: list[str]) -> None:
+    refused(run_here(folder, *argv), folder, *parts)
+
+
+def test_debug_shows_the_traceback_and_the_default_does_not(
+    optimize: Optimize, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_down(*_: object) -> InlineExecutor:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(optimize_run, "_executor", break_down)
+    said = optimize()
+    assert said.code == 1
+    assert said.err == "tuner: internal error: RuntimeError: boom (run with `tuner --debug …` for the traceback)\n"
+    vllm, model = folder.parent / "bin" / "vllm", folder.parent / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    said = run_here(folder, "--debug", "optimize", "--vllm", str(vllm), "--model", str(model))
+    assert said.code == 1
+    assert said.err.startswith("Traceback (most recent call last):")
+    assert "in break_down" in said.err

@@ -1,0 +1,48 @@
+"""What the command costs before it does anything, and that its help is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run_here
+from tuner.cli.main import app
+
+HEAVY = ("alembic", "mlflow", "numpy", "optuna", "pandas", "pydantic", "ray", "rich", "scipy", "sqlalchemy", "yaml")
+PROBE = """
+import contextlib, io, json, sys
+sys.argv = ["tuner", "--help"]
+from tuner.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+COMMANDS = [command.name for command in app.registered_commands]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=60)
+    assert sorted({*json.loads(done.stdout)} & {*HEAVY}) == []
+
+
+def test_every_command_is_there() -> None:
+    wanted = {"optimize", "trials", "best", "show", "export", "sync", "ui", "space", "doctor"}
+    assert wanted <= {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help(tmp_path: Path, command: str | None) -> None:
+    said = run_here(tmp_path, *([command] if command else []), "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"Usage: tuner {command or '[OPTIONS]'} ")
+
+
+def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
+    said = run_here(tmp_path)
+    assert (said.code, said.err) == (2, "")
+    assert said.out.startswith("Usage: tuner ")
+    assert "\n  optimize " in said.out

@@ -1,0 +1,255 @@
+"""One study on the fake vLLM, by the real command with Ray and MLflow, and every command that reads it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Said, everything_in, run_apart, run_here
+from tests.fakes import install_fake_vllm
+from tuner.cli import optimize_run
+from tuner.engines.base import EngineSettings
+from tuner.engines.factory import EngineFactory
+from tuner.executors.inline import InlineExecutor
+
+ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
+FAILING = '{"speculative": "off", "max_num_seqs": 32}'
+TRIALS = 5
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study that ended: its folder, its command line and what that said."""
+
+    folder: Path
+    argv: tuple[str, ...]
+    said: Said
+
+
+@pytest.fixture(scope="module")
+def study(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Suffix decoding is 1/0.7 times as fast at temperature 0 on the fake; 32 sequences run out of memory."""
+    folder = tmp_path_factory.mktemp("study")
+    vllm = install_fake_vllm(
+        tmp_path_factory.mktemp("bin"), noise=0.001, fail_when=[{"when": {"max_num_seqs": "32"}, "fail": "oom"}]
+    )
+    argv = (
+        *("optimize", "--vllm", str(vllm), "--model", str(model), "--space", "speculation-cpu", "--temperature", "0"),
+        *("--users", "10", "--prompts", "20", "--input-len", "128", "--output-len", "64", "--study", "small one"),
+        *("--enqueue", ENQUEUED, "--enqueue", FAILING, "--confirm-rounds", "2", "--finalists", "1"),
+        *("--trials", str(TRIALS), "--plain", "--json", "--", "--max-model-len", "1024"),
+    )
+    return Study(folder, argv, run_apart(folder, *argv))
+
+
+class NoMlflow:
+    """A follower that follows nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def nothing(self, *_: object) -> None:
+        """Take an event and forget it."""
+
+    started = finished = retried = note = tick = nothing
+
+    def close(self) -> bool:
+        """Say that all is logged."""
+        return True
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same engine in threads of this process, and no MLflow: all but the start of those two."""
+
+    def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
+        return InlineExecutor(EngineFactory(settings))
+
+    monkeypatch.setattr(optimize_run, "_executor", inline)
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+
+
+def test_optimize_prints_one_json_document(study: Study) -> None:
+    assert study.said.code == 0, study.said.err
+    result = json.loads(study.said.out)
+    assert result["study"] == "small one"
+    assert (result["ending"], result["trials"], result["mlflow_complete"]) == ("done", TRIALS, True)
+    assert result["engine"] == {"name": "vllm", "version": "0.32.0+fake"}
+    assert result["failures"]["out_of_memory_startup"] >= 1
+    assert sum(result["states"].values()) == TRIALS + 4  # two rounds of one finalist and the defaults
+    assert (result["script"], result["conclusion"]["confirmed"]) == ("best_serve.sh", True)
+    assert result["conclusion"]["contenders"][0]["metrics"]["output_throughput"]["ratio"] == pytest.approx(
+        1 / 0.7, rel=0.1
+    )
+
+
+def test_progress_goes_to_stderr(study: Study) -> None:
+    assert "#0 starts on w0: defaults" in study.said.err
+    assert f"  {TRIALS}/{TRIALS} trials | elapsed " in study.said.err
+    assert "Traceback" not in study.said.err
+
+
+def test_trials_is_a_table(study: Study) -> None:
+    said = run_here(study.folder, "trials")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.strip().splitlines()[0].startswith("small one (measured)")
+    assert "out_of_memory_startup" in said.out
+    assert "speculative=suffix suffix_tokens=8 max_num_seqs=16" in said.out
+
+
+def test_trials_for_programs(study: Study) -> None:
+    rows = json.loads(run_here(study.folder, "trials", "--json").out)
+    assert sorted({row["number"] for row in rows}) == list(range(TRIALS))
+    assert len(rows) == TRIALS + 4
+    table = list(csv.DictReader(io.StringIO(run_here(study.folder, "trials", "--csv").out)))
+    assert [int(row["number"]) for row in table] == [row["number"] for row in rows]
+
+
+def test_best_names_winner_gain_and_command(study: Study) -> None:
+    winner = json.loads(study.said.out)["conclusion"]["winner"]
+    told = json.loads(run_here(study.folder, "best", "--json").out)
+    assert (told["winner"], told["study"]) == (winner, "small one")
+    assert '"method":"suffix"' in told["command"]
+    plain = run_here(study.folder, "best", "--study", "small one").out
+    assert plain.startswith(f"trial {winner} beats the defaults beyond the noise: score ")
+    assert told["command"] in plain
+
+
+def test_show_tells_all_of_a_trial(study: Study) -> None:
+    said = run_here(study.folder, "show", "0")
+    assert said.code == 0
+    assert said.out.startswith("#0  ok  baseline")
+    for part in ("configuration: vLLM's defaults", "command: ", "environment: ", "output_throughput ", "time: "):
+        assert part in said.out
+    failed = run_here(study.folder, "show", "2").out
+    assert failed.startswith("#2  failed")
+    assert "failure: out_of_memory_startup (configuration) in ready: " in failed
+    assert "CUDA out of memory" in failed
+    assert json.loads(run_here(study.folder, "show", "2", "--json").out)[0]["number"] == 2
+
+
+def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) -> None:
+    script = tmp_path / "one.sh"
+    said = run_here(study.folder, "export", "--trial", "1", "-o", str(script))
+    assert (said.code, said.out) == (0, f"wrote {script}\n")
+    assert os.access(script, os.X_OK)
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert '"method":"suffix"' in script.read_text()
+    assert (study.folder / "best_serve.sh").is_file()
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["show", "99"], ["study 'small one' has no trial 99", "tuner trials"]),
+        (["trials", "--study", "other"], ["--study 'other'", "studies: small one"]),
+        (["export", "--trial", "99"], ["--trial 99", "see `tuner trials`"]),
+        (["export", "-o", "nowhere/x.sh"], ["-o 'nowhere/x.sh' cannot be written", "choose another file"]),
+    ],
+)
+def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str]) -> None:
+    before = everything_in(study.folder)
+    said = run_here(study.folder, *argv)
+    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert [part for part in parts if part not in said.err] == []
+    assert everything_in(study.folder) == before
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_sync_finds_nothing_to_log(study: Study) -> None:
+    said = run_here(study.folder, "sync")
+    assert (said.code, said.out) == (0, "logged 0 trial(s), 0 found from an interrupted sync\n")
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_the_same_command_has_nothing_to_do_and_a_larger_number_goes_on(study: Study) -> None:
+    again = json.loads(run_here(study.folder, *study.argv).out)
+    first = json.loads(study.said.out)
+    assert {**again, "seconds": None} == {**first, "seconds": None}
+    more = [str(TRIALS + 1) if word == str(TRIALS) else word for word in study.argv]
+    said = run_here(study.folder, *more)
+    assert json.loads(said.out)["trials"] == TRIALS + 1
+    assert f"{TRIALS + 1} trials, {TRIALS} of them done" in said.err
+    assert "#0 starts" not in said.err
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_another_load_under_the_same_name_is_refused(study: Study) -> None:
+    changed = ["40" if word == "20" else word for word in study.argv]
+    said = run_here(study.folder, *changed)
+    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert "workload.num_prompts: 20 -> 40" in said.err
+    assert "another --study name" in said.err
+
+
+@pytest.fixture
+def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., Said]:
+    """`tuner optimize` on a fake vLLM that behaves as it is told."""
+
+    def run(*argv: str, **behaviour: object) -> Said:
+        vllm = install_fake_vllm(tmp_path / "bin", **behaviour)
+        start = ["--vllm", str(vllm), "--model", str(model), "--space", "sweep-cpu", "--plain", "--confirm-rounds", "0"]
+        load = ["--users", "10", "--prompts", "20", "--input-len", "64", "--output-len", "32"]
+        return run_here(tmp_path, "optimize", *start, *load, *argv)
+
+    return run
+
+
+def test_a_study_whose_trials_all_fail_for_one_reason_stops_and_names_it(failing: Callable[..., Said]) -> None:
+    said = failing("--trials", "6", fail="oom")
+    assert said.code == 1
+    assert "3 trials and 0 re-measurements: 3 failed" in said.out
+    assert "stopped: every trial fails for one reason: out_of_memory_startup: " in said.out
+    assert "Traceback" not in said.err
+
+
+def test_a_study_without_a_success_exits_1(failing: Callable[..., Said], tmp_path: Path) -> None:
+    said = failing("--trials", "2", "--json", fail="kv")
+    assert said.code == 1
+    result = json.loads(said.out)
+    assert (result["ending"], result["failures"]) == ("done", {"kv_cache_too_small": 2})
+    assert (result["script"], result["conclusion"]["winner"]) == (None, None)
+    assert not (tmp_path / "best_serve.sh").exists()
+
+
+def test_a_flag_that_only_the_server_knows_to_be_wrong_fails_the_trials(failing: Callable[..., Said]) -> None:
+    """The fake's parser cannot be read; a real vLLM's can, and then the command ends before the study starts."""
+    said = failing("--trials", "4", "--", "--load-fromat", "dummy")
+    assert said.code == 1
+    assert "stopped: every trial fails for one reason: invalid_configuration: " in said.out
+    assert "unrecognized arguments: --load-fromat dummy" in said.out
+
+
+def test_space_says_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> None:
+    told = json.loads(run_here(tmp_path, "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
+    offered = {parameter["name"] for parameter in told["parameters"]}
+    reasons = {(lost["parameter"], lost["value"]): lost["reason"] for lost in told["dropped"]}
+    assert "8.9" in reasons["kv_cache_dtype", "fp8"]
+    assert "Tesla T4 has 7.5" in reasons["kv_cache_dtype", "fp8"]
+    assert "max_num_seqs" in offered
+    assert "kv_cache_dtype = fp8: " in run_here(tmp_path, "space", "--gpu", "t4").out
+    h200 = json.loads(run_here(tmp_path, "space", "--gpu", "h200", "--vllm-version", "0.25.1", "--json").out)
+    assert "kv_cache_dtype" in {parameter["name"] for parameter in h200["parameters"]}
+
+
+def test_space_shows_the_named_configurations(tmp_path: Path) -> None:
+    told = json.loads(run_here(tmp_path, "space", "--gpu", "cpu", "--space", "faults-cpu", "--json").out)
+    assert {*told["named"]} == {"rejected", "dies-at-start"}
+
+
+def test_doctor(tmp_path: Path) -> None:
+    vllm = install_fake_vllm(tmp_path / "bin")
+    told = json.loads(run_here(tmp_path, "doctor", "--vllm", str(vllm), "--json").out)
+    assert (told["vllm"], told["vllm_version"], told["problem"]) == (str(vllm), "0.32.0+fake", None)
+    assert told["started_processes"] == []
+    said = run_here(tmp_path, "doctor", "--vllm", str(tmp_path / "none"))
+    assert said.code == 1
+    assert "would_run: nothing: there is no vLLM" in said.out

@@ -1,0 +1,200 @@
+"""What every search space must do; a test class gives the fixture `space` and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from search_spaces import Context, JsonScalar, ModelShape, Rendered, Space, hardware_named
+from search_spaces.parameter import same
+
+COMMON_FLAGS = frozenset(
+    {
+        "--api-server-count",
+        "--async-scheduling",
+        "--attention-backend",
+        "--block-size",
+        "--compilation-config",
+        "--cudagraph-capture-sizes",
+        "--dtype",
+        "--enable-chunked-prefill",
+        "--enable-prefix-caching",
+        "--enforce-eager",
+        "--gpu-memory-utilization",
+        "--kv-cache-dtype",
+        "--max-cudagraph-capture-size",
+        "--max-model-len",
+        "--max-num-batched-tokens",
+        "--max-num-seqs",
+        "--no-async-scheduling",
+        "--no-enable-chunked-prefill",
+        "--no-enable-prefix-caching",
+        "--optimization-level",
+        "--quantization",
+        "--scheduling-policy",
+        "--speculative-config",
+        "--stream-interval",
+    }
+)
+"""The flags of `vllm serve` that spaces use, in all of 0.15.1, 0.25.1 and 0.32.0."""
+
+FLAGS = {
+    "0.15.1": COMMON_FLAGS,
+    "0.25.1": COMMON_FLAGS | {"--performance-mode"},
+    "0.32.0+cpu": COMMON_FLAGS | {"--performance-mode"},
+}
+
+QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
+"""The shape of Qwen2.5-0.5B."""
+
+
+class RandomTrial:
+    """A trial that answers from a seeded generator and remembers what it was asked."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.asked: dict[str, object] = {}
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        self.asked[name] = ("int", low, high, step, log)
+        return self.random.randrange(low, high + 1, step)
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        self.asked[name] = ("float", low, high, step, log)
+        if step is None:
+            return self.random.uniform(low, high)
+        return low + step * self.random.randrange(round((high - low) / step) + 1)
+
+    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+        self.asked[name] = tuple(choices)
+        return self.random.choice(list(choices))
+
+
+def generous(hardware: str, version: str) -> Context:
+    """A context in which everything that the hardware and the version allow is there."""
+    return Context(
+        hardware=hardware_named(hardware),
+        engine_version=version,
+        flags=FLAGS[version],
+        model=QWEN,
+        packages=frozenset({"arctic_inference", "flashinfer", "bitsandbytes"}),
+        concurrency=50,
+        input_len=512,
+        output_len=512,
+        draft_model="a/draft",
+        checkpoints={method: f"quantized/{method}" for method in ("awq", "gptq", "compressed-tensors")},
+    )
+
+
+CONTEXTS = [("cpu", "0.32.0+cpu"), ("t4", "0.15.1"), ("t4", "0.25.1"), ("l4", "0.25.1"), ("h200", "0.25.1")]
+
+
+class SpaceContract:
+    """Subclass it as a test class with a fixture `space`."""
+
+    @pytest.fixture
+    def space(self) -> Space:
+        raise NotImplementedError
+
+    @pytest.fixture(params=CONTEXTS, ids=lambda pair: "-".join(pair))
+    def context(self, request: pytest.FixtureRequest) -> Context:
+        return generous(*request.param)
+
+    def test_the_empty_configuration_renders_to_nothing(self, space: Space, context: Context) -> None:
+        rendered = space.resolve(context).render({})
+        assert rendered.argv == ()
+        assert rendered.environment == {}
+        assert rendered.model is None
+
+    def test_the_empty_configuration_breaks_no_rule(self, space: Space, context: Context) -> None:
+        assert space.resolve(context).violations({}) == []
+
+    def test_a_suggested_configuration_lies_in_the_space(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        for seed in range(30):
+            config = resolved.suggest(RandomTrial(seed))
+            assert resolved.complete(config) == config
+
+    def test_a_suggestion_is_the_same_again(self, space: Space, context: Context) -> None:
+        first, second = RandomTrial(7), RandomTrial(7)
+        configs = [space.resolve(context).suggest(trial) for trial in (first, second)]
+        assert list(configs[0].items()) == list(configs[1].items())
+        assert first.asked == second.asked
+
+    def test_only_flags_of_the_engine_are_rendered(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        assert context.flags is not None
+        for seed in range(30):
+            argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
+            flags = [word for word in argv if word.startswith("--")]
+            assert set(flags) <= context.flags
+            assert len(flags) == len(set(flags))
+
+    def test_what_takes_json_gets_json(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        for seed in range(30):
+            argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
+            for flag, value in itertools.pairwise(argv):
+                if flag in ("--speculative-config", "--compilation-config"):
+                    content = json.loads(value)
+                    assert content
+                    assert list(content) == sorted(content)
+
+    def test_categorical_values_suit_a_sampler(self, space: Space, context: Context) -> None:
+        for parameter in space.resolve(context).parameters:
+            assert all(value is None or isinstance(value, bool | int | float | str) for value in parameter.values)
+
+    def test_a_fixed_suggestion_asks_for_nothing_else(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        config = resolved.suggest(RandomTrial(3))
+        trial = RandomTrial(3)
+        resolved.suggest_fixed(trial, config)
+        assert list(trial.asked) == list(config)
+        empty = RandomTrial(3)
+        resolved.suggest_fixed(empty, {})
+        assert empty.asked == {}
+
+    def test_the_engine_defaults_lie_in_the_space(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        defaults = resolved.engine_defaults()
+        assert resolved.complete(defaults) == defaults
+
+    def test_named_configurations_lie_in_the_space(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        for name, named in resolved.named.items():
+            assert resolved.contains(named.config), name
+            assert resolved.violations(named.config) == [], name
+            assert resolved.render(named.config) != Rendered(), name
+            assert named.source, name
+
+    def test_every_loss_has_a_reason(self, space: Space, context: Context) -> None:
+        for dropped in space.resolve(context).dropped:
+            assert dropped.reason
+            assert "{" not in dropped.reason
+            assert "unknown" not in dropped.reason
+
+    def test_keep_answers_leaves_out_what_changes_them(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context, keep_answers=True)
+        assert not any(parameter.changes_answers for parameter in resolved.parameters)
+
+    def test_its_dict_is_plain_json(self, space: Space) -> None:
+        content = space.to_dict()
+        assert json.loads(json.dumps(content)) == content
+        assert set(content["parameters"]) == set(space.parameter_names)
+
+    def test_unknown_names_and_values_are_refused(self, space: Space, context: Context) -> None:
+        resolved = space.resolve(context)
+        assert not resolved.contains({"no_such_parameter": 1})
+        for parameter in resolved.parameters:
+            assert not resolved.contains({parameter.name: "no such value"})
+
+    def test_a_value_is_told_from_an_equal_one_of_another_type(self) -> None:
+        assert not same(1, True)
+        assert not same(1, 1.0)
+        assert same(None, None)

@@ -1,0 +1,83 @@
+"""Ten kills at random moments over one study: every trial is measured once, logged once, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from functools import partial
+
+import psutil
+import pytest
+
+from tests.faults.command import Command, Study, until
+from tests.faults.conftest import MakeStudy
+
+TRIALS = 20
+VICTIMS = ("driver",) * 2 + ("worker",) * 2 + ("server",) * 3 + ("engine core",) * 3
+AT_MOST_S = 1.5
+"""A kill comes this long after a server was seen at the latest; a trial takes about as long."""
+
+
+def victim_of(study: Study, command: Command, kind: str) -> int | None:
+    """Return the process id to be killed; None while there is none of that kind."""
+    servers = study.servers()
+    if kind == "driver":
+        return command.popen.pid
+    if not servers:
+        return None
+    if kind == "worker":
+        return servers[0].owners[0].pid
+    if kind == "server":
+        return servers[0].process.pid
+    try:
+        children = psutil.Process(servers[0].process.pid).children()
+    except psutil.NoSuchProcess:
+        return None
+    return children[0].pid if children else None
+
+
+def kill_one(study: Study, command: Command, kind: str) -> bool:
+    """Kill one of a kind; return whether there was one."""
+    pid = victim_of(study, command, kind)
+    if pid is None:
+        return False
+    command.look()
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def one_more(study: Study, done: int) -> bool:
+    """Return whether more than so many trials are finished."""
+    return len(study.finished()) > done
+
+
+@pytest.mark.timeout(900)
+def test_ten_random_kills(make_study: MakeStudy) -> None:
+    rng = random.Random(2026)
+    study = make_study(TRIALS, 0.4)
+    command = study.start()
+    victims = rng.sample(VICTIMS, len(VICTIMS))
+    kept: dict[tuple[int, int], object] = {}
+    for kind in victims:
+        until(study.servers, "a server", command)
+        time.sleep(rng.uniform(0, AT_MOST_S))
+        until(partial(kill_one, study, command, kind), f"a {kind}", command)
+        if kind == "driver":
+            command.popen.wait()
+            kept |= study.finished()
+            command = study.start()
+        until(partial(one_more, study, len(study.finished())), "one more trial", command)
+    assert command.end() == 0, command.output()
+
+    records = study.finished()
+    assert sorted(records) == [(number, 0) for number in range(TRIALS)]
+    assert all(record.state in ("ok", "infeasible") for record in records.values())
+    assert {key: records[key] for key in kept} == kept
+    assert 0 < sum(record.attempts - 1 for record in records.values()) <= len(VICTIMS)
+    study.assert_logged_once()
+    study.assert_nothing_left()

@@ -1,0 +1,122 @@
+"""A throw-away PostgreSQL server from the installed package, on a Unix socket in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+DEBIAN = Path("/usr/lib/postgresql")
+READY_S = 60
+MISSING = "PostgreSQL is not installed: no initdb in /usr/lib/postgresql/*/bin or PATH (Debian: apt install postgresql)"
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A running server; its superuser `tuner` connects through `socket` without a password."""
+
+    pid: int
+    socket: Path
+
+    def new_database(self) -> str:
+        """Create an empty database and return its URL, in the form that a user would write."""
+        name = f"t{uuid.uuid4().hex}"
+        with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://tuner@/{name}?host={self.socket}"
+
+
+def find_programs() -> Path | None:
+    """Return the folder of `initdb` and `postgres`, the newest if there are several; None if there is none."""
+    versions = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    found = shutil.which("initdb")
+    return None if found is None else Path(found).resolve().parent
+
+
+def require_programs() -> Path:
+    """Return the programs' folder; without them CI fails and any other run skips, with the reason."""
+    programs = find_programs()
+    if programs is not None:
+        return programs
+    if os.environ.get("CI"):
+        pytest.fail(MISSING, pytrace=False)
+    pytest.skip(MISSING)
+
+
+def unprivileged_user() -> str | None:
+    """Return the user to run as when this is root, whom PostgreSQL refuses; None if this is somebody else."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+@contextmanager
+def postgres_server(programs: Path) -> Iterator[PostgresServer]:
+    """Run a server until the block ends."""
+    user = unprivileged_user()
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    try:
+        if user is not None:
+            shutil.chown(folder, user)
+        _initialise(programs, folder, user)
+        with (folder / "log").open("wb") as log:
+            server = _start(programs, folder, user, log.fileno())
+        try:
+            _wait_until_ready(server, folder)
+            yield PostgresServer(server.pid, folder)
+        finally:
+            _stop(server)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _initialise(programs: Path, folder: Path, user: str | None) -> None:
+    options = ["--auth=trust", "--username=tuner", "--encoding=UTF8", "--locale=C", "--no-sync"]
+    command = [str(programs / "initdb"), "-D", str(folder / "data"), *options]
+    done = subprocess.run(command, cwd=folder, user=user, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"initdb failed with {done.returncode}: {done.stderr.strip()}")
+
+
+def _start(programs: Path, folder: Path, user: str | None, log: int) -> subprocess.Popen[bytes]:
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "timezone=Asia/Kolkata"]
+    options = [word for setting in settings for word in ("-c", setting)]
+    command = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
+    return subprocess.Popen(command, cwd=folder, user=user, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            psycopg.connect(host=str(folder), user="tuner", dbname="postgres").close()
+        except psycopg.OperationalError as error:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {(folder / 'log').read_text()}") from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.send_signal(signal.SIGINT)
+    try:
+        server.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

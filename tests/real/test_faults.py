@@ -1,0 +1,43 @@
+"""kill -9 of the tuner while a real vLLM server answers: the same command ends that server and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.command import Study
+
+TRIALS = 2
+ARGUMENTS = (
+    *("--trials", str(TRIALS), "--space", "cpu", "--only", "max_num_seqs", "--baseline-repeats", "1"),
+    *("--confirm-rounds", "0", "--users", "4", "--prompts", "24", "--input-len", "128", "--output-len", "128"),
+    *("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--env", "HF_HUB_OFFLINE=1"),
+    *("--", "--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager"),
+)
+
+
+@pytest.mark.timeout(600)
+def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, tmp_path: Path) -> None:
+    study = Study(tmp_path, vllm, tiny_model, ARGUMENTS)
+    try:
+        first = study.start()
+        server = study.server("0", first)
+        first.kill()
+        assert study.finished() == {}
+        assert server.process in study.left()
+        assert len(server.members) >= 1, "vLLM's engine is a process of its own and in the record"
+        assert set(server.members) <= first.started
+
+        again = study.start()
+        assert again.end() == 0, again.output()
+        records = study.finished()
+        assert [(key, record.state != "failed") for key, record in sorted(records.items())] == [
+            ((0, 0), True),
+            ((1, 0), True),
+        ]
+        assert [records[(number, 0)].attempts for number in range(TRIALS)] == [2, 1]
+        study.assert_logged_once()
+        study.assert_nothing_left()
+    finally:
+        study.close()

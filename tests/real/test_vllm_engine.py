@@ -1,0 +1,143 @@
+"""The engine against a real vLLM: one server for all of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.records import FailureKind, Phase, Repeat, TrialKind
+from tuner import gpu
+from tuner.engines.base import EngineSettings
+from tuner.engines.ports import somebody_answers
+from tuner.engines.proc import is_alive
+from tuner.engines.process import ServerProcess
+from tuner.engines.registry import Registry
+from tuner.engines.vllm import server as server_module
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.resident_client import PlainJob
+from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.warm_start import ForkedServerProcess
+from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.workloads.spec import Workload
+
+NEVER = threading.Event()
+LOAD = Workload(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
+
+
+@pytest.fixture(scope="module")
+def engine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        made = VllmEngine(EngineSettings("vllm", str(vllm), tmp_path_factory.mktemp("home")))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> TrialSpec:
+    model = ModelRef(str(tiny_model), str(tiny_model), "tiny model")
+    base = ("--load-format", "dummy", "--max-model-len", "512")
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    launch = LaunchSpec(model, ("--max-num-seqs", "16", "--enforce-eager"), base, environment)
+    artifacts = tmp_path_factory.mktemp("artifacts")
+    return TrialSpec("real", 0, 0, 1, TrialKind.SEARCH, {}, launch, LOAD, 1, artifacts)
+
+
+@pytest.fixture(scope="module")
+def server(engine: VllmEngine, spec: TrialSpec) -> Iterator[VllmServer]:
+    started = engine.launch(spec, spec.limits)
+    try:
+        started.wait_ready(NEVER)
+        started.warm_up(LOAD, NEVER)
+        yield started
+    finally:
+        started.stop()
+
+
+def with_flags(spec: TrialSpec, *argv: str, **environment: str) -> TrialSpec:
+    launch = replace(spec.launch, argv=argv, environment={**spec.launch.environment, **environment})
+    return replace(spec, launch=launch)
+
+
+def test_the_parser_is_read(engine: VllmEngine) -> None:
+    info = engine.info()
+    assert info.version[0].isdigit()
+    assert info.flags is not None
+    assert {"--max-num-seqs", "--speculative-config", "--compilation-config", "--no-async-scheduling"} <= info.flags
+    assert "--swap-space-of-nobody" not in info.flags
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--max-num-seqs", "32", "--max-num-batched-tokens", "16"), "max_num_batched_tokens (16) must be greater"),
+        (("--max-model-len", "99999"), "User-specified max_model_len (99999) is greater"),
+        (("--quantization", "nonsense"), "Unknown quantization method: nonsense"),
+        (("--no-such-flag",), "--no-such-flag is not a flag"),
+        (("--stream-interval", "0"), "stream_interval: Input should be greater than or equal to 1"),
+        (
+            ("--async-scheduling", "--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}'),
+            "async scheduling is only supported with",
+        ),
+    ],
+)
+def test_vllm_itself_refuses_a_configuration_without_a_launch(
+    engine: VllmEngine, spec: TrialSpec, argv: tuple[str, ...], message: str
+) -> None:
+    refused = engine.check(with_flags(spec, *argv))
+    assert refused is not None
+    assert (refused.kind, refused.phase) == (FailureKind.INVALID_CONFIGURATION, Phase.CHECK)
+    assert message in refused.message
+
+
+def test_a_good_configuration_passes(engine: VllmEngine, spec: TrialSpec) -> None:
+    assert engine.check(spec) is None
+
+
+def test_the_resident_client_measures_what_the_plain_command_measures(
+    server: VllmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three runs of each, alternating: on a shared machine single runs differ by a tenth, so the bounds are wide."""
+    resident_start = Toolbox.start
+
+    def plain_start(self: Toolbox, *arguments: object) -> PlainJob:
+        words, environment, log, cwd = arguments
+        return PlainJob([str(self.found.executable), *words], environment, log, cwd)  # type: ignore[misc, arg-type]
+
+    runs: dict[str, list[Repeat]] = {"resident": [], "plain": []}
+    for index in range(3):
+        for offset, (name, start) in enumerate((("resident", resident_start), ("plain", plain_start))):
+            monkeypatch.setattr(Toolbox, "start", start)
+            runs[name].append(server.benchmark(LOAD, 2 * index + offset, NEVER))
+    assert {repeat.completed for repeats in runs.values() for repeat in repeats} == {60}
+    best = {name: max(r.metrics["output_throughput"] or 0.0 for r in repeats) for name, repeats in runs.items()}
+    assert best["resident"] / best["plain"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_without_a_gpu_the_server_is_forked_from_the_helper(server: VllmServer) -> None:
+    expected = ServerProcess if gpu.devices() else ForkedServerProcess
+    assert type(server._process) is expected
+
+
+def test_the_server_tells_its_facts(server: VllmServer) -> None:
+    server.benchmark(LOAD, 10, NEVER)
+    facts = server.facts()
+    assert facts.kv_cache_tokens == 524288
+    assert facts.engine_init_s is not None
+    assert facts.preemptions == 0.0
+    assert facts.queue_time_mean_s is not None
+
+
+def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: TrialSpec) -> None:
+    members = {server._process.identity, *server._process.descendants()}
+    assert len(members) >= 2
+    assert server.stop() is None
+    assert not [member for member in members if is_alive(member)]
+    assert not somebody_answers(server_module.HOST, server.port)
+    assert Registry(engine._home / "processes").records() == []
+    assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()

@@ -1,0 +1,176 @@
+"""The layers that docs/architecture.md draws, and the rules of the house, over every module's syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
+RESIDENT = "tuner.engines.vllm.resident"
+MAX_FILE_LINES = 320
+MAX_FUNCTION_LINES = 45
+
+HOMES = {
+    "optuna": ("tuner.study",),
+    "ray": ("tuner.executors.ray_pool",),
+    "mlflow": ("dashboards.mlflow_log",),
+    "pynvml": ("tuner.gpu",),
+    "sqlalchemy": ("storage",),
+    "alembic": ("storage",),
+    "vllm": (RESIDENT,),
+}
+HOME_EXCEPTIONS = {
+    ("dashboards.mlflow_log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
+}
+BROAD_EXCEPT = {
+    "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
+    "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
+    f"{RESIDENT}.helper": (2, "it runs vLLM's own code in vLLM's interpreter, and what that raises is its answer"),
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return every module of the product with its syntax tree."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    return found
+
+
+MODULES = modules()
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Yield what is imported, anywhere in the module; `from a import b` gives both `a` and `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layers() -> list[list[str]]:
+    """Return the layers as the document draws them, the highest first."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"## Layers.*?```\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    return [line.split() for line in block[1].splitlines()]
+
+
+def layer_of(module: str) -> tuple[int, str] | None:
+    """Return the layer's place from the top and the name in the drawing that the module belongs to."""
+    for place, names in enumerate(layers()):
+        for name in names:
+            if within(module, name):
+                return place, name
+    return None
+
+
+def test_the_document_draws_every_package() -> None:
+    drawn = {name for names in layers() for name in names}
+    assert {name for name in drawn if not any(within(module, name) for module in MODULES)} == set()
+    shared = {"tuner"}
+    assert {module for module in MODULES if layer_of(module) is None} == shared
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "tuner"])
+def test_imports_go_down_only(module: str) -> None:
+    here = layer_of(module)
+    assert here is not None
+    for imported in imports(MODULES[module]):
+        there = layer_of(imported)
+        if there is None or there[1] == here[1]:
+            continue
+        assert there[0] > here[0], f"{module} imports {imported}, which is not below it in docs/architecture.md"
+
+
+@pytest.mark.parametrize("leaf", ["search_spaces", "storage", "dashboards"])
+def test_leaves_never_import_the_tuner(leaf: str) -> None:
+    found = {name for name, tree in MODULES.items() if within(name, leaf) for i in imports(tree) if within(i, "tuner")}
+    assert found == set()
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_each_library_has_one_home(library: str) -> None:
+    users = {name for name, tree in MODULES.items() if any(within(i, library) for i in imports(tree))}
+    strangers = {name for name in users if not any(within(name, home) for home in HOMES[library])}
+    assert {name for name in strangers if (name, library) not in HOME_EXCEPTIONS} == set()
+
+
+def test_what_runs_in_vllm_imports_nothing_of_ours() -> None:
+    found = {
+        (name, imported)
+        for name, tree in MODULES.items()
+        if within(name, RESIDENT)
+        for imported in imports(tree)
+        if any(within(imported, package) for package in PACKAGES)
+    }
+    assert found == set()
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+FORBIDDEN = ("eval", "exec", "compile", "os.system", "os.popen", "yaml.load", "yaml.full_load", "yaml.unsafe_load")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_evaluated_and_no_shell_is_run(module: str) -> None:
+    for name, call in calls(MODULES[module]):
+        assert name not in FORBIDDEN, f"line {call.lineno}: {name}"
+        for keyword in call.keywords:
+            shell = keyword.arg == "shell" and getattr(keyword.value, "value", True) is not False
+            assert not shell, f"line {call.lineno}: shell=True"
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(each is None or ast.unparse(each) in ("Exception", "BaseException") for each in caught)
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """Return True for a handler whose last statement is a bare `raise`: it cleans up and swallows nothing."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_is_swallowed_broadly(module: str) -> None:
+    allowed, _ = BROAD_EXCEPT.get(module, (0, ""))
+    handlers = [node for node in ast.walk(MODULES[module]) if isinstance(node, ast.ExceptHandler)]
+    broad = [node.lineno for node in handlers if is_broad(node) and not raises_again(node)]
+    assert len(broad) == allowed, f"broad except in lines {broad}"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(str(p.relative_to(ROOT)) for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+)
+def test_files_and_functions_stay_small(file: str) -> None:
+    """A function's lines are counted from its docstring on: a command's signature is its table of options."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    long = [
+        f"{node.name} has {node.end_lineno - node.body[0].lineno + 1} lines"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.body[0].lineno + 1 > MAX_FUNCTION_LINES
+    ]
+    assert long == []

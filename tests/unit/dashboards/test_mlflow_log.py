@@ -1,0 +1,312 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow.entities import Run
+
+from dashboards.mlflow_log import Follower, MlflowUnavailable, SyncReport, sync
+from dashboards.tracking import embedded_uri
+from storage.records import ServerFacts, TrialKind, TrialOutcome
+from storage.store import Store, open_store
+from tests import store_samples as samples
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'tuner.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url)
+    study = samples.study("demo $(x)")
+    engine = {"name": "vllm", "version": "0.32.0"}
+    store.create_study(replace(study, premise={**study.premise, "engine": engine}))
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database: its migrations take seconds, so they run once."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    mlflow.MlflowClient(tracking_uri=embedded_uri(folder)).search_experiments(max_results=1)
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def uri(tmp_path: Path, migrated: Path) -> str:
+    (tmp_path / "mlflow.db").write_bytes(migrated.read_bytes())
+    return embedded_uri(tmp_path)
+
+
+def finish(store: Store, number: int, outcome: TrialOutcome, round: int = 0, score: float | None = 1.25) -> None:
+    kind = TrialKind.CONFIRM if round else TrialKind.SEARCH
+    store.add_trial(samples.pending(number, round, "demo $(x)", kind))
+    store.begin_attempt("demo $(x)", number, round)
+    verdict = samples.verdict(score) if outcome.failure is None else None
+    store.finish_trial("demo $(x)", number, round, outcome, verdict)
+
+
+def runs_by_name(uri: str) -> dict[str, Run]:
+    """Return all runs of the study's experiment; two of one name are an error."""
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("demo $(x)")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    named = {run.info.run_name: run for run in runs}
+    assert len(named) == len(runs)
+    return named
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_trial_is_a_nested_run_with_all_that_was_measured(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    for name in ("server.log", "command.txt", "bench-0.json", "bench-0.log", "other.bin"):
+        (folder / name).write_text(name)
+    outcome = samples.success(server=ServerFacts(kv_cache_tokens=1000, attention_backend="FLASHINFER"))
+    finish(store, 7, replace(outcome, artifacts=str(folder)))
+
+    assert sync(url, "demo $(x)", uri) == SyncReport(logged=1)
+
+    runs = runs_by_name(uri)
+    assert set(runs) == {"demo $(x)", "#7"}
+    run, parent = runs["#7"], runs["demo $(x)"]
+    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert (run.info.start_time, run.info.end_time) == (1772366400123, 1772366490123)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {
+        "max-num-seqs": "64",
+        "gpu-memory-utilization": "0.9",
+        "enforce-eager": "true",
+        "dtype": "half",
+        "x": "null",
+        "argv": "vllm serve 'a model'",
+        "env/VLLM_CACHE_ROOT": "c",
+    }
+    expected = {
+        "output_throughput": 3332.25,
+        "p99_tpot_ms": 40.5,
+        "score": 1.25,
+        "repeat/p99_tpot_ms": 41.0,
+        "repeat/duration_s": 30.5,
+        "repeat/failed": 1.0,
+        "server/kv_cache_tokens": 1000.0,
+        "timing/launch_s": 1.5,
+        "timing/own_s": 0.125,
+        "timing/total_s": 90.0,
+    }
+    assert expected.items() <= run.data.metrics.items()
+    assert not [name for name in run.data.metrics if "p99_ttft" in name]
+    tags = {
+        "feasible": "true",
+        "state": "ok",
+        "provenance": "measured",
+        "device": "Tesla T4",
+        "kind": "search",
+        "engine": "vllm",
+        "version": "0.32.0",
+        "attention_backend": "FLASHINFER",
+    }
+    assert tags.items() <= run.data.tags.items()
+    assert "failure" not in run.data.tags
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    steps = [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "repeat/p99_tpot_ms")]
+    assert sorted(steps) == [(0, 40.0), (1, 41.0)]
+    logged = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert logged == {"server.log", "command.txt", "bench-0.json", "bench-0.log"}
+    assert store.synced_run("demo $(x)", 7) == run.info.run_id
+    assert store.study_run("demo $(x)") == parent.info.run_id
+
+
+def test_a_failure_is_typed_in_tags(store: Store, url: str, uri: str) -> None:
+    finish(store, 1, samples.failed())
+    sync(url, None, uri)
+    run = runs_by_name(uri)["#1"]
+    tags = {
+        "failure": "out_of_memory_startup",
+        "culprit": "configuration",
+        "failure_phase": "ready",
+        "failure_message": "no memory",
+        "state": "failed",
+        "feasible": "false",
+    }
+    assert tags.items() <= run.data.tags.items()
+    assert run.info.status == "FAILED"
+    assert "output_throughput" not in run.data.metrics
+
+
+def test_the_parent_run_tells_the_study(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+    finish(store, 0, samples.success(), score=1.0)
+    finish(store, 1, samples.success(samples.repeat(0, 4000.0)), score=2.0)
+    finish(store, 1, samples.success(samples.repeat(0, 4100.0)), round=2, score=3.0)
+    script = tmp_path / "best.sh"
+    script.write_text("#!/bin/sh\n")
+    store.update_study("demo $(x)", {"script": str(script)}, {"winner": 1, "gain": 0.2})
+
+    assert sync(url, "demo $(x)", uri) == SyncReport(logged=3)
+
+    runs = runs_by_name(uri)
+    assert set(runs) == {"demo $(x)", "#0", "#1", "#1 r2"}
+    parent = runs["demo $(x)"]
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    course = [(m.step, m.value) for m in client.get_metric_history(parent.info.run_id, "trial/score")]
+    assert sorted(course) == [(0, 1.0), (1, 2.0)]
+    assert parent.data.metrics["best/output_throughput"] == 4000.0
+    assert parent.data.params["model"] == "Qwen/Qwen2.5-0.5B"
+    tags = {"version": "0.32.0", "best_trial": "#1", "conclusion.winner": "1", "conclusion.gain": "0.2"}
+    assert tags.items() <= parent.data.tags.items()
+    assert parent.info.status == "FINISHED"
+    files = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh"}
+
+
+def test_a_second_sync_adds_nothing(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success())
+    assert sync(url, None, uri) == SyncReport(logged=1)
+    before = runs_by_name(uri)
+    assert sync(url, None, uri) == SyncReport()
+    after = runs_by_name(uri)
+    assert {name: run.info.run_id for name, run in after.items()} == {n: run.info.run_id for n, run in before.items()}
+
+
+KILLED = """
+import os, signal, sys
+import dashboards.mlflow_log as log
+
+name, after = sys.argv[3], int(sys.argv[4])
+kept, calls = getattr(mlflow_client := log.mlflow.MlflowClient, name), []
+
+def die(self, *arguments, **options):
+    calls.append(1)
+    result = kept(self, *arguments, **options)
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(mlflow_client, name, die)
+log.sync(sys.argv[1], None, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [("create_experiment", 1), ("create_run", 1), ("create_run", 3), ("log_batch", 4), ("set_terminated", 2)],
+)
+def test_a_follower_killed_in_the_middle_leaves_one_run_a_trial(
+    store: Store, url: str, uri: str, call: str, after: int
+) -> None:
+    for number in range(4):
+        finish(store, number, samples.success())
+    killed = subprocess.run([sys.executable, "-c", KILLED, url, uri, call, str(after)], cwd=ROOT, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    done = 4 - len(store.unsynced())
+
+    report = sync(url, None, uri)
+
+    assert report.logged + report.already == 4 - done
+    runs = runs_by_name(uri)
+    assert set(runs) == {"demo $(x)", "#0", "#1", "#2", "#3"}
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    for number in range(4):
+        run = runs[f"#{number}"]
+        assert (run.info.status, run.data.params["dtype"]) == ("FINISHED", "half")
+        history = client.get_metric_history(run.info.run_id, "repeat/p99_tpot_ms")
+        assert sorted((point.step, point.value) for point in history) == [(0, 40.0), (1, 41.0)]
+
+
+def test_an_mlflow_that_is_down_loses_nothing(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success())
+    with pytest.raises(MlflowUnavailable, match=r"http://127.0.0.1:\d+ cannot be used: API request"):
+        sync(url, None, f"http://127.0.0.1:{closed_port()}")
+    assert len(store.unsynced()) == 1
+    assert sync(url, None, uri) == SyncReport(logged=1)
+
+
+def test_one_trial_that_mlflow_refuses_does_not_stop_the_others(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success())
+    sync(url, None, uri)
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    spoiled = client.create_run(
+        runs_by_name(uri)["#0"].info.experiment_id,
+        tags={"tuner.trial": runs_by_name(uri)["#0"].data.tags["tuner.trial"].replace("/0r", "/1r")},
+        run_name="#1",
+    )
+    client.log_param(spoiled.info.run_id, "dtype", "another")
+    finish(store, 1, samples.success())
+    finish(store, 2, samples.success())
+
+    report = sync(url, None, uri)
+
+    assert report.logged == 1
+    assert len(report.failed) == 1
+    assert report.failed[0].startswith("#1 of demo $(x): ")
+    assert [trial.number for trial in store.unsynced()] == [1]
+
+
+def test_a_run_in_another_mlflow_is_made_there(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+    finish(store, 0, samples.success())
+    sync(url, None, uri)
+    (tmp_path / "b").mkdir()
+    finish(store, 1, samples.success())
+    assert sync(url, None, embedded_uri(tmp_path / "b")) == SyncReport(logged=1)
+    assert set(runs_by_name(embedded_uri(tmp_path / "b"))) == {"demo $(x)", "#1"}
+
+
+def test_times_of_a_trial_survive_a_follower_that_stays_open(store: Store, url: str, uri: str) -> None:
+    follower = Follower(url, "demo $(x)", uri)
+    try:
+        assert follower.sync() == SyncReport()
+        late = samples.success()
+        finish(store, 3, replace(late, ended_at=late.ended_at + timedelta(seconds=1)))
+        assert follower.sync() == SyncReport(logged=1)
+    finally:
+        follower.close()
+    assert runs_by_name(uri)["#3"].data.metrics["timing/total_s"] == 91.0
+
+
+def test_follow_syncs_for_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
+    uri = embedded_uri(tmp_path)
+    command = [sys.executable, "-m", "dashboards.mlflow_log", "follow", "--storage", url, "--tracking-uri", uri]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdin is not None
+        assert follower.stdout is not None
+        finish(store, 0, samples.success())
+        follower.stdin.write("\n")
+        follower.stdin.flush()
+        assert json.loads(follower.stdout.readline()) == {"logged": 1, "already": 0, "failed": []}
+        os.kill(follower.pid, signal.SIGINT)
+        finish(store, 1, samples.success())
+        out, err = follower.communicate(timeout=60)
+    assert json.loads(out) == {"logged": 1, "already": 0, "failed": []}
+    assert (follower.returncode, err) == (0, "")
+    assert set(runs_by_name(uri)) == {"demo $(x)", "#0", "#1"}
+
+
+def test_follow_goes_on_when_mlflow_is_down(store: Store, url: str) -> None:
+    command = [sys.executable, "-m", "dashboards.mlflow_log", "follow", "--storage", url]
+    command += ["--tracking-uri", f"http://127.0.0.1:{closed_port()}"]
+    done = subprocess.run(command, cwd=ROOT, input="\n", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines
+    assert all("cannot be used" in line["error"] for line in lines)

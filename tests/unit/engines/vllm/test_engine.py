@@ -1,0 +1,238 @@
+"""The engine with the fake vLLM: start, load, failures, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind
+from tests.contracts.engine_contract import EngineContract
+from tuner.engines.base import EngineSettings
+from tuner.engines.ports import somebody_answers
+from tuner.engines.registry import Registry
+from tuner.engines.vllm.engine import VllmEngine, command_text
+from tuner.engines.vllm.environment import base_environment, own_environment
+from tuner.engines.vllm.server import VllmServer
+from tuner.errors import TrialFailed
+from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.workloads.spec import Workload
+
+FAKE = Path(__file__).parents[3] / "fakes" / "fake_vllm.py"
+NEVER = threading.Event()
+SOON = 10.0
+LOAD = Workload(max_concurrency=4, num_prompts=12, input_len=16, output_len=8, seed=100)
+
+MakeSpec = Callable[..., TrialSpec]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VllmEngine]:
+    monkeypatch.setenv("VLLM_LEFT_OVER", "1")
+    monkeypatch.setenv("RAY_JOB_ID", "1")
+    wrapper = tmp_path / "vllm"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    wrapper.chmod(0o755)
+    made = VllmEngine(EngineSettings("vllm", str(wrapper), tmp_path / "home"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> MakeSpec:
+    def make(*argv: str, limits: Limits | None = None, **behaviour: Any) -> TrialSpec:
+        environment = {"FAKE_VLLM": json.dumps(behaviour), "OWN": "a b"}
+        launch = LaunchSpec(ModelRef("/model", "/tokenizer", "my model"), argv, ("--seed", "0"), environment)
+        kind = TrialKind.SEARCH
+        return TrialSpec("s", 3, 0, 1, kind, {}, launch, LOAD, 1, tmp_path / "artifacts", limits or Limits())
+
+    return make
+
+
+def started(engine: VllmEngine, spec: TrialSpec) -> VllmServer:
+    server = engine.launch(spec, spec.limits)
+    server.wait_ready(NEVER)
+    return server
+
+
+def failure_of(call: Callable[[], object]) -> Failure:
+    with pytest.raises(TrialFailed) as caught:
+        call()
+    return caught.value.failure
+
+
+class TestContract(EngineContract):
+    """The engine, with the fake, keeps what every engine promises."""
+
+    @pytest.fixture
+    def good_spec(self, make_spec: MakeSpec) -> TrialSpec:
+        return make_spec("--max-num-seqs", "32", bench_s=0.5)
+
+    @pytest.fixture
+    def failing_spec(self, make_spec: MakeSpec) -> TrialSpec:
+        return make_spec(fail="oom")
+
+
+def test_info_names_the_version(engine: VllmEngine) -> None:
+    info = engine.info()
+    assert (info.name, info.version, info.provenance) == ("vllm", "0.32.0+fake", Provenance.MEASURED)
+    assert info.flags is None
+    assert info.packages is None
+
+
+def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
+    spec = make_spec("--max-num-seqs", "32")
+    assert engine.check(spec) is None
+    server = started(engine, spec)
+    server.warm_up(LOAD, NEVER)
+    repeats = [server.benchmark(LOAD, index, NEVER) for index in range(2)]
+    facts = server.facts()
+    assert len(Registry(tmp_path / "home" / "processes").records()) == 1
+    assert server.stop() is None
+    assert server.stop() is None
+    assert [(repeat.index, repeat.seed, repeat.completed) for repeat in repeats] == [(0, 100, 12), (1, 101, 12)]
+    assert facts.kv_cache_tokens is not None
+    assert facts.prefix_hit_rate == pytest.approx(0.125)
+    assert not somebody_answers("127.0.0.1", server.port)
+    assert Registry(tmp_path / "home" / "processes").records() == []
+
+
+def test_the_command_and_its_environment_are_kept(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
+    server = started(engine, make_spec("--max-num-seqs", "32"))
+    environment = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+    server.stop()
+    assert server.argv[1:] == (
+        *("serve", "/model", "--host", "127.0.0.1", "--port", str(server.port)),
+        *("--served-model-name", "my model", "--seed", "0", "--max-num-seqs", "32"),
+    )
+    cache = str(tmp_path / "home" / "vllm" / "cache")
+    assert server.environment["VLLM_CACHE_ROOT"] == cache
+    assert server.environment["OWN"] == "a b"
+    kept = (tmp_path / "artifacts" / "command.txt").read_text()
+    assert "OWN='a b'" in kept
+    assert "--served-model-name 'my model'" in kept
+    names = {entry.partition(b"=")[0] for entry in environment}
+    assert {b"VLLM_CACHE_ROOT", b"VLLM_NO_USAGE_STATS", b"OWN", b"PATH"} <= names
+    assert not {b"VLLM_LEFT_OVER", b"RAY_JOB_ID"} & names
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind"),
+    [
+        ("invalid", FailureKind.INVALID_CONFIGURATION),
+        ("oom", FailureKind.OUT_OF_MEMORY_STARTUP),
+        ("kv", FailureKind.KV_CACHE_TOO_SMALL),
+        ("crash", FailureKind.ENGINE_CRASH),
+        ("exit0", FailureKind.ENGINE_CRASH),
+    ],
+)
+def test_a_start_that_fails_is_typed(
+    engine: VllmEngine, make_spec: MakeSpec, fail: str, kind: FailureKind, tmp_path: Path
+) -> None:
+    spec = make_spec(fail=fail)
+    server = engine.launch(spec, spec.limits)
+    failure = failure_of(lambda: server.wait_ready(NEVER))
+    assert (failure.kind, failure.phase) == (kind, Phase.READY)
+    assert server.stop() is None
+    assert Registry(tmp_path / "home" / "processes").records() == []
+
+
+def test_a_start_that_takes_too_long_is_a_timeout(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    spec = make_spec(fail="hang", limits=Limits(startup_s=0.3, stop_s=5))
+    server = engine.launch(spec, spec.limits)
+    assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.STARTUP_TIMEOUT
+    assert server.stop() is None
+
+
+@pytest.mark.parametrize(("crash", "kind"), [(None, FailureKind.ENGINE_CRASH), ("oom", FailureKind.OUT_OF_MEMORY_LOAD)])
+def test_an_engine_that_dies_under_load_is_typed(
+    engine: VllmEngine, make_spec: MakeSpec, crash: str | None, kind: FailureKind
+) -> None:
+    server = started(engine, make_spec(crash_after=6, crash=crash))
+    failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert (failure.kind, failure.phase) == (kind, Phase.BENCHMARK)
+    assert server.stop() is None
+
+
+def test_a_killed_server_ends_the_benchmark_at_once(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    server = started(engine, spec)
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
+    timer = threading.Timer(0.3, os.kill, (server.pid, signal.SIGKILL))
+    timer.start()
+    begun = time.monotonic()
+    failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert time.monotonic() - begun < SOON
+    assert (failure.kind, failure.exit_code) == (FailureKind.SERVER_KILLED, -9)
+    assert server.stop() is None
+
+
+def test_a_client_that_gives_no_figures_is_the_benchmarks_failure(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec())
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "exit"})
+    failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert (failure.kind, failure.exit_code) == (FailureKind.BENCHMARK_FAILED, 1)
+    assert "the fake client was told to fail" in failure.message
+    assert server.stop() is None
+
+
+def test_a_client_that_hangs_ends_at_its_deadline(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec(limits=Limits(benchmark_s=0.3)))
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
+    failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert failure.kind is FailureKind.BENCHMARK_FAILED
+    assert "not done after 0.3 s" in failure.message
+    assert server.stop() is None
+
+
+def test_cancelling_ends_the_load(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec())
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
+    cancelled = threading.Event()
+    cancelled.set()
+    assert failure_of(lambda: server.benchmark(LOAD, 0, cancelled)).kind is FailureKind.CANCELLED
+    assert server.stop() is None
+
+
+def test_failed_requests_are_counted(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec(fail_every=4))
+    repeat = server.benchmark(LOAD, 0, NEVER)
+    assert (repeat.offered, repeat.completed, repeat.failed) == (12, 9, 3)
+    assert repeat.metrics["success_rate"] == 0.75
+    assert server.stop() is None
+
+
+def test_a_warm_up_without_a_success_ends_the_trial(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec(fail_every=1))
+    failure = failure_of(lambda: server.warm_up(LOAD, NEVER))
+    assert (failure.kind, failure.phase) == (FailureKind.REQUESTS_FAILED, Phase.WARMUP)
+    assert server.stop() is None
+
+
+def test_close_stops_what_still_runs(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec())
+    engine.close()
+    assert not somebody_answers("127.0.0.1", server.port)
+
+
+def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
+    assert own_environment(tmp_path, 3)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert own_environment(tmp_path, 3)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_VISIBLE_DEVICES" not in own_environment(tmp_path, None)
+
+
+def test_inherited_settings_of_vllm_and_ray_are_left_out() -> None:
+    assert base_environment({"VLLM_X": "1", "RAY_Y": "2", "HF_HUB_OFFLINE": "1"}) == {"HF_HUB_OFFLINE": "1"}
+
+
+def test_the_command_text_is_quoted() -> None:
+    text = command_text(("vllm", "serve", "my $(model)"), {"B": "x y", "A": "1"})
+    assert text == "env A=1 B='x y' vllm serve 'my $(model)'\n"

@@ -1,0 +1,112 @@
+"""Finding vLLM, its interpreter and its version."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engines.vllm.conftest import MadeVllm
+from tuner.engines.vllm import executable as module
+from tuner.engines.vllm.executable import find_executable, installation, interpreter_of, version_of
+from tuner.errors import UserError
+
+ENTRY = "from vllm.entrypoints.cli.main import main\n"
+
+
+def program(path: Path, text: str = "#!/bin/sh\necho 9.9.9\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_option_wins_over_the_variable_and_that_over_the_path(tmp_path: Path) -> None:
+    given, variable, on_path = (program(tmp_path / name / "vllm") for name in ("given", "variable", "path"))
+    environment = {"TUNER_VLLM": str(variable), "PATH": str(on_path.parent)}
+    assert find_executable(str(given), environment) == given
+    assert find_executable(None, environment) == variable
+    assert find_executable(None, {"PATH": str(on_path.parent)}) == on_path
+
+
+def test_the_one_beside_this_python_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = program(tmp_path / "venv" / "bin" / "vllm")
+    monkeypatch.setattr(sys, "executable", str(beside.with_name("python")))
+    assert find_executable(None, {"PATH": "/nowhere"}) == beside
+
+
+def test_without_any_the_message_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UserError, match=r"no vLLM found.*pip install vllm.*TUNER_VLLM"):
+        find_executable(None, {"PATH": "/nowhere"})
+
+
+def test_a_named_one_that_cannot_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vllm").write_text("")
+    with pytest.raises(UserError, match=r"--vllm .* is not executable"):
+        find_executable(str(tmp_path / "vllm"), {})
+    with pytest.raises(UserError, match="TUNER_VLLM '/no/vllm' is not there"):
+        find_executable(None, {"TUNER_VLLM": "/no/vllm"})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#!{python}\n# -*- coding: utf-8 -*-\n",
+        "#!{python} -I\n",
+        "#!/usr/bin/env -S {python} -u\n",
+        "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n",
+        "#!/bin/sh\n'''exec' {python} \"$0\" \"$@\"\n' '''\n",
+    ],
+)
+def test_every_form_of_console_script_gives_its_interpreter(tmp_path: Path, head: str) -> None:
+    script = program(tmp_path / "vllm", head.format(python=sys.executable) + ENTRY)
+    assert interpreter_of(script) == Path(sys.executable)
+
+
+def test_an_interpreter_in_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
+    python = program(tmp_path / "my venv" / "python")
+    script = program(tmp_path / "vllm", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n{ENTRY}")
+    assert interpreter_of(script) == python
+
+
+def test_a_wrapper_has_no_interpreter_of_vllms(tmp_path: Path) -> None:
+    assert interpreter_of(program(tmp_path / "vllm")) is None
+    assert interpreter_of(program(tmp_path / "python-wrapper", f"#!{sys.executable}\nprint(1)\n")) is None
+    assert interpreter_of(tmp_path / "nothing") is None
+
+
+def test_a_console_script_is_probed_not_run(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    (made_vllm.folder / "arctic_inference").mkdir()
+    (made_vllm.folder / "arctic_inference" / "__init__.py").write_text("raise RuntimeError('imported')")
+    found = installation(made_vllm.executable, tmp_path / "home")
+    assert found.version == "1.2.3"
+    assert found.packages is not None
+    assert "arctic_inference" in found.packages
+    assert "bitsandbytes" not in found.packages
+    assert not (tmp_path / "home").exists()
+
+
+def test_another_program_is_run_once_for_its_version(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    wrapper = program(tmp_path / "vllm", f"#!/bin/sh\necho x >> {count}\necho INFO noise\necho 0.25.1\n")
+    home = tmp_path / "home"
+    assert [version_of(wrapper, home) for _ in range(3)] == ["0.25.1"] * 3
+    assert count.read_text() == "x\n"
+    program(wrapper, f"#!/bin/sh\necho x >> {count}\necho 0.32.0+cpu\n")
+    assert version_of(wrapper, home) == "0.32.0+cpu"
+
+
+def test_a_program_without_a_version_is_refused(tmp_path: Path) -> None:
+    broken = program(tmp_path / "vllm", "#!/bin/sh\necho No package metadata >&2\nexit 1\n")
+    with pytest.raises(UserError, match=r"tells no version \(No package metadata\)"):
+        version_of(broken, tmp_path / "home")
+
+
+def test_the_cache_key_changes_with_the_program(tmp_path: Path) -> None:
+    path = program(tmp_path / "vllm")
+    first = module.Installation(path, None, "1.0", None).key
+    assert module.Installation(path, None, "1.1", None).key != first
+    program(path, "#!/bin/sh\necho 10.0.0\n")
+    assert module.Installation(path, None, "1.0", None).key != first

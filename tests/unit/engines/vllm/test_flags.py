@@ -1,0 +1,83 @@
+"""The first sieve: words against the installed parser's dump."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.engines.vllm.flags import flags_from_dump, keep_dump, load_flags
+
+
+def entry(*names: str, **known: Any) -> dict[str, Any]:
+    return {"names": list(names), "choices": None, "type": "str", "nargs": None, **known}
+
+
+DUMP = [
+    entry(dest="model_tag", nargs="?"),
+    entry("--max-num-seqs", type="int"),
+    entry("--gpu-memory-utilization", "--device-memory-utilization", type="float"),
+    entry("--kv-cache-dtype", choices=["auto", "fp8"]),
+    entry("--enforce-eager", "--no-enforce-eager", nargs=0, type=None),
+    entry("--cudagraph-capture-sizes", nargs="+", type="int"),
+    entry("--compilation-config", "-cc", type="union"),
+    entry("--optimization-level"),
+    entry("--max-model-len", type="human_readable_int_or_auto"),
+    entry("--hf-token", nargs="?"),
+]
+FLAGS = flags_from_dump(DUMP)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--max-num-seqs", "32"],
+        ["--max-num-seqs=32", "--enforce-eager", "--no-enforce-eager"],
+        ["--max_num_seqs", "32"],
+        ["--device-memory-utilization", ".95"],
+        ["--cudagraph-capture-sizes", "1", "2", "4", "--enforce-eager"],
+        ["-cc", '{"cudagraph_mode": "NONE"}', "-cc.mode=3", "--compilation-config.mode", "3"],
+        ["-O2", "-O", "3", "--optimization-level", "1"],
+        ["--max-model-len", "-1"],
+        ["--max-model-len", "16k", "--hf-token", "--enforce-eager"],
+    ],
+)
+def test_what_the_parser_takes_is_let_through(words: list[str]) -> None:
+    assert FLAGS.problem(words) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--swap-space", "4"], "--swap-space is not a flag of the installed vLLM"),
+        (["--max-num-seqs", "many"], "--max-num-seqs: 'many' is not a whole number"),
+        (["--max-num-seqs=1.5"], "--max-num-seqs: '1.5' is not a whole number"),
+        (["--max-num-seqs"], "--max-num-seqs: a value is missing"),
+        (["--max-num-seqs", "--enforce-eager"], "--max-num-seqs: a value is missing"),
+        (["--gpu-memory-utilization", "most"], "--gpu-memory-utilization: 'most' is not a number"),
+        (["--kv-cache-dtype", "fp4"], "--kv-cache-dtype: 'fp4' is not one of auto, fp8"),
+        (["--cudagraph-capture-sizes", "1", "x"], "--cudagraph-capture-sizes: 'x' is not a whole number"),
+        (["--cudagraph-capture-sizes"], "--cudagraph-capture-sizes: a value is missing"),
+        (["--enforce-eager=yes"], "--enforce-eager: it takes no value, 'yes' was given"),
+        (["--enforce-eager", "yes"], "'yes' stands where a flag is expected"),
+        (["-sc.method=ngram"], "-sc.method is not a flag of the installed vLLM"),
+    ],
+)
+def test_what_it_would_refuse_is_named(words: list[str], reason: str) -> None:
+    assert FLAGS.problem(words) == reason
+
+
+def test_every_name_is_known() -> None:
+    assert {"--no-enforce-eager", "-cc", "--device-memory-utilization"} <= FLAGS.names
+    assert "model_tag" not in FLAGS.names
+
+
+def test_a_dump_is_kept_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "vllm" / "flags.json"
+    assert load_flags(path) is None
+    keep_dump(path, {"flags": DUMP, "platform": "cpu"})
+    assert load_flags(path) == FLAGS
+    path.write_text("{")
+    assert load_flags(path) is None

@@ -1,0 +1,112 @@
+"""The server's own numbers, from its log and from `/metrics`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.records import ServerFacts
+from tuner.engines.vllm.logs import facts_from_log
+from tuner.engines.vllm.metrics import KV_USAGE, parse_metrics, scrape, with_load
+
+LOGS = Path(__file__).parents[3] / "data" / "logs"
+
+GPU_FACTS = {
+    "kv_cache_tokens": 981264,
+    "kv_cache_gib": 11.23,
+    "max_concurrency": 29.95,
+    "weights_gib": 0.93,
+    "graph_gib": 0.29,
+    "graph_capture_s": 7.0,
+    "compile_s": 9.87,
+    "engine_init_s": 18.42,
+}
+
+
+@pytest.mark.parametrize(("log", "backend"), [("gpu_start_0.15", "FLASHINFER"), ("gpu_start_0.25", "TRITON_ATTN")])
+def test_gpu_servers_tell_their_facts(log: str, backend: str) -> None:
+    facts = facts_from_log((LOGS / f"{log}.log").read_text())
+    assert facts == ServerFacts(attention_backend=backend, **GPU_FACTS)  # type: ignore[arg-type]
+
+
+def test_a_recorded_cpu_server_tells_its_facts() -> None:
+    facts = facts_from_log((LOGS / "healthy_start.log").read_text())
+    assert facts.kv_cache_tokens == 524288
+    assert facts.kv_cache_gib == 1.0
+    assert facts.max_concurrency == 512.0
+    assert facts.engine_init_s is not None
+    assert facts.graph_gib is None
+
+
+def test_a_log_that_says_nothing_gives_nothing() -> None:
+    assert facts_from_log("Traceback (most recent call last):\nKeyError: 1\n") == ServerFacts()
+
+
+PAGE = """# HELP vllm:num_preemptions_total Cumulative number of preemption from the engine.
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0",model_name="a b, {c}"} 3.0
+vllm:num_preemptions_total{engine="1",model_name="a b, {c}"} 4.0
+vllm:num_preemptions_created{engine="0",model_name="x"} 1.795182378000694e+09
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.5
+vllm:request_queue_time_seconds_sum{engine="0"} 1.5
+vllm:request_queue_time_seconds_count{engine="0"} 3.0
+vllm:request_queue_time_seconds_bucket{engine="0",le="0.3"} 2.0
+vllm:prefix_cache_queries_total{engine="0"} NaNa
+process_open_fds 34.0
+"""
+
+
+def test_counters_are_summed_and_gauges_are_not() -> None:
+    assert parse_metrics(PAGE) == {
+        "vllm:num_preemptions_total": 7.0,
+        "vllm:kv_cache_usage_perc": 0.5,
+        "vllm:request_queue_time_seconds_sum": 1.5,
+        "vllm:request_queue_time_seconds_count": 3.0,
+    }
+
+
+def test_only_what_happened_between_the_scrapes_counts() -> None:
+    before = {
+        "vllm:num_preemptions_total": 5.0,
+        "vllm:prefix_cache_queries_total": 1000.0,
+        "vllm:prefix_cache_hits_total": 1000.0,
+        "vllm:request_queue_time_seconds_sum": 10.0,
+        "vllm:request_queue_time_seconds_count": 4.0,
+        "vllm:spec_decode_num_drafts_total": 0.0,
+        "vllm:spec_decode_num_draft_tokens_total": 0.0,
+        "vllm:spec_decode_num_accepted_tokens_total": 0.0,
+    }
+    after = {
+        "vllm:num_preemptions_total": 7.0,
+        "vllm:prefix_cache_queries_total": 3000.0,
+        "vllm:prefix_cache_hits_total": 1500.0,
+        "vllm:request_queue_time_seconds_sum": 12.0,
+        "vllm:request_queue_time_seconds_count": 8.0,
+        "vllm:spec_decode_num_drafts_total": 10.0,
+        "vllm:spec_decode_num_draft_tokens_total": 80.0,
+        "vllm:spec_decode_num_accepted_tokens_total": 60.0,
+    }
+    facts = with_load(ServerFacts(kv_cache_tokens=7), before, after, [0.1, 0.3])
+    assert facts == ServerFacts(
+        kv_cache_tokens=7,
+        preemptions=2.0,
+        prefix_hit_rate=0.25,
+        queue_time_mean_s=0.5,
+        kv_usage_max=0.3,
+        kv_usage_mean=0.2,
+        spec_acceptance_rate=0.75,
+        spec_tokens_per_draft=6.0,
+    )
+
+
+def test_a_counter_that_did_not_move_has_no_rate() -> None:
+    same = {"vllm:prefix_cache_queries_total": 9.0, "vllm:prefix_cache_hits_total": 3.0}
+    facts = with_load(ServerFacts(), same, same, [])
+    assert facts == ServerFacts()
+
+
+def test_a_server_that_is_gone_has_no_metrics(free_port: int) -> None:
+    assert scrape("127.0.0.1", free_port) is None
+    assert KV_USAGE == "vllm:kv_cache_usage_perc"

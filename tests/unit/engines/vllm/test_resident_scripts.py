@@ -1,0 +1,25 @@
+"""What runs in vLLM's interpreter imports nothing of ours and nothing heavy by itself."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.engines.vllm import resident_client
+
+SCRIPTS = sorted((Path(resident_client.__file__).parent / "resident").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])
+def test_only_the_standard_library_is_imported(script: Path) -> None:
+    tree = ast.parse(script.read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
+
+
+def test_there_are_two() -> None:
+    assert [script.name for script in SCRIPTS] == ["helper.py", "probe.py"]

@@ -1,0 +1,116 @@
+"""Questions to vLLM's own parser and configuration, and what stands in where there is no helper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.records import FailureKind, Phase
+from tests.unit.engines.vllm.conftest import MadeVllm
+from tuner.engines.vllm import toolbox
+from tuner.engines.vllm.executable import Installation, installation
+from tuner.engines.vllm.resident_client import PlainJob, ResidentJob
+from tuner.engines.vllm.toolbox import Toolbox
+
+SOON = 20.0
+
+
+@pytest.fixture
+def tools(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Toolbox]:
+    home = tmp_path / "home"
+    box = Toolbox(installation(made_vllm.executable, home), home, made_vllm.environment)
+    yield box
+    box.close()
+    assert list((home / "vllm" / "resident").iterdir()) == []
+
+
+def ask(
+    tools: Toolbox, made: MadeVllm, tmp_path: Path, *words: str, **variables: str
+) -> tuple[FailureKind, str] | None:
+    failure = tools.problem(["serve", "m", *words], {**made.environment, **variables}, tmp_path / "check.log")
+    if failure is None:
+        return None
+    assert failure.phase is Phase.CHECK
+    return failure.kind, failure.message
+
+
+def test_a_good_configuration_passes(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    assert ask(tools, made_vllm, tmp_path, "--max-num-seqs", "8") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        (["--swap-space", "4"], FailureKind.INVALID_CONFIGURATION, "unrecognized arguments: --swap-space 4"),
+        (["--dtype", "x"], FailureKind.INVALID_CONFIGURATION, "argument --dtype: invalid choice: 'x'"),
+        (["--max-num-seqs", "13"], FailureKind.INVALID_CONFIGURATION, "ValueError: 13 is not supported"),
+        (["--max-num-seqs", "15"], FailureKind.DISK_FULL, "no space left on disk"),
+    ],
+)
+def test_what_vllm_says_is_typed(
+    tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path, words: list[str], kind: FailureKind, message: str
+) -> None:
+    said = ask(tools, made_vllm, tmp_path, *words)
+    assert said is not None
+    assert said[0] is kind
+    assert said[1].startswith(message)
+
+
+def test_an_error_without_a_meaning_is_left_to_the_launch(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    assert ask(tools, made_vllm, tmp_path, "--max-num-seqs", "14") is None
+    assert "an odd state of affairs" in (tmp_path / "check.log").read_text()
+
+
+def test_a_check_that_does_not_end_says_nothing(
+    tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tools.resident is not None
+    monkeypatch.setattr(toolbox, "CHECK_S", 0.2)
+    assert ask(tools, made_vllm, tmp_path, SLOW="1") is None
+    monkeypatch.undo()
+    assert ask(tools, made_vllm, tmp_path, "--max-num-seqs", "13") is not None
+
+
+def test_flags_are_read_once_for_a_version(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    found = installation(made_vllm.executable, home)
+    first = Toolbox(found, home, made_vllm.environment)
+    flags = first.flags()
+    first.close()
+    assert flags is not None
+    assert "--max-num-seqs" in flags.names
+    second = Toolbox(Installation(found.executable, None, found.version, None), home, made_vllm.environment)
+    assert second.flags() == flags
+    second.close()
+
+
+def test_commands_run_in_the_helper(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    job = tools.start(["exit", "7"], made_vllm.environment, tmp_path / "log", tmp_path)
+    assert isinstance(job, ResidentJob)
+    assert job.wait(SOON)
+    assert job.exit_code == 7
+
+
+def test_without_an_interpreter_the_command_itself_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    plain = Toolbox(Installation(made_vllm.executable, None, "1.2.3", None), tmp_path / "home", made_vllm.environment)
+    assert plain.flags() is None
+    assert ask(plain, made_vllm, tmp_path, "--nonsense") is None
+    job = plain.start(["exit", "7"], made_vllm.environment, tmp_path / "log", tmp_path)
+    assert isinstance(job, PlainJob)
+    assert job.wait(SOON)
+    assert job.exit_code == 7
+    plain.close()
+
+
+def test_a_helper_that_does_not_start_is_replaced_by_the_command(
+    made_vllm: MadeVllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (made_vllm.folder / "vllm" / "__init__.py").write_text("raise OSError('broken')\n")
+    home = tmp_path / "home"
+    box = Toolbox(installation(made_vllm.executable, home), home, made_vllm.environment)
+    assert box.flags() is None
+    assert "plain commands are used" in caplog.text
+    assert isinstance(box.start(["exit", "0"], made_vllm.environment, tmp_path / "log", tmp_path), PlainJob)
+    box.close()

@@ -1,0 +1,219 @@
+import json
+import os
+import shutil
+import stat
+import subprocess
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.records import Provenance
+from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript, render, without_trial_settings, write
+from tuner.scoring.slo import parse_slo
+
+NASTY = (
+    "two words", "it's", 'say "hi"', "line\nbreak", "$(touch pwned)", "`touch pwned`", "; touch pwned #", "${HOME}",
+    "-", "--flag", "a=b", "a,b", "*", "~", "!!", "\\", "'", "", "\r", "\x01\x7f", "ünïcode “quotes”", "@@BENCH@@",
+    "# shellcheck disable=SC9999", "\u2028touch pwned", "[0]=x", "{a,b}", "&", "\tTab", "nbsp\u00a0",
+)  # fmt: skip
+WORDS = st.one_of(st.sampled_from(NASTY), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20))
+STUB = """#!/bin/sh
+if [ "$1" = --version ]; then echo 0.32.0; exit; fi
+printf '%s\\0' "$@" >"$RECORD/argv"
+env -0 >"$RECORD/env"
+"""
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def a_script(**changes: object) -> ServeScript:
+    script = ServeScript(
+        study="demo",
+        trial=12,
+        model="org/model",
+        served_name="org/model",
+        argv=("--max-num-seqs", "64", "--enforce-eager"),
+        environment={"VLLM_MARLIN_INPUT_DTYPE": "fp8"},
+        vllm_version="0.32.0",
+        device="Tesla T4",
+        date=date(2026, 11, 20),
+        provenance=Provenance.MEASURED,
+        numbers=(("output throughput", "4300 tok/s"),),
+        slos=(parse_slo("p99_tpot_ms<50"),),
+        verdict="beats the defaults by 29 %",
+        bench_argv=("bench", "serve", "--base-url", f"http://127.0.0.1:{PORT}/v1", "--result-dir", RESULTS),
+        reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+        executable="/opt/vllm/bin/vllm",
+    )
+    return replace(script, **changes)  # type: ignore[arg-type]
+
+
+def run(script: ServeScript, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    stub, path = folder / "stub", folder / "best_serve.sh"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    write(script, path)
+    inherited = {"PATH": os.environ["PATH"], "VLLM": str(stub), "RECORD": str(folder), "LANG": "C.UTF-8"}
+    return subprocess.run(
+        [path, *arguments], env=inherited | environment, cwd=folder, capture_output=True, text=True, timeout=60
+    )
+
+
+def started_with(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the argv and the environment that the stub saw."""
+    argv = (folder / "argv").read_bytes().decode().split("\0")[:-1]
+    pairs = (folder / "env").read_bytes().decode().split("\0")[:-1]
+    return argv, {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+@QUICK
+@given(model=WORDS, argv=st.lists(WORDS, max_size=4), value=WORDS, study=WORDS, extra=st.lists(WORDS, max_size=2))
+def test_every_word_reaches_the_server_as_it_is(
+    tmp_path: Path, model: str, argv: list[str], value: str, study: str, extra: list[str]
+) -> None:
+    script = a_script(
+        model=model, served_name=study, argv=tuple(argv), environment={"VLLM_X": value}, study=study, verdict=value,
+        numbers=((study, value),), device=value, vllm_version="0.32.0",
+    )  # fmt: skip
+    name = [] if study == model else ["--served-model-name", study]
+    expected = ["serve", model, *name, *argv, "--host", "127.0.0.1", "--port", "8000", *extra]
+    if extra and extra[0] in ("--help", "-h", "--verify"):
+        extra, expected = [], expected[: len(expected) - len(extra)]
+
+    done = run(script, tmp_path, *extra)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    argv_seen, environment = started_with(tmp_path)
+    assert argv_seen == expected
+    assert environment["VLLM_X"] == value
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["argv", "best_serve.sh", "env", "stub"]
+
+
+@settings(QUICK, max_examples=15)
+@given(words=st.lists(WORDS, min_size=4, max_size=8), simulated=st.booleans())
+def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: bool) -> None:
+    if shutil.which("shellcheck") is None:
+        assert "CI" not in os.environ, "CI needs shellcheck"
+        pytest.skip("shellcheck is not installed")
+    script = a_script(
+        study=words[0], model=words[1], argv=tuple(words), environment={"VLLM_X": words[2]}, verdict=words[3],
+        provenance=Provenance.SIMULATED if simulated else Provenance.MEASURED,
+        bench_argv=("bench", *words, f"{words[0]}{PORT}{words[1]}"), warmup_argv=(*words, RESULTS),
+    )  # fmt: skip
+    path = tmp_path / "best_serve.sh"
+    write(script, path)
+    done = subprocess.run(["shellcheck", path], capture_output=True, text=True, env={**os.environ, "LANG": "C.UTF-8"})
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_host_port_and_further_arguments_can_be_given(tmp_path: Path) -> None:
+    done = run(a_script(), tmp_path, "--api-key", "a b", HOST="0.0.0.0", PORT="9000")
+    assert done.returncode == 0
+    assert started_with(tmp_path)[0] == [
+        "serve", "org/model", "--max-num-seqs", "64", "--enforce-eager",
+        "--host", "0.0.0.0", "--port", "9000", "--api-key", "a b",
+    ]  # fmt: skip
+
+
+def test_the_trials_own_settings_are_left_out(tmp_path: Path) -> None:
+    script = a_script(
+        argv=("--port", "1234", "--max-num-seqs", "8", "--host=127.0.0.9", "--disable-uvicorn-access-log"),
+        environment={"VLLM_CACHE_ROOT": "/trial/cache", "VLLM_LOGGING_LEVEL": "DEBUG", "CUDA_VISIBLE_DEVICES": "3"},
+    )
+    run(script, tmp_path)
+    argv, environment = started_with(tmp_path)
+    assert argv == ["serve", "org/model", "--max-num-seqs", "8", "--host", "127.0.0.1", "--port", "8000"]
+    assert not environment.keys() & {"VLLM_CACHE_ROOT", "VLLM_LOGGING_LEVEL", "CUDA_VISIBLE_DEVICES"}
+
+
+def test_a_setting_without_its_value_ends_the_argv() -> None:
+    assert without_trial_settings(["--a", "--port"]) == ("--a",)
+
+
+def test_header_names_what_was_measured() -> None:
+    lines = render(a_script(study="a\nb")).splitlines()
+    assert lines[:12] == [
+        "#!/usr/bin/env bash",
+        "# Starts the vLLM server that tuner's study chose; --help says how, --verify checks its figures.",
+        "#",
+        "# study     a\\nb, trial 12",
+        "# verdict   beats the defaults by 29 %",
+        "# model     org/model",
+        "# measured  output throughput: 4300 tok/s",
+        "# SLO       p99_tpot_ms<50",
+        "# vLLM      0.32.0 (/opt/vllm/bin/vllm)",
+        "# GPU       Tesla T4",
+        "# date      2026-11-20",
+        "#",
+    ]
+
+
+def test_a_simulated_result_says_so_first() -> None:
+    lines = render(a_script(provenance=Provenance.SIMULATED)).splitlines()
+    assert lines[1].startswith("# predicted, not measured")
+    assert "# predicted output throughput: 4300 tok/s" in lines
+
+
+def test_another_version_gives_a_warning(tmp_path: Path) -> None:
+    done = run(a_script(vllm_version="0.25.1"), tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == "best_serve.sh: warning: vLLM 0.32.0 is installed, the study ran 0.25.1\n"
+
+
+def test_the_same_version_of_another_build_gives_none(tmp_path: Path) -> None:
+    assert run(a_script(vllm_version="0.32.0+cpu"), tmp_path).stderr == ""
+
+
+def test_help_starts_nothing(tmp_path: Path) -> None:
+    done = run(a_script(), tmp_path, "--help")
+    assert done.returncode == 0
+    assert "--verify" in done.stdout
+    assert not (tmp_path / "argv").exists()
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 127), (("--verify",), 2)])
+def test_no_executable_is_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+    done = run(a_script(), tmp_path, *arguments, VLLM="no-such-vllm")
+    assert done.returncode == code
+    assert done.stderr == ("best_serve.sh: no executable no-such-vllm; set VLLM=/path/to/vllm (the study ran 0.32.0)\n")
+
+
+def test_the_file_is_executable_and_replaces_another(tmp_path: Path) -> None:
+    path = tmp_path / "best_serve.sh"
+    path.write_text("old")
+    write(a_script(), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert path.read_text() == render(a_script())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"environment": {"BAD NAME": "x"}},
+        {"environment": {"PORT": "1"}},
+        {"environment": {"X": "a\0b"}},
+        {"model": "a\0b"},
+        {"argv": ("\0",)},
+    ],
+)
+def test_what_a_script_cannot_say_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"NUL|cannot be set"):
+        a_script(**changes)
+
+
+def test_a_reference_holds_its_value() -> None:
+    with pytest.raises(ValueError, match="low <= value <= high"):
+        Reference(5.0, 6.0, 7.0)
+
+
+def test_words_of_the_record_are_json_safe() -> None:
+    text = render(a_script(reference={"p99_tpot_ms": Reference(1.5, 1.0, 2.0)}))
+    line = next(line for line in text.splitlines() if line.strip().startswith('"$1" - '))
+    assert json.loads(line.split("'")[1]) == {
+        "metrics": {"p99_tpot_ms": {"value": 1.5, "low": 1.0, "high": 2.0, "up": False}},
+        "slos": [["p99_tpot_ms", "<", 50.0]],
+    }

@@ -1,0 +1,177 @@
+"""`best_serve.sh --verify` against the fake vLLM."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.fakes import install_fake_vllm
+from tests.unit.export.test_serve_script import a_script
+from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript, write
+from tuner.scoring.slo import parse_slo
+
+LOAD = (
+    "--backend", "openai", "--base-url", f"http://127.0.0.1:{PORT}/v1", "--endpoint", "/completions",
+    "--model", "org/model", "--max-concurrency", "10", "--random-input-len", "128", "--random-output-len", "64",
+)  # fmt: skip
+BENCH = ("bench", "serve", *LOAD, "--num-prompts", "40", "--seed", "9", "--save-result", "--result-dir", RESULTS)
+WARMUP = ("bench", "serve", *LOAD, "--num-prompts", "10", "--seed", "8")
+ANY = Reference(1.0, 0.0, 1e9)
+
+
+def script(**changes: Any) -> ServeScript:
+    return a_script(
+        **{"bench_argv": BENCH, "warmup_argv": WARMUP, "reference": {"output_throughput": ANY}, "environment": {}}
+        | changes
+    )
+
+
+def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[str], dict[str, str]]:
+    vllm = install_fake_vllm(folder / "bin", **behaviour)
+    write(script, folder / "best_serve.sh")
+    (folder / "tmp").mkdir(exist_ok=True)
+    environment = {**os.environ, "VLLM": str(vllm), "TMPDIR": str(folder / "tmp"), "MARK": str(folder)}
+    environment.pop("PORT", None)
+    return [str(folder / "best_serve.sh"), "--verify"], environment
+
+
+def verify(script: ServeScript, folder: Path, *more: str, **behaviour: Any) -> subprocess.CompletedProcess[str]:
+    arguments, environment = command(script, folder, **behaviour)
+    done = subprocess.run([*arguments, *more], env=environment, capture_output=True, text=True, timeout=120)
+    assert marked(folder) == []
+    return done
+
+
+def marked(folder: Path) -> list[psutil.Process]:
+    """Return living processes that were started by this test, known by a variable in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MARK") == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_within_the_interval(tmp_path: Path) -> None:
+    done = verify(script(), tmp_path)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"output_throughput: measured [\d.e+]+, recorded 1 \[0, 1e\+09\]: within", lines[0])
+    assert re.fullmatch(r"SLO p99_tpot_ms<50: measured [\d.]+: holds", lines[1])
+    assert re.fullmatch(r"server stopped: nothing of its process group \d+ is left", lines[2])
+    assert len(lines) == 3
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "low_and_high", "verdict", "code"),
+    [
+        ("output_throughput", (1e8, 2e8), "WORSE", 1),
+        ("output_throughput", (1e-9, 2e-9), "better", 0),
+        ("p99_tpot_ms", (1e-9, 2e-9), "WORSE", 1),
+        ("p99_tpot_ms", (1e8, 2e8), "better", 0),
+        ("p99_e2el_ms", (0.0, 1e9), "NOT MEASURED", 1),
+        ("success_rate", (1.0, 1.0), "within", 0),
+    ],
+)
+def test_the_direction_decides(
+    tmp_path: Path, metric: str, low_and_high: tuple[float, float], verdict: str, code: int
+) -> None:
+    low, high = low_and_high
+    done = verify(script(reference={metric: Reference(high, low, high)}, slos=()), tmp_path)
+    assert done.stdout.splitlines()[0].startswith(f"{metric}: measured ")
+    assert done.stdout.splitlines()[0].endswith(f": {verdict}")
+    assert done.returncode == code
+
+
+def test_a_broken_slo_fails(tmp_path: Path) -> None:
+    done = verify(script(slos=(parse_slo("p99_tpot_ms<0.000001"),)), tmp_path)
+    assert done.returncode == 1
+    assert "SLO p99_tpot_ms<1e-06: measured" in done.stdout
+    assert ": BROKEN" in done.stdout
+
+
+def test_no_request_completed_is_not_measured(tmp_path: Path) -> None:
+    done = verify(script(slos=(parse_slo("success_rate>=1"),)), tmp_path, fail_every=1)
+    assert done.returncode == 1
+    assert "output_throughput: measured -" in done.stdout
+    assert "SLO success_rate>=1: measured 0: BROKEN" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "text"),
+    [
+        ({"fail": "oom"}, "the server ended before it was healthy"),
+        ({"bench": "exit"}, "the warmup ended with 1"),
+        ({"crash_after": 3}, "the server ended during the"),
+        ({"crash_after": 15}, "the server ended during the benchmark"),
+    ],
+)
+def test_what_could_not_run_is_2(tmp_path: Path, behaviour: dict[str, Any], text: str) -> None:
+    done = verify(script(slos=(parse_slo("success_rate>=1"),)), tmp_path, **behaviour)
+    assert text in done.stderr
+    assert done.returncode == 2
+    assert "logs are in" in done.stderr
+
+
+def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERIFY_STARTUP_S", "1")
+    done = verify(script(), tmp_path, fail="hang")
+    assert done.returncode == 2
+    assert "the server was not healthy in time" in done.stderr
+
+
+def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERIFY_STOP_S", "1")
+    done = verify(script(), tmp_path, sigterm="ignore", child_sigterm="ignore")
+    assert done.returncode == 0
+    assert "is left" in done.stdout
+
+
+def test_a_taken_port_is_refused(tmp_path: Path) -> None:
+    arguments, environment = command(script(), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        environment["PORT"] = str(other.getsockname()[1])
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"port {environment['PORT']} is taken" in done.stderr
+
+
+def test_further_arguments_reach_the_server(tmp_path: Path) -> None:
+    done = verify(script(), tmp_path, "--no-such-flag")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --no-such-flag" in done.stderr
+
+
+def heed_interrupts() -> None:
+    """A test run in the background inherits an ignored SIGINT, which no shell may trap."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_server(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    arguments, environment = command(script(), tmp_path, bench="hang")
+    with subprocess.Popen(
+        arguments,
+        env=environment,
+        preexec_fn=heed_interrupts,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        while not list((tmp_path / "tmp").glob("*/warmup.log")):
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.wait(timeout=0.05)
+        running.send_signal(number)
+        stdout, _ = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert "server stopped" in stdout
+    assert marked(tmp_path) == []

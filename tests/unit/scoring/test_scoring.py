@@ -1,0 +1,120 @@
+"""Objectives, SLOs and the score, against values worked out by hand."""
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
+from tuner.scoring.judge import FAILED, Judge
+from tuner.scoring.objectives import parse_objective
+from tuner.scoring.score import score
+from tuner.scoring.slo import Slo, parse_slo
+
+PUBLISHED = tuple(parse_objective(m) for m in ("output_throughput", "p99_tpot_ms", "p99_ttft_ms", "success_rate"))
+BASE = {"output_throughput": 3332.0, "p99_tpot_ms": 14.8, "p99_ttft_ms": 1180.0, "success_rate": 1.0}
+
+
+def outcome(failure: Failure | None = None, **metrics: float | None) -> TrialOutcome:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    repeats = () if failure else (Repeat(0, 1, 200, 200, 0, 30.7, metrics),)
+    return TrialOutcome(now, now, Provenance.MEASURED, "w0", "cpu", {}, "", repeats=repeats, failure=failure)
+
+
+def test_reference_scores_one() -> None:
+    assert score(BASE, BASE, PUBLISHED) == pytest.approx(1.0)
+
+
+def test_score_by_hand() -> None:
+    # Throughput doubled (weight 40 of 85), TPOT halved (20 of 85), TTFT doubled (15 of 85), success equal (10 of 85):
+    # exponent of 2 is (40 + 20 - 15) / 85 = 45/85.
+    values = {"output_throughput": 6664.0, "p99_tpot_ms": 7.4, "p99_ttft_ms": 2360.0, "success_rate": 1.0}
+    assert score(values, BASE, PUBLISHED) == pytest.approx(2 ** (45 / 85))
+
+
+def test_score_is_renormalised_over_what_was_measured() -> None:
+    # Only throughput (40) and success (10) on both sides: 2 ** (40/50).
+    values = {"output_throughput": 6664.0, "p99_tpot_ms": None, "success_rate": 1.0}
+    assert score(values, BASE, PUBLISHED) == pytest.approx(2**0.8)
+
+
+def test_nothing_in_common_has_no_score() -> None:
+    assert score({"p99_tpot_ms": None}, BASE, PUBLISHED) is None
+
+
+def test_published_weights_are_the_default() -> None:
+    assert [objective.weight for objective in PUBLISHED] == [40, 20, 15, 10]
+    assert parse_objective("mean_itl_ms").weight == 20
+    assert parse_objective("p99_tpot_ms:7").weight == 7
+
+
+@pytest.mark.parametrize("text", ["tok/s", "output_throughput:0", "output_throughput:-1", "output_throughput:nan", ""])
+def test_bad_objectives(text: str) -> None:
+    with pytest.raises(ValueError, match="--objective"):
+        parse_objective(text)
+
+
+@pytest.mark.parametrize("text", ["p99_tpot<50", "p99_tpot_ms=50", "p99_tpot_ms<fast", "p99_tpot_ms<inf", "<5", ""])
+def test_bad_slos(text: str) -> None:
+    with pytest.raises(ValueError, match="--slo"):
+        parse_slo(text)
+
+
+def test_unknown_metric_names_near_ones() -> None:
+    with pytest.raises(ValueError, match="p99_tpot_ms"):
+        parse_slo("p99_tpots_ms<50")
+
+
+@pytest.mark.parametrize(
+    ("slo", "value", "expected"),
+    [
+        ("p99_tpot_ms<50", 25.0, -0.5),
+        ("p99_tpot_ms<50", 75.0, 0.5),
+        ("p99_tpot_ms<50", 50.0, 1e-9),
+        ("p99_tpot_ms<=50", 50.0, 0.0),
+        ("success_rate>=1", 1.0, 0.0),
+        ("success_rate>=1", 0.97, 0.03),
+        ("p99_tpot_ms<50", None, 1.0),
+    ],
+)
+def test_violation_by_hand(slo: str, value: float | None, expected: float) -> None:
+    assert parse_slo(slo).violation(value) == pytest.approx(expected)
+
+
+def test_slo_reads_back() -> None:
+    assert str(parse_slo(" p99_ttft_ms <= 2000 ")) == "p99_ttft_ms<=2000"
+    assert parse_slo("p99_ttft_ms<=2000") == Slo("p99_ttft_ms", "<=", 2000.0)
+
+
+def test_absent_metric_passes_no_slo() -> None:
+    judge = Judge(PUBLISHED[:1], (parse_slo("p99_ttft_ms<2000"),), PUBLISHED)
+    verdict = judge.verdict(outcome(output_throughput=10.0), BASE)
+    assert verdict is not None
+    assert not verdict.feasible
+
+
+def test_failure_of_the_configuration_is_a_constraint_without_values() -> None:
+    judge = Judge(PUBLISHED[:3], (), PUBLISHED)
+    verdict = judge.verdict(outcome(Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")), BASE)
+    assert verdict is not None
+    assert verdict.constraints == {FAILED: 10.0}
+    assert set(verdict.values.values()) == {None}
+    assert verdict.score is None
+    assert not verdict.feasible
+
+
+def test_infrastructure_is_judged_by_nobody() -> None:
+    judge = Judge(PUBLISHED[:3], (), PUBLISHED)
+    assert judge.verdict(outcome(Failure(FailureKind.PORT_TAKEN, Phase.LAUNCH, "taken")), BASE) is None
+
+
+def test_median_of_repeats_and_absence() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    repeats = tuple(
+        Repeat(i, i, 10, 10, 0, 1.0, {"output_throughput": v, "p99_tpot_ms": t})
+        for i, (v, t) in enumerate([(100.0, 5.0), (300.0, None), (110.0, 6.0)])
+    )
+    result = TrialOutcome(now, now, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats)
+    assert result.metric("output_throughput") == 110.0
+    assert result.metric("p99_tpot_ms") is None
+    assert not math.isnan(result.metric("output_throughput") or math.nan)

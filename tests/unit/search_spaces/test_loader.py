@@ -1,0 +1,127 @@
+"""Mistakes in YAML get one line with the file and the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from search_spaces import SpaceError, load_space
+
+GOOD = """\
+parameters:
+  seqs:
+    description: requests
+    type: int
+    low: 1
+    high: 8
+    flag: --max-num-seqs
+"""
+
+
+def written(folder: Path, text: str, name: str = "space.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def message(path: Path) -> str:
+    with pytest.raises(SpaceError) as caught:
+        load_space(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
+    space = load_space(str(written(tmp_path, GOOD)))
+    assert space.name == "space"
+    assert space.parameter_names == ("seqs",)
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        (("low: 1", "low: [1"), 6, "not valid YAML"),
+        (("low: 1", "low: 9"), 2, "low 9 is above high 8"),
+        (("low: 1", "low: 1\n    low: 2"), 6, "the key 'low' is there twice"),
+        (("low: 1", "lo: 1"), 5, "parameters.seqs.lo: there is no such key"),
+        (("type: int", "type: integer"), 4, "parameters.seqs.type"),
+        (("low: 1", "low: 0.5"), 2, "int takes whole numbers"),
+        (("high: 8", "high: .inf"), 2, "int takes whole numbers"),
+        (("high: 8", "high: 8\n    step: 0"), 2, "step 0 must be above 0"),
+        (("low: 1", "low: 0\n    log: true"), 2, "log needs low above 0"),
+        (("    high: 8\n", ""), 2, "int needs low and high"),
+        (("type: int", "type: int\n    when: seqs >"), 5, "parameters.seqs.when"),
+        (("low: 1", "low: 1\n    choices: [1, 2]"), 2, "exclude each other"),
+        (("low: 1", "low: 1\n    env: MAX_SEQS"), 2, "flag, env and json exclude each other"),
+        (("--max-num-seqs", "-x"), 7, "parameters.seqs.flag"),
+    ],
+)
+def test_a_mistake_is_found_with_its_line(tmp_path: Path, change: tuple[str, str], line: int, words: str) -> None:
+    text = message(written(tmp_path, GOOD.replace(*change)))
+    assert text.startswith(f"{tmp_path / 'space.yaml'}:{line}: ")
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("addition", "words"),
+    [
+        ("    when: other == 1\n", "when of 'seqs' uses 'other'"),
+        ("    when: seqs == 1\n", "conditions may use parameters declared above them"),
+        ("    requires: [{rule: hardware.memory > 1, why: x}]\n", "did you mean 'hardware.memory_gib'?"),
+        ("    requires: [{rule: value > 1, why: x}]\n", "a requirement of 'seqs' uses 'value'"),
+        ("rules: [{name: r, forbid: seq > 1, why: x}]\n", "rule 'r' uses 'seq'; did you mean 'seqs'?"),
+        ("named: {n: {config: {seqs: 9}, note: x, source: y}}\n", "seqs cannot be 9; it takes 1..8"),
+        ("named: {n: {config: {sequences: 8}, note: x, source: y}}\n", "has no parameter 'sequences'"),
+    ],
+)
+def test_names_and_values_are_checked(tmp_path: Path, addition: str, words: str) -> None:
+    text = message(written(tmp_path, GOOD + addition))
+    assert words in text
+    assert text.startswith(f"{tmp_path / 'space.yaml'}:")
+
+
+def test_choices_do_not_repeat(tmp_path: Path) -> None:
+    text = GOOD.replace("int", "categorical").replace("    low: 1\n    high: 8\n", "    choices: [a, b, a]\n")
+    assert "choices repeat a value" in message(written(tmp_path, text))
+
+
+def test_one_and_true_are_two_choices(tmp_path: Path) -> None:
+    text = GOOD.replace("int", "categorical").replace("    low: 1\n    high: 8\n", "    choices: [1, true]\n")
+    assert load_space(written(tmp_path, text)).parameter_names == ("seqs",)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just words\n"])
+def test_a_space_is_a_mapping(tmp_path: Path, text: str) -> None:
+    assert "a search space is a mapping" in message(written(tmp_path, text))
+
+
+def test_a_space_has_parameters(tmp_path: Path) -> None:
+    assert "has no parameters" in message(written(tmp_path, "description: nothing\n"))
+
+
+def test_no_object_is_built_from_yaml(tmp_path: Path) -> None:
+    assert "not valid YAML" in message(written(tmp_path, "parameters: !!python/object/apply:os.getcwd []\n"))
+
+
+def test_parts_are_included_in_order(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, "part.yaml")
+    path = written(tmp_path, "include: [part.yaml]\n" + GOOD.replace("seqs:", "more:"))
+    assert load_space(path).parameter_names == ("seqs", "more")
+
+
+def test_a_parameter_is_declared_once(tmp_path: Path) -> None:
+    part = written(tmp_path, GOOD, "part.yaml")
+    text = message(written(tmp_path, "include: [part.yaml]\n" + GOOD))
+    assert f"space.yaml:3: 'seqs' is already in parameters at {part}:2" in text
+
+
+def test_includes_do_not_go_in_a_circle(tmp_path: Path) -> None:
+    assert "includes itself" in message(written(tmp_path, "include: [space.yaml]\n" + GOOD))
+
+
+def test_unknown_names_and_files(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match=r"no search space is called 'vlm'; give a \.yaml file or one of cpu, "):
+        load_space("vlm")
+    assert "cannot be read" in message(tmp_path / "none.yaml")

@@ -1,0 +1,82 @@
+"""The contract, for every shipped space; what each of them is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces import Context, Space, hardware_named, load_space, space_names
+from tests.contracts.space_contract import SpaceContract, generous
+
+
+class TestShippedSpaces(SpaceContract):
+    @pytest.fixture(params=space_names())
+    def space(self, request: pytest.FixtureRequest) -> Space:
+        return load_space(request.param)
+
+
+def test_the_shipped_spaces_are_these() -> None:
+    assert space_names() == ["cpu", "faults-cpu", "speculation-cpu", "sweep-cpu", "vllm"]
+
+
+def test_the_sweep_has_six_configurations() -> None:
+    resolved = load_space("sweep-cpu").resolve(generous("cpu", "0.32.0+cpu"))
+    assert resolved.cardinality() == 6
+    assert resolved.render({"max_num_seqs": 16, "enforce_eager": True}).argv == (
+        "--max-num-seqs",
+        "16",
+        "--enforce-eager",
+    )
+    assert resolved.render({"max_num_seqs": 8, "enforce_eager": False}).argv == ("--max-num-seqs", "8")
+
+
+def test_the_speculation_space_has_twelve() -> None:
+    resolved = load_space("speculation-cpu").resolve(generous("cpu", "0.32.0+cpu"))
+    assert resolved.cardinality() == 3 * (1 + 3)
+    assert resolved.render({"speculative": "off", "max_num_seqs": 8}).argv == ("--max-num-seqs", "8")
+    assert resolved.render({"speculative": "suffix", "suffix_tokens": 16}).argv == (
+        "--speculative-config",
+        '{"method":"suffix","num_speculative_tokens":16}',
+    )
+
+
+def test_without_arctic_inference_suffix_is_not_offered() -> None:
+    context = Context(hardware_named("cpu"), packages=frozenset())
+    resolved = load_space("speculation-cpu").resolve(context)
+    (dropped,) = [d for d in resolved.dropped if d.value == "suffix"]
+    assert "arctic-inference==0.1.1" in dropped.reason
+    assert resolved.cardinality() == 3
+
+
+def test_the_cpu_space_leaves_one_refusal_to_vllm() -> None:
+    resolved = load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))
+    config = resolved.named["async-suffix"].config
+    assert resolved.violations(config) == []
+    assert resolved.render(config).argv == (
+        "--async-scheduling",
+        "--speculative-config",
+        '{"method":"suffix","num_speculative_tokens":16}',
+    )
+
+
+def test_the_cpu_space_follows_the_study_s_own_length() -> None:
+    context = Context(hardware_named("cpu"), base_argv=("--load-format", "dummy", "--max-model-len", "1024"))
+    resolved = load_space("cpu").resolve(context)
+    (dropped,) = [d for d in resolved.dropped if d.parameter == "max_model_len"]
+    assert dropped.reason == "the study's own server arguments already set it"
+    refused = resolved.violations({"max_num_batched_tokens": 512, "chunked_prefill": False})
+    assert [violation.rule for violation in refused] == ["unchunked-tokens-below-length"]
+    assert "(512) is below max_model_len (1024)" in refused[0].message
+    assert resolved.violations({"max_num_batched_tokens": 1024, "chunked_prefill": False}) == []
+
+
+def test_the_faults_are_not_caught_before_vllm() -> None:
+    resolved = load_space("faults-cpu").resolve(generous("cpu", "0.32.0+cpu"))
+    assert set(resolved.named) == {"rejected", "dies-at-start"}
+    assert [resolved.violations(named.config) for named in resolved.named.values()] == [[], []]
+    assert resolved.cardinality() == 3 * 2 * 4 * 2 * (1 + 2)
+    assert resolved.render(resolved.named["rejected"].config).argv == (
+        "--async-scheduling",
+        "--speculative-config",
+        '{"method":"ngram","num_speculative_tokens":4}',
+    )
+    assert resolved.render(resolved.named["dies-at-start"].config).argv == ("--enforce-eager", "--block-size", "16")

@@ -1,0 +1,261 @@
+"""The full space on real hardware profiles: what is offered, what is not and why, and what is rendered."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from search_spaces import Context, JsonScalar, ResolvedSpace, SpaceError, hardware_named, load_space
+from tests.contracts.space_contract import COMMON_FLAGS, QWEN, generous
+
+VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
+
+
+def resolved(hardware: str, version: str = "0.25.1") -> ResolvedSpace:
+    return load_space("vllm").resolve(generous(hardware, version))
+
+
+def values(space: ResolvedSpace, name: str) -> tuple[JsonScalar, ...]:
+    (parameter,) = [p for p in space.parameters if p.name == name]
+    return parameter.values
+
+
+def reason(space: ResolvedSpace, name: str, value: JsonScalar = None) -> str:
+    (dropped,) = [d for d in space.dropped if d.parameter == name and d.value == value]
+    return dropped.reason
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_t4_is_not_offered_what_it_cannot_do(version: str) -> None:
+    space = resolved("t4", version)
+    assert "needs compute capability 8.9 (native FP8), Tesla T4 has 7.5" in reason(space, "kv_cache_dtype", "fp8")
+    assert reason(space, "dtype", "bfloat16") == "bfloat16 needs compute capability 8.0, Tesla T4 has 7.5"
+    assert "FlashAttention needs compute capability 8.0" in reason(space, "attention_backend", "FLASH_ATTN")
+    assert "needs compute capability 8.9" in reason(space, "marlin_input_dtype", "fp8")
+    assert "sampler needs compute capability 8.0" in reason(space, "flashinfer_sampler")
+
+
+@pytest.mark.parametrize(
+    ("version", "backends", "quantization", "kv"),
+    [
+        ("0.15.1", (None, "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION"), {"fp8", "bitsandbytes"}, None),
+        ("0.25.1", (None, "TRITON_ATTN", "FLEX_ATTENTION"), {"fp8", "fp8_per_block", "bitsandbytes"}, "int8"),
+        ("0.32.0+cpu", (None, "TRITON_ATTN", "FLEX_ATTENTION"), {"fp8", "fp8_per_block"}, "int8"),
+    ],
+)
+def test_what_a_t4_is_offered(version: str, backends: tuple[str, ...], quantization: set[str], kv: str | None) -> None:
+    space = resolved("t4", version)
+    assert values(space, "attention_backend") == backends
+    assert set(values(space, "quantization")) == {None, "awq", "gptq", "compressed-tensors"} | quantization
+    assert values(space, "marlin_input_dtype") == (None, "int8")
+    if kv is None:
+        assert reason(space, "kv_cache_dtype") == "only the engine's default is left"
+    else:
+        assert values(space, "kv_cache_dtype") == (None, "int8_per_token_head")
+
+
+def test_the_reasons_of_versions() -> None:
+    assert "does not know int8_per_token_head" in reason(
+        resolved("t4", "0.15.1"), "kv_cache_dtype", "int8_per_token_head"
+    )
+    assert "vLLM dropped bitsandbytes in 0.28" in reason(resolved("t4", "0.32.0+cpu"), "quantization", "bitsandbytes")
+    assert "broken on Turing, and vLLM 0.25.1" in reason(resolved("t4"), "attention_backend", "FLASHINFER")
+    assert reason(resolved("h200", "0.15.1"), "performance_mode") == "vLLM 0.15.1 has no flag --performance-mode"
+
+
+def test_an_h200_is_offered_nearly_everything() -> None:
+    space = resolved("h200")
+    assert values(space, "kv_cache_dtype") == (None, "fp8", "int8_per_token_head")
+    assert values(space, "attention_backend") == (None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
+    assert values(space, "speculative") == ("off", "ngram", "suffix", "draft")
+    assert values(space, "dtype") == (None, "float16")
+    assert values(space, "flashinfer_sampler") == (None, 0)
+    assert values(resolved("h200", "0.15.1"), "flashinfer_sampler") == (None, 1)
+
+
+def test_an_fp8_kv_cache_needs_more_than_an_a100() -> None:
+    assert "NVIDIA A100-SXM4-80GB has 8.0" in reason(resolved("a100"), "kv_cache_dtype", "fp8")
+    assert "fp8" in values(resolved("l4"), "kv_cache_dtype")
+
+
+def test_what_nobody_knows_rules_nothing_out() -> None:
+    unknown = dataclasses.replace(hardware_named("h200"), compute_capability=None, memory_gib=None)
+    space = load_space("vllm").resolve(Context(unknown))
+    assert "fp8" in values(space, "kv_cache_dtype")
+    assert set(values(space, "attention_backend")) >= {"FLASH_ATTN", "FLASHINFER"}
+    assert reason(space, "quantization", "awq") == "it needs a checkpoint quantized with awq, and none was given"
+    assert reason(space, "speculative", "draft") == "it needs a draft model, and none was given"
+
+
+def test_lengths_must_hold_the_load_and_fit_the_model() -> None:
+    context = dataclasses.replace(
+        generous("t4", "0.25.1"), input_len=600, model=dataclasses.replace(QWEN, max_position_embeddings=4096)
+    )
+    space = load_space("vllm").resolve(context)
+    assert values(space, "max_model_len") == (None, 1152, 1536, 2048, 4096)
+    assert reason(space, "max_model_len", 1024) == "a request of 600 + 512 tokens does not fit into 1024"
+    assert reason(space, "max_model_len", 8192) == "the model's positions end at 4096"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "version", "expected"),
+    [
+        ("t4", "0.15.1", {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.9}),
+        ("t4", "0.25.1", {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "gpu_memory_utilization": 0.92}),
+        ("a100", "0.25.1", {"max_num_seqs": 256, "max_num_batched_tokens": 2048}),
+        ("h200", "0.25.1", {"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "speculative": "off"}),
+        ("cpu", "0.32.0+cpu", {"max_num_seqs": 128, "max_num_batched_tokens": 2048, "block_size": 128}),
+    ],
+)
+def test_the_engine_s_defaults(hardware: str, version: str, expected: dict[str, JsonScalar]) -> None:
+    defaults = resolved(hardware, version).engine_defaults()
+    assert {name: defaults.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, ["tokens-below-seqs"]),
+        ({"max_num_seqs": 256, "max_num_batched_tokens": 256}, []),
+        ({"max_num_batched_tokens": 512}, []),
+        ({"chunked_prefill": False, "max_num_batched_tokens": 16384}, ["unchunked-tokens-below-length"]),
+        ({"chunked_prefill": False}, []),
+        ({"chunked_prefill": False, "max_num_batched_tokens": 4096, "max_model_len": 4096}, []),
+        ({"capture_sizes": "up_to", "capture_size_max": 512, "max_num_batched_tokens": 256}, ["capture-above-tokens"]),
+        ({"ngram_min": 4, "ngram_max": 2}, ["ngram-window"]),
+        ({"kv_cache_dtype": "fp8", "attention_backend": "FLASH_ATTN"}, ["flash-attn-fp8-kv"]),
+        ({"kv_cache_dtype": "fp8", "attention_backend": "TRITON_ATTN"}, []),
+        ({"kv_cache_dtype": "fp8", "attention_backend": "FLEX_ATTENTION"}, ["flex-quantized-kv"]),
+        ({"kv_cache_dtype": "int8_per_token_head", "attention_backend": "FLASHINFER"}, ["int8-kv-needs-triton"]),
+    ],
+)
+def test_rules_across_parameters(config: dict[str, JsonScalar], rules: list[str]) -> None:
+    assert [violation.rule for violation in resolved("l4").violations(config)] == rules
+
+
+def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
+    assert resolved("h200").violations({"kv_cache_dtype": "fp8", "attention_backend": "FLASH_ATTN"}) == []
+
+
+def test_seqs_above_the_default_tokens_break_the_rule_with_the_value_in_force() -> None:
+    (violation,) = resolved("t4").violations({"max_num_seqs": 3000})
+    assert "max_num_batched_tokens (2048) must be at least max_num_seqs (3000)" in violation.message
+
+
+def test_an_explicit_async_flag_forbids_suffix() -> None:
+    context = dataclasses.replace(generous("h200", "0.25.1"), base_argv=("--async-scheduling",))
+    space = load_space("vllm").resolve(context)
+    assert [v.rule for v in space.violations({"speculative": "suffix"})] == ["async-with-speculation"]
+    assert space.violations({"speculative": "draft"}) == []
+    assert resolved("h200").violations({"speculative": "suffix"}) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "argv"),
+    [
+        ({"prefix_caching": False, "max_num_seqs": 64}, "--max-num-seqs 64 --no-enable-prefix-caching"),
+        ({"cudagraph_mode": "eager"}, "--enforce-eager"),
+        ({"cudagraph_mode": "FULL"}, '--compilation-config {"cudagraph_mode":"FULL"}'),
+        ({"capture_sizes": "exact"}, "--cudagraph-capture-sizes 1 2 4 8 16 24 32 40 50"),
+        ({"capture_sizes": "exact", "max_num_seqs": 20}, "--max-num-seqs 20 --cudagraph-capture-sizes 1 2 4 8 16 20"),
+        ({"capture_sizes": "up_to", "capture_size_max": 64}, "--max-cudagraph-capture-size 64"),
+        (
+            {"capture_sizes": "exact", "max_num_seqs": 8, "speculative": "ngram", "ngram_tokens": 2},
+            "--max-num-seqs 8 --cudagraph-capture-sizes 1 2 3 4 6 8 12 24 "
+            '--speculative-config {"method":"ngram","num_speculative_tokens":2}',
+        ),
+        (
+            {
+                "speculative": "suffix",
+                "suffix_tokens": 16,
+                "suffix_depth": 32,
+                "suffix_factor": 2.0,
+                "suffix_probability": 0.15,
+            },
+            '--speculative-config {"method":"suffix","num_speculative_tokens":16,"suffix_decoding_max_spec_factor":2.0,'
+            '"suffix_decoding_max_tree_depth":32,"suffix_decoding_min_token_prob":0.15}',
+        ),
+        (
+            {"speculative": "draft", "draft_tokens": 3},
+            '--speculative-config {"method":"draft_model","model":"a/draft","num_speculative_tokens":3}',
+        ),
+        ({"quantization": "fp8"}, "--quantization fp8"),
+        ({"gpu_memory_utilization": 0.7 + 0.005 * 45}, "--gpu-memory-utilization 0.925"),
+    ],
+)
+def test_rendering(config: dict[str, JsonScalar], argv: str) -> None:
+    assert " ".join(resolved("h200").render(config).argv) == argv
+
+
+def test_a_quantized_checkpoint_replaces_the_model() -> None:
+    rendered = resolved("t4").render({"quantization": "awq", "marlin_input_dtype": "int8"})
+    assert rendered.argv == ()
+    assert rendered.environment == {"VLLM_MARLIN_INPUT_DTYPE": "int8"}
+    assert rendered.model == "quantized/awq"
+
+
+def test_an_unused_conditional_value_is_not_rendered() -> None:
+    assert resolved("t4").render({"quantization": "fp8", "marlin_input_dtype": "int8"}).environment == {}
+
+
+def test_a_conditional_value_without_its_condition_is_refused() -> None:
+    with pytest.raises(SpaceError, match='suffix_tokens only counts when speculative == "suffix"; set that too'):
+        resolved("t4").complete({"suffix_tokens": 16})
+
+
+def test_refusals_name_the_reason() -> None:
+    space = resolved("t4", "0.15.1")
+    with pytest.raises(SpaceError, match=r"kv_cache_dtype is not offered here: an FP8 KV cache needs .* leave it out"):
+        space.complete({"kv_cache_dtype": "fp8"})
+    with pytest.raises(SpaceError, match=r"attention_backend cannot be 'FLASH_ATTN': FlashAttention needs"):
+        space.complete({"attention_backend": "FLASH_ATTN"})
+    with pytest.raises(SpaceError, match=r"block_size cannot be 8; it takes 16, 32, 64, 128"):
+        space.complete({"block_size": 8})
+
+
+def test_keep_answers() -> None:
+    space = load_space("vllm").resolve(generous("h200", "0.25.1"), keep_answers=True)
+    gone = {
+        d.parameter for d in space.dropped if d.reason == "it changes the model's answers, and this study keeps them"
+    }
+    assert gone == {"quantization", "marlin_input_dtype", "kv_cache_dtype"}
+    assert "speculative" in {p.name for p in space.parameters}
+    assert "fp8-weights" not in space.named
+
+
+def test_only_some_parameters() -> None:
+    space = load_space("vllm").resolve(generous("h200", "0.25.1"), only={"max_num_seqs", "block_size"})
+    assert [p.name for p in space.parameters] == ["max_num_seqs", "block_size"]
+    assert space.cardinality() == (1024 - 8 + 1) * 4
+    with pytest.raises(SpaceError, match="has no parameter 'seqs'"):
+        load_space("vllm").resolve(generous("h200", "0.25.1"), only={"seqs"})
+    with pytest.raises(SpaceError, match="add speculative to the selection"):
+        load_space("vllm").resolve(generous("h200", "0.25.1"), only={"suffix_tokens"})
+
+
+def test_flags_that_are_gone() -> None:
+    context = dataclasses.replace(generous("h200", "0.25.1"), flags=COMMON_FLAGS - {"--enforce-eager", "--block-size"})
+    space = load_space("vllm").resolve(context)
+    assert reason(space, "block_size") == "vLLM 0.25.1 has no flag --block-size"
+    assert reason(space, "cudagraph_mode", "eager") == "vLLM 0.25.1 has no flag --enforce-eager"
+    assert "eager" not in space.named
+
+
+def test_what_the_study_sets_is_not_searched() -> None:
+    argv = (
+        "--max-model-len=2K",
+        "--enforce-eager",
+        "--speculative-config",
+        '{"method":"suffix"}',
+        "--no-enable-prefix-caching",
+    )
+    space = load_space("vllm").resolve(dataclasses.replace(generous("h200", "0.25.1"), base_argv=argv))
+    assert space.fixed["max_model_len"] == 2048
+    assert space.fixed["cudagraph_mode"] == "eager"
+    assert space.fixed["prefix_caching"] is False
+    assert space.fixed["speculative"] == "suffix"
+    assert space.fixed["suffix_depth"] is None
+    assert {"max_model_len", "cudagraph_mode", "speculative", "suffix_tokens"}.isdisjoint(
+        p.name for p in space.parameters
+    )

@@ -1,0 +1,16 @@
+"""One PostgreSQL server for all tests of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres import PostgresServer, postgres_server, require_programs
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server, ended after the last test."""
+    with postgres_server(require_programs()) as server:
+        yield server

@@ -1,0 +1,113 @@
+"""The schema: migrated equals modelled, Optuna's tables are left alone, a newer schema is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import optuna
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from storage import StorageError, database, open_store
+from storage.models import Base, ServerFactsRow
+from storage.records import ServerFacts
+from tests import store_samples as samples
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/study.db"
+    new: str = request.getfixturevalue("postgres").new_database()
+    return new
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """An engine on the same database, to look at it."""
+    engine = database.connect(database.parse(url))
+    yield engine
+    engine.dispose()
+
+
+def differences(engine: Engine) -> list[object]:
+    """What Alembic would change to turn the tuner's tables into the models."""
+    options = {
+        "version_table": database.VERSION_TABLE,
+        "compare_type": True,
+        "include_name": lambda name, kind, _: kind != "table" or (name or "").startswith("tuner_"),
+    }
+    with engine.connect() as connection:
+        return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
+
+
+def test_a_migrated_database_is_what_the_models_say(url: str, engine: Engine) -> None:
+    assert differences(engine) != []
+    open_store(url).close()
+    assert differences(engine) == []
+    assert set(inspect(engine).get_table_names()) == {*Base.metadata.tables, "tuner_alembic_version"}
+
+
+def test_all_tables_can_be_dropped_again(url: str, engine: Engine) -> None:
+    open_store(url).close()
+    with database.writing(engine).begin() as connection:
+        command.downgrade(database.migration_config(connection), "base")
+    assert inspect(engine).get_table_names() == ["tuner_alembic_version"]
+    open_store(url).close()
+    assert differences(engine) == []
+
+
+def test_opening_again_keeps_what_is_there(url: str) -> None:
+    store = open_store(url)
+    store.create_study(samples.study())
+    store.close()
+    store = open_store(url)
+    assert store.studies() == [samples.study()]
+    store.close()
+
+
+def test_optunas_tables_and_version_are_left_alone(url: str, engine: Engine) -> None:
+    optuna_url = database.normalise_url(url)
+    study = optuna.create_study(storage=optuna_url, study_name="s")
+    study.tell(study.ask(), 1.0)
+    before = {name: _rows(engine, name) for name in inspect(engine).get_table_names()}
+    assert "alembic_version" in before
+
+    store = open_store(url)
+    store.create_study(samples.study())
+    store.close()
+
+    assert {name: _rows(engine, name) for name in before} == before
+    assert optuna.load_study(storage=optuna_url, study_name="s").best_value == 1.0
+
+
+def test_optuna_comes_second(url: str, engine: Engine) -> None:
+    open_store(url).close()
+    optuna.create_study(storage=database.normalise_url(url), study_name="s")
+    assert differences(engine) == []
+    open_store(url).close()
+
+
+def test_a_newer_schema_is_refused_and_kept(url: str, engine: Engine) -> None:
+    open_store(url).close()
+    with database.writing(engine).begin() as connection:
+        connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
+    with pytest.raises(StorageError, match=r"written by a newer tuner \(schema 9999; this one knows 0001\): upgrade"):
+        open_store(url)
+    assert _rows(engine, "tuner_alembic_version") == [("9999",)]
+
+
+def test_every_server_fact_has_its_column() -> None:
+    columns = [column.name for column in ServerFactsRow.__table__.columns]
+    assert columns == ["trial_id", *(field.name for field in fields(ServerFacts))]
+
+
+def _rows(engine: Engine, table: str) -> list[tuple[object, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(f'SELECT * FROM "{table}"'))]

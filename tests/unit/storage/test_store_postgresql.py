@@ -1,0 +1,103 @@
+"""The store on a real PostgreSQL: the contract, and what only a server can do wrong."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from storage import StorageError, database, open_store
+from tests import postgres as server
+from tests.contracts.store_contract import StoreContract
+from tests.postgres import PostgresServer
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    """An empty database of its own."""
+    return postgres.new_database()
+
+
+class TestPostgresqlStore(StoreContract):
+    """The contract on PostgreSQL."""
+
+
+def closed_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("place", ["me:s3cr%40t@", "me@"])
+def test_an_unreachable_server_is_one_line_without_the_password(place: str) -> None:
+    query = "" if ":" in place else "?password=s3cr%40t"
+    with pytest.raises(StorageError) as raised:
+        open_store(f"postgresql://{place}127.0.0.1:{closed_port()}/db{query}")
+    message = str(raised.value)
+    assert message.startswith("cannot use the database postgresql+psycopg://me")
+    assert "check host, port, user and password" in message
+    assert "\n" not in message
+    assert "s3cr" not in message
+
+
+def test_a_url_that_does_not_parse_shows_nothing_of_its_password() -> None:
+    with pytest.raises(StorageError, match="not a database URL") as raised:
+        open_store("postgresql://me@host:s3cret/db")
+    assert "s3cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_a_missing_database_is_named(postgres: PostgresServer) -> None:
+    with pytest.raises(StorageError, match='database "none" does not exist; check'):
+        open_store(f"postgresql://tuner@/none?host={postgres.socket}")
+
+
+def test_a_database_that_cannot_be_written_is_refused(postgres: PostgresServer, url: str) -> None:
+    open_store(url).close()
+    with pytest.raises(StorageError, match="in a read-only transaction; check"):
+        open_store(f"{url}&options=-cdefault_transaction_read_only%3Don")
+
+
+def test_a_connection_that_the_server_ended_is_made_anew(postgres: PostgresServer, url: str) -> None:
+    store = open_store(url)
+    assert store.studies() == []
+    with psycopg.connect(host=str(postgres.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    assert store.studies() == []
+    store.close()
+
+
+def test_an_unknown_kind_of_database_is_named() -> None:
+    with pytest.raises(StorageError, match="no database is called 'oracel'; use sqlite or postgresql"):
+        open_store("oracel://host/db")
+
+
+def test_a_second_process_waits_for_the_first_ones_migration(postgres: PostgresServer, url: str) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    name = url.split("/")[3].split("?")[0]
+    with (
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(host=str(postgres.socket), user="tuner", dbname=name) as first,
+    ):
+        first.execute("SELECT pg_advisory_xact_lock(%s)", [database.MIGRATION_LOCK])
+        second = pool.submit(open_store, url)
+        while first.execute(waiting).fetchone() == (0,):
+            assert not second.done()
+        assert first.execute("SELECT to_regclass('tuner_studies')").fetchone() == (None,)
+        first.rollback()
+        store = second.result(timeout=60)
+    assert store.studies() == []
+    store.close()
+
+
+@pytest.mark.parametrize(("ci", "result"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_postgresql_ci_fails_and_others_skip(
+    monkeypatch: pytest.MonkeyPatch, ci: str, result: type[BaseException]
+) -> None:
+    monkeypatch.setattr(server, "find_programs", lambda: None)
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(result, match="PostgreSQL is not installed: no initdb"):
+        server.require_programs()

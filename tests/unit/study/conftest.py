@@ -1,0 +1,137 @@
+"""A study on a stub engine: real Optuna, real SQLite, no server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces import Context, hardware_named, load_space
+from storage import Store, normalise_url, open_store
+from storage.records import Failure, TrialRecord
+from tests.fakes.stub_engine import Landscape, StubEngine
+from tuner.engines.base import EngineInfo
+from tuner.executors.inline import InlineExecutor
+from tuner.specs import ModelRef, TrialSpec
+from tuner.study.build import make_judge
+from tuner.study.run import RunResult, open_study, run_study
+from tuner.study.spec import Budget, StudySpec
+from tuner.workloads.spec import Workload
+
+SPACE = """
+description: two knobs for tests
+parameters:
+  max_num_seqs: {description: d, type: int, low: 1, high: 64, log: true, flag: --max-num-seqs, engine_default: 32}
+  block_size: {description: d, type: categorical, choices: [16, 32, 64], flag: --block-size}
+"""
+
+
+@dataclass
+class Notes:
+    """A listener that remembers."""
+
+    finished_trials: list[TrialRecord] = field(default_factory=list)
+    retried_trials: list[tuple[str, Failure]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    on_finished: Callable[[TrialRecord], None] | None = None
+
+    def started(self, spec: TrialSpec, slot: int) -> None:
+        pass
+
+    def finished(self, record: TrialRecord) -> None:
+        self.finished_trials.append(record)
+        if self.on_finished is not None:
+            self.on_finished(record)
+
+    def retried(self, spec: TrialSpec, failure: Failure) -> None:
+        self.retried_trials.append((spec.uid, failure))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def tick(self, states: object) -> None:
+        pass
+
+
+@dataclass
+class Bench:
+    """One study in a folder; `run` runs it like the command line does."""
+
+    folder: Path
+    space_file: Path
+    listener: Notes = field(default_factory=Notes)
+    engines: list[StubEngine] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return normalise_url(str(self.folder / "t.db"))
+
+    def spec(self, **changes: Any) -> StudySpec:
+        space = load_space(self.space_file)
+        context = Context(
+            hardware=hardware_named("cpu"),
+            engine_version=None,
+            flags=None,
+            model=None,
+            packages=None,
+            concurrency=10,
+            input_len=8,
+            output_len=8,
+        )
+        values: dict[str, Any] = {
+            "name": "s",
+            "model": ModelRef("m", "m", "m"),
+            "workload": Workload(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
+            "space": space.resolve(context),
+            "space_source": space.to_dict(),
+            "judge": make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
+            "base_argv": (),
+            "base_environment": {},
+            "artifacts": self.folder / "artifacts",
+            "seed": 3,
+        }
+        return StudySpec(**{**values, **changes})
+
+    def store(self) -> Store:
+        return open_store(self.url)
+
+    def run(self, landscape: Landscape, trials: int = 8, slots: int = 1, **changes: Any) -> RunResult:
+        self.engines = []
+
+        def make(_: int) -> StubEngine:
+            engine = StubEngine(landscape)
+            self.engines.append(engine)
+            return engine
+
+        budget = Budget(trials, changes.pop("timeout_s", None))
+        executor = InlineExecutor(make, slots)
+        store = self.store()
+        try:
+            spec = self.spec(**changes)
+            info: EngineInfo = executor.engine_info()
+            from tuner.clock import RealClock
+
+            open_study(store, spec, info, ["cpu"] * slots, RealClock())
+            return run_study(spec, budget, store, self.url, executor, self.listener, self.stop)
+        finally:
+            executor.close()
+            store.close()
+
+    def records(self) -> list[TrialRecord]:
+        store = self.store()
+        try:
+            return store.trials("s")
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    file = tmp_path / "two.yaml"
+    file.write_text(SPACE)
+    return Bench(tmp_path, file)

@@ -1,0 +1,260 @@
+"""Whole studies on a stub engine: order, budget, retries, going on, refusing, confirming."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from search_spaces import SpaceError
+from storage.records import Failure, FailureKind, Phase, TrialKind, TrialRecord
+from tests.unit.study.conftest import Bench
+from tuner.errors import UserError
+from tuner.specs import TrialSpec
+from tuner.study.items import Ending
+from tuner.study.spec import Enqueued, difference
+
+FIGURES = {"success_rate": 1.0, "p99_tpot_ms": 10.0}
+
+
+def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    """Throughput 1000 for the defaults, 1500 at max_num_seqs 16, falling with the distance from it."""
+    seqs = spec.config.get("max_num_seqs")
+    if seqs is None:
+        return {**FIGURES, "output_throughput": 1000.0 + index}
+    assert isinstance(seqs, int)
+    return {**FIGURES, "output_throughput": 1500.0 - 20.0 * abs(seqs - 16)}
+
+
+def worse(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    """Nothing is better than the defaults."""
+    return {**FIGURES, "output_throughput": 1000.0 if not spec.config else 900.0}
+
+
+def test_trial_0_is_the_defaults_measured_three_times(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=4)
+    first = bench.records()[0]
+    assert (first.number, first.kind, first.label, dict(first.config)) == (0, TrialKind.BASELINE, "defaults", {})
+    assert first.outcome is not None
+    assert [repeat.seed for repeat in first.outcome.repeats] == [1000, 1001, 1002]
+    assert first.outcome.metric("output_throughput") == 1001.0
+    assert first.outcome.argv == ("stub", "serve", "m")
+    assert first.verdict is not None
+    assert first.verdict.score == pytest.approx(1.0)
+
+
+def test_budget_counts_the_defaults_and_named_trials(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=5, enqueue=(Enqueued("known", {"max_num_seqs": 8}),), confirm_rounds=0)
+    kinds = [record.kind for record in bench.records()]
+    assert kinds == [TrialKind.BASELINE, TrialKind.ENQUEUED, *[TrialKind.SEARCH] * 3]
+    assert bench.records()[1].label == "known"
+    assert dict(bench.records()[1].config) == {"max_num_seqs": 8}
+
+
+def test_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
+    result = bench.run(peak_at_16, trials=15)
+    assert result.conclusion is not None
+    assert not result.conclusion.keep_defaults
+    assert result.conclusion.confirmed
+    winner = next(c for c in result.conclusion.contenders if c.number == result.conclusion.winner)
+    best = max(c.metrics["output_throughput"].ratio for c in result.conclusion.contenders)
+    assert winner.metrics["output_throughput"].ratio == pytest.approx(best)
+    rounds = [record for record in bench.records() if record.round]
+    assert len(rounds) == 4 * 3
+    assert {record.round for record in rounds} == {1, 2, 3}
+    seeds = {record.round: {r.seed for r in record.outcome.repeats} for record in rounds if record.outcome}
+    assert seeds == {1: {2000, 2001, 2002}, 2: {3000, 3001, 3002}, 3: {4000, 4001, 4002}}
+
+
+def test_nothing_better_keeps_the_defaults(bench: Bench) -> None:
+    result = bench.run(worse, trials=6)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 0
+    assert result.conclusion.keep_defaults
+    assert "keep the defaults" in result.conclusion.reason
+
+
+def test_a_failed_configuration_is_recorded_and_the_study_goes_on(bench: Bench) -> None:
+    def crashes_above_20(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        seqs = spec.config.get("max_num_seqs", 0)
+        if isinstance(seqs, int) and seqs > 20:
+            return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "CUDA out of memory")
+        return peak_at_16(spec, index)
+
+    result = bench.run(crashes_above_20, trials=12, confirm_rounds=0)
+    assert result.ending is Ending.DONE
+    failed = [record for record in bench.records() if record.state == "failed"]
+    assert failed
+    for record in failed:
+        assert record.verdict is not None
+        assert record.verdict.constraints == {"failed": 10.0}
+        assert record.attempts == 1
+    assert all(server.stopped >= 1 for engine in bench.engines for server in engine.servers)
+
+
+def test_infrastructure_is_retried_twice_and_not_taught(bench: Bench) -> None:
+    tries: dict[int, int] = {}
+
+    def port_taken_twice(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if spec.number == 2 and spec.attempt <= 2 and not spec.round:
+            tries[spec.number] = spec.attempt
+            return Failure(FailureKind.PORT_TAKEN, Phase.LAUNCH, "port taken")
+        return peak_at_16(spec, index)
+
+    bench.run(port_taken_twice, trials=4, confirm_rounds=0)
+    record = bench.records()[2]
+    assert (record.state, record.attempts) == ("ok", 3)
+    assert [uid for uid, _ in bench.listener.retried_trials] == ["2", "2-a2"]
+    store = bench.store()
+    assert [(a.number, a.attempt) for a in store.failed_attempts("s")] == [(2, 1), (2, 2)]
+    store.close()
+
+
+def test_infrastructure_that_never_mends_stops_the_study(bench: Bench) -> None:
+    def busy(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return Failure(FailureKind.GPU_BUSY, Phase.READY, "free memory is less than desired")
+
+    result = bench.run(busy, trials=20)
+    assert result.ending is Ending.INFRASTRUCTURE
+    assert result.reason is not None
+    assert result.reason.kind is FailureKind.GPU_BUSY
+    done = [record for record in bench.records() if record.outcome is not None]
+    assert len(done) == 3
+    assert all(record.verdict is None for record in done)
+
+
+def test_a_server_killed_in_every_attempt_is_the_configurations(bench: Bench) -> None:
+    def killed(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if spec.number == 1:
+            return Failure(FailureKind.SERVER_KILLED, Phase.BENCHMARK, "killed by SIGKILL", exit_code=-9)
+        return peak_at_16(spec, index)
+
+    bench.run(killed, trials=3, confirm_rounds=0)
+    outcome = bench.records()[1].outcome
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.ENGINE_CRASH
+    assert bench.records()[1].attempts == 3
+
+
+def test_one_same_failure_from_the_start_stops_and_is_named(bench: Bench) -> None:
+    def broken(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, f"no such file {spec.number}")
+
+    result = bench.run(broken, trials=20)
+    assert result.ending is Ending.SAME_FAILURE
+    assert result.reason is not None
+    assert result.reason.message.startswith("no such file")
+    assert len(bench.records()) == 3
+
+
+def test_the_same_line_goes_on_and_repeats_nothing(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=5, confirm_rounds=0)
+    before = bench.records()
+    bench.run(peak_at_16, trials=9, confirm_rounds=0)
+    after = bench.records()
+    assert after[:5] == before
+    assert [record.number for record in after][:5] == [0, 1, 2, 3, 4]
+    assert len(after) == 9
+    assert len({str(sorted(record.config.items())) for record in after}) == 9
+
+
+def test_a_stop_leaves_the_running_trial_pending_and_it_is_run_again(bench: Bench) -> None:
+    def stop_after_three(record: TrialRecord) -> None:
+        if len(bench.listener.finished_trials) == 3:
+            bench.stop.set()
+
+    bench.listener.on_finished = stop_after_three
+    result = bench.run(peak_at_16, trials=8)
+    assert result.ending is Ending.INTERRUPTED
+    assert len([r for r in bench.records() if r.outcome]) == 3
+    bench.listener.on_finished = None
+    bench.stop.clear()
+    assert bench.run(peak_at_16, trials=8, confirm_rounds=0).ending is Ending.DONE
+    assert len(bench.records()) == 8
+    assert all(record.outcome is not None for record in bench.records())
+
+
+def test_a_changed_premise_is_refused_with_the_difference(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=2, confirm_rounds=0)
+    changed = bench.spec().workload.model_copy(update={"num_prompts": 50})
+    with pytest.raises(UserError, match=r"workload\.num_prompts: 100 -> 50"):
+        bench.run(peak_at_16, trials=3, workload=changed)
+
+
+def test_two_slots_share_the_work(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=9, slots=2)
+    numbers = [record.number for record in bench.records() if not record.round]
+    assert sorted(numbers) == numbers
+    assert len(numbers) == 9
+    by_round: dict[int, set[str]] = {}
+    for record in bench.records():
+        if record.round and record.outcome:
+            by_round.setdefault(record.round, set()).add(record.outcome.worker)
+    assert by_round == {1: {"w0"}, 2: {"w1"}, 3: {"w0"}}
+
+
+def test_a_small_space_is_enumerated_and_then_the_study_is_done(bench: Bench) -> None:
+    bench.space_file.write_text(
+        "description: d\nparameters:\n"
+        "  max_num_seqs: {description: d, type: categorical, choices: [8, 16, 32], flag: --max-num-seqs}\n"
+        "  enforce_eager: {description: d, type: bool, flag: --enforce-eager}\n"
+    )
+    result = bench.run(peak_at_16, trials=40, confirm_rounds=0)
+    assert result.ran_dry
+    configs = {tuple(sorted(record.config.items(), key=str)) for record in bench.records()}
+    assert len(configs) == len(bench.records())
+    rendered = {record.outcome.argv for record in bench.records() if record.outcome}
+    assert len(rendered) == len(bench.records())
+
+
+def test_a_timeout_ends_the_search_and_still_concludes(bench: Bench) -> None:
+    result = bench.run(peak_at_16, trials=500, timeout_s=1e-9)
+    assert result.ending is Ending.TIMEOUT
+    assert bench.records() == []
+
+
+def test_a_slo_missed_by_the_defaults_only(bench: Bench) -> None:
+    def slow_defaults(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        tpot = 10.0 if spec.config else 80.0
+        return {"success_rate": 1.0, "p99_tpot_ms": tpot, "output_throughput": 500.0}
+
+    result = bench.run(slow_defaults, trials=4)
+    assert result.conclusion is not None
+    assert result.conclusion.winner not in (None, 0)
+    assert "where the defaults do not" in result.conclusion.reason
+
+
+def test_no_trial_meets_the_slos(bench: Bench) -> None:
+    def slow(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return {"success_rate": 0.9, "p99_tpot_ms": 10.0, "output_throughput": 500.0}
+
+    result = bench.run(slow, trials=4)
+    assert result.conclusion is not None
+    assert result.conclusion.winner is None
+    assert "no trial met the SLOs" in result.conclusion.reason
+
+
+def test_difference_names_every_leaf() -> None:
+    old: dict[str, Any] = {"a": {"b": 1, "c": 2}, "d": [1]}
+    new: dict[str, Any] = {"a": {"b": 1, "c": 3}, "d": [1, 2]}
+    assert difference(old, new) == ["a.c: 2 -> 3", "d: [1] -> [1, 2]"]
+
+
+def test_enqueued_configurations_are_checked(bench: Bench) -> None:
+    with pytest.raises(SpaceError):
+        bench.spec().space.complete({"max_num_seqs": 100000})
+
+
+def test_cancelling_ends_a_held_benchmark(bench: Bench) -> None:
+    from tests.fakes.stub_engine import StubEngine
+    from tuner.executors.inline import InlineExecutor
+
+    hold = threading.Event()
+    executor = InlineExecutor(lambda _: StubEngine(peak_at_16, hold))
+    executor.submit(bench.spec().trial(0, 0, 1, TrialKind.SEARCH, {}), 0)
+    executor.cancel()
+    finished = executor.wait_any(10.0)
+    assert [item.outcome.failure.kind for item in finished if item.outcome.failure] == [FailureKind.CANCELLED]
+    executor.close()

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from search_spaces.hardware import hardware_named
+from tuner import gpu
+from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_settled
+
+
+class FakeNvmlError(Exception):
+    """What the driver raises."""
+
+
+@dataclass
+class FakeNvml:
+    """Cards by name and memory; `used_gib` is what each look at the memory sees, the last value for ever."""
+
+    cards: tuple[tuple[str, tuple[int, int], float], ...] = (("Tesla T4", (7, 5), 15.0), ("NVIDIA X", (9, 0), 100.0))
+    used_gib: list[float] = field(default_factory=lambda: [0.5])
+    broken: bool = False
+    looks: int = 0
+    NVMLError: type[Exception] = FakeNvmlError
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetCount(self) -> int:
+        if self.broken:
+            raise FakeNvmlError
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        if self.broken or index >= len(self.cards):
+            raise FakeNvmlError
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        return f"GPU-{handle}abc"
+
+    def nvmlDeviceGetName(self, handle: Any) -> str:
+        return self.cards[handle][0]
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]:
+        return self.cards[handle][1]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        used = self.used_gib[min(self.looks, len(self.used_gib) - 1)]
+        self.looks += 1
+        return SimpleNamespace(total=self.cards[handle][2] * GIB, used=used * GIB)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
+        return [SimpleNamespace(pid=42), SimpleNamespace(pid=7)]
+
+    def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int:
+        return 256
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int:
+        assert kind == 2
+        return 5001
+
+
+def test_devices_say_what_the_driver_says() -> None:
+    first, second = devices(FakeNvml(), {})
+
+    assert (first.index, first.uuid, first.name, first.driver) == (0, "GPU-0abc", "Tesla T4", "580.1")
+    assert first.compute_capability == (7, 5)
+    assert (first.memory_total_gib, first.memory_used_gib) == (15.0, 0.5)
+    assert (second.index, second.name) == (1, "NVIDIA X")
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        ("1,0", [1, 0]),
+        ("1", [1]),
+        (" 0 , 1 ", [0, 1]),
+        ("", []),
+        ("-1", []),
+        ("0,7,1", [0]),
+        ("GPU-1a", [1]),
+        ("GPU-1abc,GPU-0abc", [1, 0]),
+        ("GPU-", []),
+        ("MIG-1abc", []),
+        ("0,0", [0]),
+    ],
+)
+def test_cuda_visible_devices_is_respected(visible: str, indices: list[int]) -> None:
+    assert [device.index for device in devices(FakeNvml(), {"CUDA_VISIBLE_DEVICES": visible})] == indices
+
+
+def test_a_driver_that_fails_means_no_devices() -> None:
+    nvml = FakeNvml(broken=True)
+
+    assert devices(nvml, {}) == []
+    assert used_memory_gib(0, nvml) is None
+    assert compute_pids(0, nvml) == ()
+    assert hardware_profile(0, nvml) is None
+    assert wait_until_settled(0, 1.0, 60.0, threading.Event(), nvml).ok is False
+
+
+def test_a_host_without_nvml_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_pynvml", lambda: None)
+
+    assert devices() == []
+    assert used_memory_gib(0) is None
+    assert compute_pids(0) == ()
+    assert hardware_profile(0) is None
+
+
+def test_memory_and_processes() -> None:
+    assert used_memory_gib(1, FakeNvml(used_gib=[3.25])) == 3.25
+    assert compute_pids(1, FakeNvml()) == (7, 42)
+    assert used_memory_gib(5, FakeNvml()) is None
+
+
+def test_settled_as_soon_as_the_memory_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "POLL_S", 0.01)
+    nvml = FakeNvml(used_gib=[12.0, 9.0, 0.5])
+
+    settled = wait_until_settled(0, 1.0, 60.0, threading.Event(), nvml)
+
+    assert (settled.ok, settled.used_gib, settled.pids, nvml.looks) == (True, 0.5, (7, 42), 3)
+    assert settled.waited_s < 10
+
+
+def test_exactly_the_limit_is_settled() -> None:
+    assert wait_until_settled(0, 1.0, 0.0, threading.Event(), FakeNvml(used_gib=[1.0])).ok
+
+
+def test_not_settled_at_the_deadline() -> None:
+    settled = wait_until_settled(0, 1.0, 0.05, threading.Event(), FakeNvml(used_gib=[12.0]))
+
+    assert (settled.ok, settled.used_gib) == (False, 12.0)
+    assert 0.05 <= settled.waited_s < 5
+
+
+def test_cancel_ends_the_wait() -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+
+    settled = wait_until_settled(0, 1.0, 60.0, cancelled, FakeNvml(used_gib=[12.0]))
+
+    assert (settled.ok, settled.used_gib) == (False, 12.0)
+
+
+def test_a_known_card_has_the_known_memory_and_bandwidth() -> None:
+    profile = hardware_profile(0, FakeNvml())
+
+    assert profile == hardware_named("t4")
+
+
+def test_a_known_card_with_other_memory_keeps_the_drivers() -> None:
+    profile = hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-PCIE-40GB", (8, 0), 39.4),)))
+
+    assert profile is not None
+    assert (profile.key, profile.memory_gib, profile.bandwidth_gbs) == ("a100", 39.4, 2039)
+
+
+def test_an_unknown_cards_bandwidth_is_bus_times_double_clock() -> None:
+    profile = hardware_profile(1, FakeNvml())
+
+    assert profile is not None
+    assert (profile.name, profile.key, profile.vendor) == ("NVIDIA X", "x", "nvidia")
+    assert profile.compute_capability == (9, 0)
+    assert profile.memory_gib == 100.0
+    assert profile.bandwidth_gbs == pytest.approx(320.064)  # 256 bit / 8 × 5001 MHz × 2
+
+
+def test_there_is_no_profile_for_a_card_that_is_not_there() -> None:
+    assert hardware_profile(2, FakeNvml()) is None
+
+
+def test_host_facts_are_plain_and_of_this_host() -> None:
+    facts = host_facts()
+
+    assert facts["cores_usable"] == len(os.sched_getaffinity(0))
+    assert isinstance(facts["memory_gib"], float)
+    assert facts["memory_gib"] > 0
+    assert set(facts) == {
+        "cpu", "cores_physical", "cores", "cores_usable", "memory_gib", "python", "platform", "host",
+    }  # fmt: skip

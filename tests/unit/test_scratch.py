@@ -1,0 +1,27 @@
+"""Temporary folders of processes that are gone are removed; those of the living are not."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tuner import scratch
+
+
+def test_a_dead_owners_folder_goes_and_mine_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    dead = tmp_path / f"tuner-test-{child.stdout.strip()}-abc"
+    other_kind = tmp_path / f"tuner-else-{child.stdout.strip()}-abc"
+    (dead / "in").mkdir(parents=True)
+    other_kind.mkdir()
+    mine = scratch.new_folder("test")
+    (mine / "file").write_text("x")
+    again = scratch.new_folder("test")
+    assert sorted(tmp_path.iterdir()) == sorted([other_kind, mine, again])
+    scratch.empty(mine)
+    assert list(mine.iterdir()) == []
+    scratch.remove(mine)
+    assert not mine.exists()

@@ -1,0 +1,117 @@
+"""One trial's phases: what is timed, what is typed, and that the server is always stopped."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase, Provenance, ServerFacts
+from tests.contracts.executor_contract import spec as make_spec
+from tests.fakes.stub_engine import StubEngine, StubServer
+from tuner.specs import Limits, TrialSpec
+from tuner.trial.pipeline import run_trial
+
+Result = dict[str, float | None] | Failure
+
+
+def figures(spec: TrialSpec, index: int) -> Result:
+    return {"output_throughput": 10.0 + index, "success_rate": 1.0}
+
+
+def test_phases_in_order_and_every_second_has_a_name(tmp_path: Path) -> None:
+    engine = StubEngine(figures)
+    phases: list[Phase] = []
+    outcome = run_trial(
+        engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu", report=phases.append
+    )
+    assert phases == [
+        Phase.CHECK,
+        Phase.LAUNCH,
+        Phase.READY,
+        Phase.WARMUP,
+        Phase.BENCHMARK,
+        Phase.BENCHMARK,
+        Phase.STOP,
+    ]
+    assert set(outcome.timings) == {"check", "launch", "ready", "warmup", "benchmark", "collect", "stop", "own"}
+    wall = (outcome.ended_at - outcome.started_at).total_seconds()
+    assert sum(outcome.timings.values()) == pytest.approx(wall, abs=0.05)
+    assert outcome.metric("output_throughput") == 10.5
+    assert outcome.provenance is Provenance.SIMULATED
+    assert engine.servers[0].stopped == 1
+
+
+@pytest.mark.parametrize("phase", [Phase.CHECK, Phase.LAUNCH, Phase.READY, Phase.WARMUP, Phase.BENCHMARK])
+def test_a_failure_keeps_its_phase_and_the_server_is_stopped(tmp_path: Path, phase: Phase) -> None:
+    failure = Failure(FailureKind.ENGINE_CRASH, phase, "boom", "line", 1)
+    engine = StubEngine(lambda spec, index: failure)
+    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    assert outcome.failure == failure
+    assert outcome.repeats == ()
+    assert all(server.stopped == 1 for server in engine.servers)
+    assert len(engine.servers) == (0 if phase in (Phase.CHECK, Phase.LAUNCH) else 1)
+
+
+def test_no_request_succeeded_is_a_failure(tmp_path: Path) -> None:
+    engine = StubEngine(lambda spec, index: {"success_rate": 0.0})
+    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.REQUESTS_FAILED
+    assert outcome.failure.message == "none of 20 requests succeeded"
+
+
+def test_some_failed_requests_are_a_measurement(tmp_path: Path) -> None:
+    engine = StubEngine(lambda spec, index: {"success_rate": 0.9, "output_throughput": 5.0})
+    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    assert outcome.succeeded
+    assert [(r.completed, r.failed) for r in outcome.repeats] == [(9, 1), (9, 1)]
+
+
+def test_a_cancelled_trial_launches_nothing(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    engine = StubEngine(figures)
+    outcome = run_trial(engine, make_spec(tmp_path, 1), cancelled, worker="w0", device="cpu")
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.CANCELLED
+    assert engine.servers == []
+
+
+class _Full(StubEngine):
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        raise OSError(errno.ENOSPC, "No space left on device", "server.log")
+
+
+def test_a_full_disk_is_infrastructure(tmp_path: Path) -> None:
+    outcome = run_trial(_Full(figures), make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.DISK_FULL
+    assert outcome.failure.phase is Phase.LAUNCH
+
+
+class _StubbornServer(StubServer):
+    def facts(self) -> ServerFacts:
+        raise RuntimeError("no facts")
+
+    def stop(self) -> Failure | None:
+        self.stopped += 1
+        return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, "processes 42 survived SIGKILL")
+
+
+class _Stubborn(StubEngine):
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        server = _StubbornServer(spec, figures, None)
+        self.servers.append(server)
+        return server
+
+
+def test_what_survives_and_what_has_no_type_fail_the_trial_the_first_counts(tmp_path: Path) -> None:
+    engine = _Stubborn(figures)
+    outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.TUNER_ERROR
+    assert outcome.failure.phase is Phase.COLLECT
+    assert engine.servers[0].stopped == 1

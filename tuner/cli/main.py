@@ -1,0 +1,111 @@
+"""The `tuner` command: its commands, and the boundary where an exception becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from itertools import pairwise
+
+import typer
+
+from tuner.cli import doctor, export, mlflow, optimize, read, space
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, TunerError
+
+_USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
+
+app = typer.Typer(
+    name="tuner",
+    help="A Bayesian autotuner for LLM serving: finds vLLM's flags for a model, a card and a load, under SLOs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+app.command("optimize", context_settings=PASS_ON)(optimize.optimize)
+app.command("trials")(read.trials)
+app.command("best")(read.best)
+app.command("show")(read.show)
+app.command("export")(export.export)
+app.command("sync")(mlflow.sync)
+app.command("ui")(mlflow.ui)
+app.command("space")(space.space)
+app.command("doctor")(doctor.doctor)
+
+
+@app.callback()
+def _root(
+    debug: bool = typer.Option(False, "--debug", help="Show a traceback when something goes wrong."),
+) -> None:
+    if debug:
+        os.environ["TUNER_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    try:
+        code = app(prog_name="tuner", standalone_mode=False)
+    except Exception as error:  # noqa: BLE001  the command's boundary
+        if os.environ.get("TUNER_DEBUG"):
+            traceback.print_exc()
+        code = _explain(error)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    sys.stdout.flush()
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception) -> int:
+    """Print one line about an error and return the exit code."""
+    from search_spaces.errors import SpaceError
+    from storage.errors import StorageError
+
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, typer.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, _CLI_ERROR):
+        return _explain_usage(error)
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OURS
+    if isinstance(error, TunerError):
+        _say(str(error))
+        return error.exit_code
+    if isinstance(error, SpaceError | StorageError):
+        _say(str(error))
+        return EXIT_USER
+    _say(f"internal error: {type(error).__name__}: {error} (run with `tuner --debug …` for the traceback)")
+    return EXIT_OURS
+
+
+def _explain_usage(error: Exception) -> int:
+    """Print a mistake in the arguments on one line, with the command whose help tells more."""
+    message = str(getattr(error, "format_message", lambda: str(error))())
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tuner"
+    if message.startswith("Usage:"):  # no command was given
+        print(message)
+        return EXIT_USER
+    _say(f"{message.rstrip('.')}{_given(error)}; see `{command} --help`")
+    return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
+
+
+def _given(error: Exception) -> str:
+    """Return the value that an option refuses, to follow the rule that it breaks; empty if no option is at fault."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    for word, following in pairwise([*sys.argv[1:], ""]):
+        option, equals, inline = word.partition("=")
+        if option in names and (equals or following):
+            return f", {(inline if equals else following)!r} was given"
+    return ""
+
+
+def _say(message: str) -> None:
+    print("tuner: " + " ".join(message.split("\n")), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

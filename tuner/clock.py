@@ -1,0 +1,54 @@
+"""Time, so that a simulated engine can run the production path on a clock of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since an arbitrary start; never goes back."""
+
+    def now(self) -> datetime:
+        """Return the date and time, UTC."""
+
+
+class RealClock:
+    """The machine's own clock."""
+
+    def monotonic(self) -> float:
+        """Return `time.monotonic()`."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """Return the current date and time, UTC."""
+        return datetime.now(UTC)
+
+
+class Stopwatch:
+    """Adds up seconds by name; what no name claims is `own`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start = clock.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the seconds of the `with` block to `name`."""
+        start = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock.monotonic() - start
+
+    def seconds(self) -> dict[str, float]:
+        """Return seconds by name, with `own` for the rest since the stopwatch was made."""
+        rest = self._clock.monotonic() - self._start - sum(self._seconds.values())
+        return {**self._seconds, "own": max(rest, 0.0)}

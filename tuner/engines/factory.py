@@ -1,0 +1,37 @@
+"""Which engine a name stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tuner.engines.base import Engine, EngineSettings
+from tuner.errors import UserError
+
+ENGINES = ("auto", "vllm")
+
+
+@dataclass(frozen=True)
+class EngineFactory:
+    """Builds a worker's engine from its slot; picklable, so that a worker elsewhere can be handed it.
+
+    `device_per_slot` numbers the devices by slot, for executors that do not hide the others from a worker.
+    """
+
+    settings: EngineSettings
+    device_per_slot: bool = False
+
+    def __call__(self, slot: int) -> Engine:
+        """Return the engine of the worker in `slot`.
+
+        Raises:
+            UserError: when there is no such engine, or it is not installed.
+        """
+        settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
+        if settings.name == "vllm":
+            from tuner.engines.registry import reap_orphans
+            from tuner.engines.vllm.engine import VllmEngine
+
+            reap_orphans(settings.home / "processes")
+            engine: Engine = VllmEngine(settings)
+            return engine
+        raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

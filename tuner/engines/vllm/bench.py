@@ -1,0 +1,79 @@
+"""The load: the exact words of `vllm bench serve`, and what its result file says."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.metrics import METRICS
+from storage.records import Repeat
+from tuner.specs import ModelRef
+from tuner.workloads.spec import Workload
+
+LATENCIES = "ttft,tpot,itl,e2el"
+_MEDIAN = re.compile(r"^p50_(\w+)$")
+
+
+class ResultError(ValueError):
+    """A result file that is not there or is none."""
+
+
+def bench_words(
+    model: ModelRef, workload: Workload, base_url: str, seed: int, result_dir: str | Path, result_filename: str
+) -> list[str]:
+    """Return the arguments of `vllm` for the load: `bench serve …`.
+
+    The served name is told only where it differs from the model's. No temperature is sent: sampling is the server's.
+    """
+    served = [] if model.served_name == model.name else ["--served-model-name", model.served_name]
+    return [
+        *("bench", "serve", "--backend", "openai", "--base-url", base_url, "--endpoint", "/completions"),
+        *("--model", model.name, *served, "--tokenizer", model.tokenizer),
+        *("--max-concurrency", str(workload.max_concurrency), "--num-prompts", str(workload.num_prompts)),
+        *("--ignore-eos", "--random-input-len", str(workload.input_len)),
+        *("--random-output-len", str(workload.output_len), "--save-result", "--result-dir", str(result_dir)),
+        *("--result-filename", result_filename, "--seed", str(seed), "--percentile-metrics", LATENCIES),
+        *("--metric-percentiles", ",".join(map(str, workload.percentiles))),
+    ]
+
+
+def read_result(path: Path, workload: Workload, index: int, seed: int) -> Repeat:
+    """Return what a result file says of repeat `index`.
+
+    `completed` decides, not the client's exit code. Without a completed request no metric is known but the success
+    rate; a metric that the file lacks, or that is no finite number, is None.
+
+    Raises:
+        ResultError: when there is no file, or it is not a result.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultError(f"the benchmark wrote no result ({path.name})") from None
+    except json.JSONDecodeError as error:
+        raise ResultError(f"the benchmark's result {path.name} is not JSON: {error}") from None
+    completed = data.get("completed") if isinstance(data, dict) else None
+    if not isinstance(completed, int) or isinstance(completed, bool):
+        raise ResultError(f"the benchmark's result {path.name} does not say how many requests were completed")
+    offered = workload.num_prompts
+    metrics: dict[str, float | None] = dict.fromkeys(METRICS)
+    if completed > 0:
+        metrics.update({name: _metric(data, name) for name in METRICS})
+    metrics["success_rate"] = completed / offered
+    duration = _finite(data.get("duration")) if completed > 0 else None
+    return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
+
+
+def _metric(data: Mapping[str, Any], name: str) -> float | None:
+    median = _MEDIAN.match(name)
+    value = _finite(data.get(name))
+    return _finite(data.get(f"median_{median[1]}")) if value is None and median else value
+
+
+def _finite(value: object) -> float | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]

@@ -1,0 +1,139 @@
+"""Which text means which failure: a table, read from top to bottom for each causal line of a log.
+
+Texts of vLLM 0.15 to 0.32. A row that names phases applies only in those.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from storage.records import FailureKind, Phase
+
+STARTING = frozenset({Phase.CHECK, Phase.LAUNCH, Phase.READY})
+LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pattern. `message` is one line for people; None takes the causal line itself."""
+
+    kind: FailureKind
+    pattern: re.Pattern[str]
+    message: str | None = None
+    phases: frozenset[Phase] | None = None
+
+    def matches(self, line: str, phase: Phase) -> bool:
+        """Return whether the row says what `line` means in `phase`."""
+        return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
+
+
+def _rows(
+    kind: FailureKind, *patterns: str, message: str | None = None, phases: frozenset[Phase] | None = None
+) -> tuple[Row, ...]:
+    return tuple(Row(kind, re.compile(pattern, re.IGNORECASE), message, phases) for pattern in patterns)
+
+
+_OUT_OF_MEMORY = (
+    r"OutOfMemoryError",
+    r"CUDA out of memory",
+    r"CUDA error: out of memory",
+    r"cudaErrorMemoryAllocation",
+    r"CUBLAS_STATUS_ALLOC_FAILED",
+    r"DefaultCPUAllocator: can't allocate memory",
+    r"Cannot allocate memory",
+    r"is less than desired CPU memory",
+    r"less than requested memory for kv",
+    r"Not enough memory (?:for|to)",
+)
+
+CAUSES: tuple[Row, ...] = (
+    *_rows(
+        FailureKind.GPU_BUSY,
+        r"Free memory on device .* is less than desired",
+        r"Error in memory profiling\. Initial free memory",
+    ),
+    *_rows(
+        FailureKind.PORT_TAKEN,
+        r"address already in use",
+        r"Errno 98\b",
+        message="the port was taken by somebody else",
+    ),
+    *_rows(
+        FailureKind.DISK_FULL,
+        r"No space left on device",
+        r"Disk quota exceeded",
+        r"Errno (?:28|122)\b",
+        message="no space left on disk",
+    ),
+    *_rows(
+        FailureKind.KV_CACHE_TOO_SMALL,
+        r"To serve at least one request with the models?'s max seq len",
+        r"No available memory for the cache blocks",
+    ),
+    *_rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
+    *_rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *_rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"NVIDIA driver on your system is too old",
+        r"CUDA driver version is insufficient",
+        r"no kernel image is available",
+        r"Found no NVIDIA driver",
+        r"Failed to infer device type",
+        r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|device.* busy)",
+        r"uncorrectable ECC error",
+        r"fallen off the bus",
+        r"No package metadata was found for vllm",
+        r"No module named 'vllm",
+        r"cannot open shared object file",
+        r"undefined symbol",
+        r"is not a local folder and is not a valid model identifier",
+        r"Repo(?:sitory)?NotFound|GatedRepo",
+        r"We couldn't connect to",
+        r"outgoing traffic has been disabled",
+        r"LocalEntryNotFound|OfflineMode",
+        r"Cannot find any model weights",
+        r"can't load the configuration of|Can't load tokenizer",
+    ),
+    *_rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"Too many open files",
+        r"Errno 24\b",
+        message="too many open files; raise the limit (`ulimit -n`)",
+    ),
+    *_rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
+        r"ValidationError: \d+ validation error",
+        r"is required for suffix decoding",
+        r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
+        r"Unknown quantization method",
+        r"quantization method .* (?:is not supported|does not match)",
+        r"is not supported for quantization method",
+        r"Cannot find the config file for",
+        r"Unknown attention backend",
+        r"Selected backend .* is not valid for this configuration",
+        r"No valid attention backend found",
+        r"No common block size for",
+        r"Bfloat16 is only supported on GPUs with compute capability",
+        r"KV cache is not supported (?:by|on)",
+        r"fp8e4nv not supported in this architecture",
+        r"out of resource: shared memory",
+    ),
+    *_rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^NotImplementedError: ",
+        r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",
+        phases=STARTING,
+    ),
+)
+
+CONSEQUENCES = re.compile(
+    r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed|died unexpectedly|"
+    r"EngineCore encountered an issue|Executor failed|CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|"
+    r"EngineGenerateError|ConnectionResetError|cancelled|Failed core proc|leaked (?:semaphore|shared_memory)"
+)
+"""What follows from the failure and never causes it."""
+
+DIED = re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed")
+"""Says that a child process ended, without saying why."""

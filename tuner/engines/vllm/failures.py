@@ -1,0 +1,157 @@
+"""From a log, an exit code and a phase to a typed `Failure`.
+
+vLLM logs one failure several times: the process where it happened, then each parent, then the API server with a text of
+its own. The first traceback after the first "failed to start" or "fatal error" is the cause; what follows are echoes.
+Without such a line the API server ended of itself: its last traceback is the cause, those before it were survived.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.records import Failure, FailureKind, Phase
+from tuner.engines.vllm.failure_table import CAUSES, CONSEQUENCES, DIED
+
+MESSAGE_CHARS = 400
+EVIDENCE_LINES = 6
+EVIDENCE_CHARS = 2000
+_TAIL_BYTES = 2_000_000
+_PREFIX = re.compile(
+    r"^(?:\([^()]*pid=\d+\)\s)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+)
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources)\b(?::|$)"
+)
+_ARGUMENT = re.compile(r"^(?:\S+ ){1,3}error: ")
+_OTHER = re.compile(
+    r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error"
+)
+_PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
+_CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
+_FIELD = re.compile(r"^[\w.]+$")
+_PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
+_ANCHOR = re.compile(r"failed to start|encountered a fatal error|hit an exception")
+
+
+def read_log(path: Path) -> str:
+    """Return a log's text, its beginning and its end if it is very long; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            if size <= 2 * _TAIL_BYTES:
+                return file.read().decode("utf-8", "replace")
+            head = file.read(_TAIL_BYTES)
+            file.seek(-_TAIL_BYTES, 2)
+            return (head + b"\n" + file.read()).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+    """Type the end of a server (or of its configuration check) from its log.
+
+    Args:
+        log_text: what it printed.
+        exit_code: its exit code, -N if signal N ended it, None if not known.
+        phase: the trial's phase in which it ended.
+    """
+    chains = _chains(log_text)
+    causes = [cause for chain in chains for cause in chain]
+    evidence = _shown(causes) or _last_lines(log_text)
+    for cause in (cause for chain in chains for cause in reversed(chain)):
+        for row in CAUSES:
+            if row.matches(cause, phase):
+                return Failure(row.kind, phase, row.message or one_line(cause), evidence, exit_code)
+    own = [cause for cause in causes if not CONSEQUENCES.search(cause)]
+    if own:
+        return Failure(FailureKind.ENGINE_CRASH, phase, one_line(own[0]), evidence, exit_code)
+    return _without_cause(log_text, exit_code, phase, evidence)
+
+
+def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
+    """Type an end for which the log gives no reason."""
+    if exit_code is not None and exit_code < 0:
+        name = _signal_name(-exit_code)
+        if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            message = f"the server was ended from outside ({name}); SIGKILL often is the kernel's lack of memory"
+            return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
+        return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
+    if DIED.search(log_text):
+        message = "a process of the server was ended from outside: it left no error of its own"
+        return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
+    told = "is not answering" if exit_code is None else f"ended with exit code {exit_code}"
+    return Failure(
+        FailureKind.ENGINE_CRASH, phase, f"the server {told} and its log gives no reason", evidence, exit_code
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _chains(log_text: str) -> list[list[str]]:
+    """Return the lines that state an error, each with its continuation, the likeliest cause first.
+
+    Exceptions that were raised from one another are one chain, the first raised first.
+    """
+    lines = [_PREFIX.sub("", line.rstrip(), count=1) for line in log_text.splitlines()]
+    start = next((index for index, line in enumerate(lines) if _ANCHOR.search(line)), None)
+    chains: list[list[str]] = []
+    chained = False
+    for index, line in enumerate(lines):
+        if start is not None and index < start and not _OTHER.search(line):
+            continue
+        chained = chained or _CHAINED.match(line) is not None
+        if _EXCEPTION.match(line) or _ARGUMENT.match(line) or _OTHER.search(line):
+            cause = _joined(lines, index)
+            if chained and chains:
+                chains[-1].append(cause)
+            else:
+                chains.append([cause])
+            chained = False
+    return chains if start is not None else chains[::-1]
+
+
+def _joined(lines: Sequence[str], index: int) -> str:
+    """Return a line and what belongs to it: pydantic puts a field's name and the text of the error under its head."""
+    parts = [lines[index]]
+    validation = "validation error" in lines[index]
+    for line in lines[index + 1 : index + 4]:
+        continues = line.startswith("  ") or (validation and _FIELD.match(line) is not None)
+        if not continues or line.lstrip().startswith(("File ", "For further")):
+            break
+        parts.append(line)
+    return "\n".join(parts)
+
+
+def one_line(cause: str) -> str:
+    """Return what an error says in one line: pydantic's wrapping and argparse's programme name are taken off."""
+    lines = cause.splitlines() or [""]
+    head = re.sub(r"^(?:\S+ ){1,3}error: ", "", lines[0])
+    text = " ".join([head, *(line.strip() for line in lines[1:])])
+    for above, line in itertools.pairwise(lines):
+        match = _PYDANTIC.match(line)
+        if match is not None:
+            said = _PYDANTIC_TAIL.sub("", match[1] or match[2])
+            text = f"{above}: {said}" if _FIELD.match(above) else said
+            break
+    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+
+
+def _shown(causes: Sequence[str]) -> str | None:
+    """Return the distinct causal lines, the first of them first."""
+    lines = list(dict.fromkeys(line for cause in causes for line in cause.splitlines()))
+    return "\n".join(lines[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
+
+
+def _last_lines(log_text: str) -> str | None:
+    lines = [line for line in log_text.splitlines() if line.strip()]
+    return "\n".join(lines[-EVIDENCE_LINES:])[-EVIDENCE_CHARS:] or None

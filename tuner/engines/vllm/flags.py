@@ -1,0 +1,144 @@
+"""The flags of the installed `vllm serve`: read once from its own parser, kept as JSON, and held against an argv.
+
+The check without vLLM is a first sieve: it knows names, choices, numbers and how many values a flag takes. What it lets
+pass, vLLM's own parser and configuration still judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_DOTTED = re.compile(r"^(--?[\w-]+?)\.[\w.-]+(?:=|$)")
+_LEVEL = re.compile(r"^-O\.?\d*$")
+_INT_TYPES = {"int"}
+_FLOAT_TYPES = {"float"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag: all its names, and what argparse knows of its values. `nargs` "0" is a switch."""
+
+    names: tuple[str, ...]
+    choices: tuple[str, ...] | None
+    type: str | None
+    nargs: str | None
+
+    @property
+    def switch(self) -> bool:
+        """True if it takes no value."""
+        return self.nargs == "0"
+
+
+@dataclass(frozen=True)
+class ServeFlags:
+    """Every flag of one installed `vllm serve`, by each of its names."""
+
+    by_name: Mapping[str, Flag]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name, short ones and `--no-…` included."""
+        return frozenset(self.by_name)
+
+    def problem(self, argv: Sequence[str]) -> str | None:
+        """Return why the parser would refuse the words, naming the flag; None if nothing speaks against them."""
+        position = 0
+        while position < len(argv):
+            word = argv[position]
+            position += 1
+            if not _is_flag(word):
+                return f"{word!r} stands where a flag is expected"
+            name, given, inline = word.partition("=")
+            flag = self._find(name)
+            if flag is None:
+                dotted = _DOTTED.match(word)
+                if dotted is not None and self._find(dotted[1]) is not None:
+                    position += 0 if given else 1
+                    continue
+                if _LEVEL.match(word) and "--optimization-level" in self.by_name:
+                    position += 1 if word == "-O" else 0
+                    continue
+                return f"{name} is not a flag of the installed vLLM"
+            values = [inline] if given else _values(argv[position:], flag)
+            position += 0 if given else len(values)
+            refused = _refused(flag, values)
+            if refused is not None:
+                return f"{name}: {refused}"
+        return None
+
+    def _find(self, name: str) -> Flag | None:
+        long = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+        return self.by_name.get(long) or self.by_name.get(name)
+
+
+def _is_flag(word: str) -> bool:
+    return len(word) > 1 and word[0] == "-" and not word[1].isdigit() and word[1] != "."
+
+
+def _values(words: Sequence[str], flag: Flag) -> list[str]:
+    taken: list[str] = []
+    limit = {None: 1, "0": 0, "?": 1}.get(flag.nargs, len(words))
+    for word in words[:limit]:
+        if _is_flag(word):
+            break
+        taken.append(word)
+    return taken
+
+
+def _refused(flag: Flag, values: Sequence[str]) -> str | None:
+    if not values and flag.nargs in (None, "+"):
+        return "a value is missing"
+    if values and flag.switch:
+        return f"it takes no value, {values[0]!r} was given"
+    for value in values:
+        if flag.choices is not None and value not in flag.choices:
+            return f"{value!r} is not one of {', '.join(flag.choices)}"
+        if flag.type in _INT_TYPES and not _converts(int, value):
+            return f"{value!r} is not a whole number"
+        if flag.type in _FLOAT_TYPES and not _converts(float, value):
+            return f"{value!r} is not a number"
+    return None
+
+
+def _converts(kind: type[int] | type[float], value: str) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def flags_from_dump(dump: Iterable[Mapping[str, Any]]) -> ServeFlags:
+    """Return the flags of a parser's dump, as `resident/helper.py` writes it; positional arguments are left out."""
+    by_name: dict[str, Flag] = {}
+    for entry in dump:
+        names = tuple(str(name) for name in entry["names"])
+        choices = entry["choices"]
+        nargs = entry["nargs"]
+        flag = Flag(
+            names, None if choices is None else tuple(choices), entry["type"], None if nargs is None else str(nargs)
+        )
+        by_name.update(dict.fromkeys(names, flag))
+    return ServeFlags(by_name)
+
+
+def load_flags(path: Path) -> ServeFlags | None:
+    """Return the flags of a kept dump; None if there is none or it cannot be read."""
+    try:
+        return flags_from_dump(json.loads(path.read_text(encoding="utf-8"))["flags"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep_dump(path: Path, dump: Mapping[str, Any]) -> None:
+    """Write a dump so that a reader in another worker sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}-{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(dump), encoding="utf-8")
+    temporary.replace(path)

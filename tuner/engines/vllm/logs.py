@@ -1,0 +1,47 @@
+"""What a vLLM server says of itself while it starts. Tolerant of 0.15 to 0.32, on GPUs and on the CPU."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from storage.records import ServerFacts
+
+_NUMBER = r"([\d,]+(?:\.\d+)?)"
+_KV_TOKENS = re.compile(rf"\b(?:GPU|CPU|HPU|XPU|TPU) KV cache size: {_NUMBER} tokens")
+_CONCURRENCY = re.compile(rf"Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x")
+_KV_GIB = re.compile(rf"Available KV cache memory: {_NUMBER} GiB|Explicitly set \({_NUMBER}/[\d.]+\) GiB for KV cache")
+_WEIGHTS = re.compile(rf"Model loading took {_NUMBER} GiB")
+_GRAPHS = re.compile(rf"Graph capturing finished in {_NUMBER} secs?, took {_NUMBER} GiB")
+_COMPILE = re.compile(rf"torch\.compile (?:takes|took) {_NUMBER} s")
+_INIT = re.compile(rf"init engine .* took {_NUMBER} s")
+_BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.|$)", re.MULTILINE)
+
+
+def facts_from_log(text: str) -> ServerFacts:
+    """Return what the log tells; None for what it does not."""
+    graphs = _GRAPHS.search(text)
+    backend = _BACKEND.search(text)
+    tokens = _last(_KV_TOKENS, text)
+    return replace(
+        ServerFacts(),
+        kv_cache_tokens=None if tokens is None else round(tokens),
+        kv_cache_gib=_last(_KV_GIB, text),
+        max_concurrency=_last(_CONCURRENCY, text),
+        weights_gib=_last(_WEIGHTS, text),
+        graph_capture_s=_value(graphs[1]) if graphs else None,
+        graph_gib=_value(graphs[2]) if graphs else None,
+        compile_s=_last(_COMPILE, text),
+        engine_init_s=_last(_INIT, text),
+        attention_backend=backend[1] if backend else None,
+    )
+
+
+def _last(pattern: re.Pattern[str], text: str) -> float | None:
+    """Return the number of the last match: with several engines the last is as good as any."""
+    found = list(pattern.finditer(text))
+    return _value(next(group for group in found[-1].groups() if group is not None)) if found else None
+
+
+def _value(text: str) -> float:
+    return float(text.replace(",", ""))

@@ -1,0 +1,309 @@
+"""A process that has vLLM imported and forks a fresh child for each request. Run by vLLM's own interpreter.
+
+    python helper.py LOG
+
+Requests are JSON lines on standard input, answers JSON lines on what was standard output; everything that vLLM prints
+goes to files. It imports nothing but the standard library and vLLM, and is never imported by the tuner.
+
+    {"id": 1, "op": "run", "task": "cli", "argv": ["bench", "serve", …], "log": PATH, "environment": {…}, "cwd": PATH}
+    {"id": 2, "op": "run", "task": "info" or "check", "out": PATH, …}
+    {"id": 1, "op": "cancel"}
+
+With `"hold": true` the child waits, its session already its own, until `{"id": 1, "op": "release"}`; and when it has
+ended it stays in the process table until `{"id": 1, "op": "reap"}`, so that its id is not given to another.
+
+Answers: `{"event": "ready", …}` once vLLM is imported, `{"id": 1, "event": "started", "pid": …}` and
+`{"id": 1, "event": "done", "exit_code": …}` (negative: ended by that signal). The children are session leaders of
+their own. When standard input ends, because the tuner is gone, the children are killed and this process ends.
+
+The parent runs no thread and no event loop of its own and never touches a device, so that each fork is as clean as a
+new interpreter in which vLLM has just been imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NoReturn, TextIO
+
+PR_SET_PDEATHSIG = 1
+
+# what the commands import in their first seconds; names that a version does not have are passed over
+_COMMANDS = (
+    "main serve openai launch run_batch collect_env benchmark.main benchmark.latency benchmark.mm_processor "
+    "benchmark.serve benchmark.startup benchmark.sweep benchmark.throughput"
+)
+PRELOAD = (
+    *(f"vllm.entrypoints.cli.{name}" for name in _COMMANDS.split()),
+    *("vllm.benchmarks.serve", "vllm.engine.arg_utils", "vllm.tokenizers"),
+    *("transformers.models.auto.tokenization_auto", "aiohttp"),
+)
+
+
+def preload() -> tuple[float, list[str]]:
+    """Import what the commands need; return the seconds that it took and what could not be imported."""
+    begun = time.monotonic()
+    missing: list[str] = []
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            missing.append(f"{name}: {error}")
+    return time.monotonic() - begun, missing
+
+
+def serve_parser() -> tuple[Any, Any, Any]:
+    """Return vLLM's whole parser, as `vllm serve` builds it, the parser of `serve`, and the command."""
+    serve = importlib.import_module("vllm.entrypoints.cli.serve")
+    utils = importlib.import_module("vllm.utils.argparse_utils")
+    parser = utils.FlexibleArgumentParser(prog="vllm")
+    subparsers = parser.add_subparsers(required=False, dest="subparser")
+    command = next(command for command in serve.cmd_init() if command.name == "serve")
+    return parser, command.subparser_init(subparsers), command
+
+
+def info(request: dict[str, Any]) -> int:
+    """Write every flag of `vllm serve` to the file `out`."""
+    sys.argv = ["vllm", "serve"]
+    flags = [
+        {
+            "names": list(action.option_strings),
+            "choices": None if action.choices is None else [str(choice) for choice in action.choices],
+            "type": getattr(action.type, "__name__", None),
+            "nargs": action.nargs,
+        }
+        for action in serve_parser()[1]._actions
+    ]
+    platform = importlib.import_module("vllm.platforms").current_platform
+    write(request["out"], {"flags": flags, "platform": getattr(platform, "device_type", None)})
+    return 0
+
+
+def check(request: dict[str, Any]) -> int:
+    """Parse the words of `vllm serve` and build the engine's configuration; write what vLLM says to the file `out`."""
+    sys.argv = ["vllm", *request["argv"]]
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            parser, _, command = serve_parser()
+            arguments = parser.parse_args(request["argv"])
+        command.validate(arguments)
+        if getattr(arguments, "model_tag", None) is not None:
+            arguments.model = arguments.model_tag
+        engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(arguments)
+        usage = importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
+        engine.create_engine_config(usage)
+    except SystemExit as error:
+        sys.stderr.write(printed.getvalue())
+        result = {"ok": error.code in (0, None), "stage": "parse", "type": "ArgumentError", "text": printed.getvalue()}
+    except Exception as error:  # noqa: BLE001  vLLM may raise anything; all of it goes into the answer
+        traceback.print_exc()
+        result = {"ok": False, "stage": "config", "type": type(error).__name__, "text": str(error)}
+    else:
+        result = {"ok": True, "stage": "config", "type": None, "text": ""}
+    write(request["out"], result)
+    return 0
+
+
+def cli(request: dict[str, Any]) -> int:
+    """Do what the command `vllm ARGV…` does, by the same function."""
+    sys.argv = ["vllm", *request["argv"]]
+    importlib.import_module("vllm.entrypoints.cli.main").main()
+    return 0
+
+
+TASKS = {"info": info, "check": check, "cli": cli}
+
+
+def write(path: str, data: object) -> None:
+    """Write JSON so that a reader sees all of it or nothing."""
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    os.replace(path + ".tmp", path)
+
+
+def redirect(log: str) -> None:
+    """Send standard output and error to the file `log`, and read standard input from nowhere."""
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((nowhere, 0), (target, 1), (target, 2)):
+        os.dup2(source, number)
+    os.close(target)
+    os.close(nowhere)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
+    """Run one task in the forked child, once the gate is opened, and end it; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        redirect(request["log"])
+        if gate is not None and os.read(gate, 1) == b"":
+            os._exit(125)
+        if request.get("environment") is not None:
+            os.environ.clear()
+            os.environ.update(request["environment"])
+        if request.get("cwd"):
+            os.chdir(request["cwd"])
+        code = TASKS[request["task"]](request)
+        atexit._run_exitfuncs()
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001  a forked child must never return into the parent's code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Helper:
+    """The parent: reads requests, forks, reports."""
+
+    def __init__(self, answers: TextIO) -> None:
+        self.answers = answers
+        self.selector = selectors.DefaultSelector()
+        self.running: dict[int, tuple[int, int]] = {}
+        self.gates: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.buffer = b""
+
+    def answer(self, **message: object) -> None:
+        """Write one answer."""
+        self.answers.write(json.dumps(message) + "\n")
+        self.answers.flush()
+
+    def run(self, request: dict[str, Any]) -> None:
+        """Fork a child for the request."""
+        me = os.getpid()
+        gate, opener = os.pipe() if request.get("hold") else (None, None)
+        pid = os.fork()
+        if pid == 0:
+            self.answers.close()
+            self.selector.close()
+            if opener is not None:
+                os.close(opener)
+            child(request, me, gate)
+        if gate is not None and opener is not None:
+            os.close(gate)
+            self.gates[request["id"]] = opener
+        handle = os.pidfd_open(pid)
+        self.running[request["id"]] = (pid, handle)
+        self.selector.register(handle, selectors.EVENT_READ, request["id"])
+        self.answer(id=request["id"], event="started", pid=pid)
+
+    def finish(self, number: int) -> None:
+        """Tell how a child ended; one that was held stays a zombie until `reap`."""
+        pid, handle = self.running.pop(number)
+        self.selector.unregister(handle)
+        os.close(handle)
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self.ended[number] = pid
+        if number in self.gates:
+            self.release(number)
+        else:
+            self.reap(number)
+        code = result.si_status if result is not None and result.si_code == os.CLD_EXITED else None
+        self.answer(id=number, event="done", exit_code=-result.si_status if result and code is None else code)
+
+    def release(self, number: int) -> None:
+        """Open the gate of a child that is held."""
+        opener = self.gates.get(number, -1)
+        if opener >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(opener, b"\n")
+            os.close(opener)
+            self.gates[number] = -1
+
+    def reap(self, number: int) -> None:
+        """Take a child that ended out of the process table."""
+        self.gates.pop(number, None)
+        pid = self.ended.pop(number, None)
+        if pid is not None:
+            os.waitpid(pid, 0)
+
+    def cancel(self, number: int) -> None:
+        """Kill the child of a request, if it still runs."""
+        if number in self.running:
+            self.kill(self.running[number][0])
+
+    def kill(self, pid: int) -> None:
+        """Kill a child and its session's group."""
+        for ending in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                ending(pid, signal.SIGKILL)
+
+    def read(self) -> bool:
+        """Take in what is on standard input; return False at its end."""
+        data = os.read(0, 65536)
+        self.buffer += data
+        *lines, self.buffer = self.buffer.split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if request["op"] == "run":
+                self.run(request)
+            else:
+                {"cancel": self.cancel, "release": self.release, "reap": self.reap}[request["op"]](request["id"])
+        return bool(data)
+
+    def loop(self) -> None:
+        """Serve requests until standard input ends."""
+        self.selector.register(0, selectors.EVENT_READ, None)
+        alive = True
+        while alive:
+            for key, _ in self.selector.select():
+                if key.data is not None:
+                    self.finish(key.data)
+                elif not self.read():
+                    alive = False
+        for pid, _ in self.running.values():
+            self.kill(pid)
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    stdin = os.dup(0)
+    redirect(sys.argv[1])
+    os.dup2(stdin, 0, inheritable=False)
+    os.close(stdin)
+    seconds, missing = preload()
+    vllm = importlib.import_module("vllm")
+    torch = sys.modules.get("torch")
+    gc.collect()
+    gc.freeze()  # otherwise a child's first collection would copy all of this heap's pages, in the middle of its load
+    helper = Helper(answers)
+    helper.answer(
+        event="ready",
+        version=str(getattr(vllm, "__version__", "")),
+        import_s=round(seconds, 2),
+        missing=missing,
+        threads=len(os.listdir("/proc/self/task")),
+        device_touched=bool(torch is not None and torch.cuda.is_initialized()),
+    )
+    helper.loop()
+
+
+if __name__ == "__main__":
+    main()

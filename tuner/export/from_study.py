@@ -1,0 +1,129 @@
+"""From a trial in the database to its script."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from storage.metrics import METRICS
+from storage.records import StudyRecord, TrialRecord
+from tuner.engines.vllm.bench import bench_words
+from tuner.engines.vllm.environment import OWN_NAMES
+from tuner.errors import UserError
+from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript
+from tuner.scoring.objectives import parse_objective
+from tuner.scoring.slo import parse_slo
+from tuner.specs import ModelRef
+from tuner.workloads.spec import Workload
+
+VERIFY_SEED = 900_000
+"""Added to the study's seed: prompts that no trial and no warm-up of it sent."""
+
+FLOOR = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
+"""Half-width of the narrowest interval that a verification is held to, as a share of the value, by unit: one run on a
+machine that is never quite the same; tail latencies of 200 requests vary most."""
+
+SPREADS = 3.0
+"""Half-width in standard deviations where the study's own measurements spread more than that."""
+
+
+def script_of(study: StudyRecord, records: Sequence[TrialRecord]) -> ServeScript:
+    """Return the script of a trial.
+
+    Args:
+        study: the trial's study.
+        records: the trial and its re-measurements.
+
+    Raises:
+        UserError: when the trial was not measured.
+    """
+    trial = next(record for record in records if record.round == 0)
+    outcome = trial.outcome
+    if outcome is None or not outcome.succeeded:
+        why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
+        raise UserError(f"--trial {trial.number} has no figures ({why}); choose one that `tuner trials` lists as ok")
+    premise = study.premise
+    model = premise["model"]
+    workload = Workload.model_validate(premise["workload"])
+    objectives = [parse_objective(text) for text in premise["objectives"]]
+    served_model, argv = _server_words(outcome.argv)
+    reference = _references(records, [objective.metric for objective in objectives])
+    client = ModelRef(model["name"], model["tokenizer"], model["name"])
+    checked = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED})
+    return ServeScript(
+        study=study.name,
+        trial=trial.number,
+        model=served_model,
+        served_name=model["name"],
+        argv=argv,
+        environment=_pinned(trial),
+        vllm_version=premise["engine"]["version"],
+        device=outcome.device,
+        date=outcome.ended_at.date(),
+        provenance=outcome.provenance,
+        numbers=tuple((name, _shown(name, known)) for name, known in reference.items()),
+        slos=tuple(parse_slo(text) for text in premise["slos"]),
+        verdict=_verdict(study, trial),
+        bench_argv=_client_words(client, checked),
+        warmup_argv=_client_words(client, checked.warmup()),
+        reference=reference,
+        executable=study.facts.get("executable"),
+    )
+
+
+def _client_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+    words = bench_words(model, workload, f"http://127.0.0.1:{PORT}/v1", workload.seed, RESULTS, "result.json")
+    return tuple(words)
+
+
+def _server_words(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Split a trial's command, `VLLM serve MODEL …`, into the model and what comes after it."""
+    start = list(argv).index("serve")
+    words = [*argv[start + 2 :]]
+    kept: list[str] = []
+    position = 0
+    while position < len(words):
+        if words[position] == "--served-model-name":
+            position += 2
+            continue
+        kept.append(words[position])
+        position += 1
+    return argv[start + 1], tuple(kept)
+
+
+def _pinned(trial: TrialRecord) -> dict[str, str]:
+    """Return the variables that the study or the configuration set, without what only a trial's server needs."""
+    assert trial.outcome is not None
+    return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_NAMES}
+
+
+def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
+    conclusion = study.conclusion
+    if conclusion is not None and conclusion.get("winner") == trial.number:
+        return str(conclusion["reason"])
+    return f"trial {trial.number}, chosen by hand; the study did not name it the winner"
+
+
+def _references(records: Sequence[TrialRecord], names: Sequence[str]) -> dict[str, Reference]:
+    """Return the interval of each metric over every measurement of the trial: repeats and rounds."""
+    result = {}
+    for name in names:
+        values = [
+            value
+            for record in records
+            if record.outcome is not None
+            for repeat in record.outcome.repeats
+            if (value := repeat.metrics.get(name)) is not None
+        ]
+        if not values:
+            continue
+        middle = statistics.median(values)
+        spread = SPREADS * statistics.stdev(values) if len(values) > 1 else 0.0
+        half = max(spread, FLOOR[METRICS[name].unit] * abs(middle))
+        result[name] = Reference(middle, min(middle - half, *values), max(middle + half, *values))
+    return result
+
+
+def _shown(name: str, known: Reference) -> str:
+    unit = METRICS[name].unit
+    return f"{known.value:,.4g} {unit}" if abs(known.value) < 1000 else f"{known.value:,.0f} {unit}"

@@ -1,0 +1,239 @@
+"""The only home of NVML: which GPUs there are, what they hold, and when one is free to be used again.
+
+A host without NVML, driver or GPU has no devices; that is never an exception.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from search_spaces.errors import SpaceError
+from search_spaces.hardware import HardwareProfile, hardware_named
+from storage.records import JsonScalar
+
+GIB = 1024**3
+POLL_S = 0.2
+
+
+class Nvml(Protocol):
+    """The part of `pynvml` that is used here; tests pass an object of their own."""
+
+    NVMLError: type[Exception]
+
+    def nvmlInit(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str: ...
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
+    def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU. `index` is NVML's (PCI order): give a server `CUDA_DEVICE_ORDER=PCI_BUS_ID` together with it."""
+
+    index: int
+    uuid: str
+    name: str
+    compute_capability: tuple[int, int]
+    memory_total_gib: float
+    memory_used_gib: float
+    driver: str
+
+
+@dataclass(frozen=True)
+class GpuSettled:
+    """What the wait for a GPU saw at its end; `pids` are the compute processes then, `used_gib` None if unknown."""
+
+    ok: bool
+    used_gib: float | None
+    waited_s: float
+    pids: tuple[int, ...]
+
+
+class Cancelled(Protocol):
+    """Tells whether to stop waiting; `threading.Event` is one."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set or `timeout` seconds are over; return whether it is set."""
+
+
+@functools.cache
+def _pynvml() -> Nvml | None:
+    try:
+        module: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        module.nvmlInit()
+    except module.NVMLError:
+        return None
+    nvml: Nvml = module
+    return nvml
+
+
+def devices(nvml: Nvml | None = None, environment: Mapping[str, str] | None = None) -> list[Device]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; empty without NVML or without a GPU.
+
+    Numbers in CUDA_VISIBLE_DEVICES are taken in PCI order. As in CUDA, the list ends at the first entry that names no
+    GPU. Slices of a GPU (`MIG-…`) are not offered.
+    """
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return []
+    try:
+        found = [_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return []
+    visible = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else _visible(found, visible)
+
+
+def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
+    """Return the memory in use on GPU `index` in GiB, by whomever; None if it cannot be told."""
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return None
+    try:
+        return float(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used) / GIB
+    except nvml.NVMLError:
+        return None
+
+
+def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:
+    """Return the processes that compute on GPU `index`, by the driver's ids (in a container: the host's ids)."""
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return ()
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        return tuple(sorted(int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    except nvml.NVMLError:
+        return ()
+
+
+def wait_until_settled(
+    index: int, below_gib: float, timeout_s: float, cancelled: Cancelled, nvml: Nvml | None = None
+) -> GpuSettled:
+    """Wait until GPU `index` holds at most `below_gib` GiB, `timeout_s` seconds at most; look every 0.2 s.
+
+    Not ok: at the deadline, when cancelled, or when the memory cannot be read (then at once).
+    """
+    begun = time.monotonic()
+    while True:
+        used = used_memory_gib(index, nvml)
+        waited = time.monotonic() - begun
+        ok = used is not None and used <= below_gib
+        if ok or used is None or waited >= timeout_s or cancelled.wait(min(POLL_S, timeout_s - waited)):
+            return GpuSettled(ok, used, waited, compute_pids(index, nvml))
+
+
+def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | None:
+    """Return what the search space asks of GPU `index`; None if there is no such GPU.
+
+    A known card's memory and bandwidth are those of `search_spaces`, unless the driver tells of clearly other memory.
+    An unknown card's bandwidth is bus width in bytes × memory clock × 2 (double data rate), None if not told.
+    """
+    nvml = nvml or _pynvml()
+    device = next((device for device in devices(nvml, {}) if device.index == index), None)
+    if nvml is None or device is None:
+        return None
+    known = _known(device.name)
+    total = device.memory_total_gib
+    same_memory = known is not None and known.memory_gib is not None and abs(known.memory_gib / total - 1) < 0.06
+    return HardwareProfile(
+        name=device.name,
+        key=known.key if known else _key(device.name),
+        vendor="nvidia",
+        compute_capability=device.compute_capability,
+        memory_gib=known.memory_gib if known and same_memory else total,
+        bandwidth_gbs=known.bandwidth_gbs if known else _bandwidth_gbs(nvml, index),
+    )
+
+
+def _known(name: str) -> HardwareProfile | None:
+    try:
+        return hardware_named(name)
+    except SpaceError:
+        return None
+
+
+def _key(name: str) -> str:
+    words = [word for word in name.lower().split() if word not in ("nvidia", "tesla", "geforce")]
+    return "-".join(words) or "gpu"
+
+
+def host_facts() -> dict[str, JsonScalar]:
+    """Return what the host is, for a study's provenance; memory in GiB, None where it is not known."""
+    import psutil
+
+    return {
+        "cpu": _cpu_model(),
+        "cores_physical": psutil.cpu_count(logical=False),
+        "cores": psutil.cpu_count(),
+        "cores_usable": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / GIB, 2),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+    }
+
+
+def _device(nvml: Nvml, index: int) -> Device:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Device(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        compute_capability=(major, minor),
+        memory_total_gib=memory.total / GIB,
+        memory_used_gib=memory.used / GIB,
+        driver=nvml.nvmlSystemGetDriverVersion(),
+    )
+
+
+def _visible(found: list[Device], visible: str) -> list[Device]:
+    chosen: list[Device] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.isdecimal():
+            matches = [device for device in found if device.index == int(entry)]
+        else:
+            matches = [device for device in found if entry.startswith("GPU-") and device.uuid.startswith(entry)]
+        if len(matches) != 1 or matches[0] in chosen:
+            break
+        chosen.append(matches[0])
+    return chosen
+
+
+def _bandwidth_gbs(nvml: Nvml, index: int) -> float | None:
+    memory_clock = 2  # NVML_CLOCK_MEM
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        bits = nvml.nvmlDeviceGetMemoryBusWidth(handle)
+        megahertz = nvml.nvmlDeviceGetMaxClockInfo(handle, memory_clock)
+    except nvml.NVMLError:
+        return None
+    return bits / 8 * megahertz * 2 / 1000 or None
+
+
+def _cpu_model() -> str | None:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith(("model name", "Model"))]
+    except OSError:
+        return None
+    return lines[0].partition(":")[2].strip() if lines else None

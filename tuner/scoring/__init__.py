@@ -1,0 +1,1 @@
+"""Objectives, SLOs and the scalar score."""

@@ -1,0 +1,91 @@
+"""Finalists against the defaults: who is better, by how much, and how sure that is.
+
+Every finalist and the defaults are measured once in each of R rounds. On logarithms of a metric the additive model
+
+    y[i, r] = configuration[i] + round[r] + error[i, r]
+
+has the least-squares contrast  d[i] = mean over r of (y[i, r] - y[defaults, r])  and the residual variance
+s2 = sum of squared residuals / ((k - 1)(R - 1)) for k configurations. Its interval is
+
+    d[i] +- t(1 - alpha / (2 m), (k - 1)(R - 1)) * sqrt(2 s2 / R)
+
+with m = k - 1 comparisons (Bonferroni), because the winner is the best of several. exp() of it is a ratio.
+Source: two-way layout without interaction, one observation a cell; e.g. Montgomery, Design and Analysis of Experiments,
+chapter 4 (randomized complete block design).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio to the defaults with its interval; `low` and `high` are None with fewer than two rounds."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+    @property
+    def beyond_noise(self) -> bool:
+        """True if the whole interval lies above 1."""
+        return self.low is not None and self.low > 1.0
+
+
+def _quantile(probability: float, degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
+
+
+def compare(logs: Mapping[int, Sequence[float]], reference: int, alpha: float = ALPHA) -> dict[int, Ratio]:
+    """Compare every configuration with the reference.
+
+    Args:
+        logs: configuration to its logarithm in each round, R values each, rounds in the same order. Larger is better
+            or worse as the caller defines it; the ratios are of exp(logs).
+        reference: the key of the defaults.
+        alpha: 1 - simultaneous confidence.
+
+    Returns:
+        Ratio to the reference by configuration, the reference itself left out.
+
+    Raises:
+        ValueError: when the rounds are unequal or the reference is missing.
+    """
+    if reference not in logs:
+        raise ValueError(f"the reference {reference} is not among {sorted(logs)}")
+    rounds = len(logs[reference])
+    if rounds == 0 or any(len(values) != rounds for values in logs.values()):
+        raise ValueError("every configuration needs one value in each round")
+    others = [key for key in logs if key != reference]
+    half = _half_width(logs, rounds, alpha, len(others))
+    result = {}
+    for key in others:
+        contrast = sum(a - b for a, b in zip(logs[key], logs[reference], strict=True)) / rounds
+        low = None if half is None else math.exp(contrast - half)
+        high = None if half is None else math.exp(contrast + half)
+        result[key] = Ratio(math.exp(contrast), low, high, rounds)
+    return result
+
+
+def _half_width(logs: Mapping[int, Sequence[float]], rounds: int, alpha: float, comparisons: int) -> float | None:
+    """Return the half-width of every contrast's interval; None where there are no degrees of freedom."""
+    degrees = (len(logs) - 1) * (rounds - 1)
+    if degrees < 1:
+        return None
+    rows = list(logs.values())
+    grand = sum(sum(row) for row in rows) / (len(rows) * rounds)
+    row_means = [sum(row) / rounds for row in rows]
+    column_means = [sum(row[r] for row in rows) / len(rows) for r in range(rounds)]
+    residual = sum(
+        (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
+    )
+    variance = residual / degrees
+    return _quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * variance / rounds)

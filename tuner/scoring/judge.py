@@ -1,0 +1,47 @@
+"""From an outcome to a verdict: objective values, constraints and score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage.records import Culprit, TrialOutcome, Verdict
+from tuner.scoring.objectives import Objective
+from tuner.scoring.score import score
+from tuner.scoring.slo import Slo
+
+FAILED = "failed"
+FAILED_VIOLATION = 10.0
+"""Constraint of a configuration that failed: beyond what missing an SLO by a factor of ten costs, so that a sampler
+prefers a slow configuration to one that does not run."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a study judges by."""
+
+    objectives: tuple[Objective, ...]
+    slos: tuple[Slo, ...]
+    scored: tuple[Objective, ...]
+
+    def verdict(self, outcome: TrialOutcome, reference: Mapping[str, float | None] | None) -> Verdict | None:
+        """Return the verdict; None where nobody can judge, because the failure was not the configuration's.
+
+        Args:
+            outcome: what the trial brought back.
+            reference: the metrics of the defaults; None while they are not measured.
+        """
+        values = {objective.metric: outcome.metric(objective.metric) for objective in self.objectives}
+        if outcome.failure is not None:
+            if outcome.failure.culprit is not Culprit.CONFIGURATION:
+                return None
+            return Verdict(values, {FAILED: FAILED_VIOLATION}, None)
+        constraints = {str(slo): slo.violation(outcome.metric(slo.metric)) for slo in self.slos}
+        if None in values.values():
+            constraints[FAILED] = FAILED_VIOLATION
+        measured = self.metrics(outcome)
+        return Verdict(values, constraints, None if reference is None else score(measured, reference, self.scored))
+
+    def metrics(self, outcome: TrialOutcome) -> dict[str, float | None]:
+        """Return the outcome's value of every metric that the score weighs."""
+        return {objective.metric: outcome.metric(objective.metric) for objective in self.scored}

@@ -1,0 +1,73 @@
+"""SLOs: a threshold on a metric, turned into a constraint that a sampler can learn from."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass
+
+from storage.metrics import metric
+
+_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_PATTERN = re.compile(r"\s*([A-Za-z0-9_]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+
+JUST_MISSED = 1e-9
+"""Violation of a strict SLO whose value equals its threshold."""
+
+UNMEASURED = 1.0
+"""Violation of an SLO whose metric is absent: what was not measured passes no SLO."""
+
+
+@dataclass(frozen=True)
+class Slo:
+    """A service-level objective, for example p99 TPOT < 50 ms."""
+
+    metric: str
+    op: str
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.op}{self.threshold:g}"
+
+    def met(self, value: float | None) -> bool:
+        """Return True if `value` satisfies the SLO; an absent value satisfies none."""
+        return value is not None and bool(_OPERATORS[self.op](value, self.threshold))
+
+    def violation(self, value: float | None) -> float:
+        """Return the constraint for a sampler: at most 0 if met, else the excess relative to the threshold.
+
+        (value - threshold) / |threshold| for an upper bound, with the sign turned for a lower one; a threshold of 0
+        divides by 1. So violations of unlike units can be added up, as Optuna's TPE does.
+        """
+        if value is None or not math.isfinite(value):
+            return UNMEASURED
+        excess = (value - self.threshold) / (abs(self.threshold) or 1.0)
+        if self.op.startswith(">"):
+            excess = -excess
+        if self.met(value):
+            return min(excess, 0.0)
+        return max(excess, JUST_MISSED)
+
+
+def parse_slo(text: str) -> Slo:
+    """Read an SLO such as `p99_tpot_ms<50`.
+
+    Raises:
+        ValueError: for another form, an unknown metric or a threshold that is not a finite number.
+    """
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"--slo {text!r}: an SLO reads METRIC<VALUE (or <=, >, >=), for example 'p99_tpot_ms<50'")
+    name, op, number = match.groups()
+    try:
+        metric(name)
+    except KeyError as error:
+        raise ValueError(f"--slo {text!r}: {error.args[0]}") from None
+    try:
+        threshold = float(number)
+    except ValueError:
+        threshold = math.nan
+    if not math.isfinite(threshold):
+        raise ValueError(f"--slo {text!r}: the threshold {number!r} is not a number; for example 'p99_tpot_ms<50'")
+    return Slo(name, op, threshold)

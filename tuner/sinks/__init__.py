@@ -1,0 +1,1 @@
+"""Where a study is shown as it runs: the terminal and MLflow."""

@@ -1,0 +1,72 @@
+"""What a worker is handed: everything that one trial needs, frozen and picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage.records import Config, TrialKind
+from tuner.workloads.spec import Workload
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """The model that is served and the tokenizer that makes the load; a hub name or a folder.
+
+    `served_name` is the name in requests and in `/v1/models`.
+    """
+
+    name: str
+    tokenizer: str
+    served_name: str
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One server: the model and the rendered configuration.
+
+    `argv` is the search's own flags, `base_argv` what the study fixes for every trial (load format, seed, sampling
+    overrides); neither holds model, host, port or log settings. `environment` is set beyond a clean, inherited one.
+    """
+
+    model: ModelRef
+    argv: tuple[str, ...]
+    base_argv: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines of a trial in seconds; what is past its deadline is ended and typed."""
+
+    startup_s: float = 900.0
+    warmup_s: float = 300.0
+    benchmark_s: float = 1800.0
+    stop_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """One attempt at a trial."""
+
+    study: str
+    number: int
+    round: int
+    attempt: int
+    kind: TrialKind
+    config: Config
+    launch: LaunchSpec
+    workload: Workload
+    repeats: int
+    artifacts: Path
+    limits: Limits = Limits()
+
+    @property
+    def uid(self) -> str:
+        """A name for the attempt that is unique in its study: `12`, `12-r1`, `12-a2`."""
+        parts = [str(self.number)]
+        if self.round:
+            parts.append(f"r{self.round}")
+        if self.attempt > 1:
+            parts.append(f"a{self.attempt}")
+        return "-".join(parts)

@@ -1,0 +1,234 @@
+"""From what the user asked for to a `StudySpec`: every mistake is found here, before anything is started or written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from search_spaces import Context, HardwareProfile, ModelShape, ResolvedSpace, Space, SpaceError, load_space
+from tuner.engines.base import EngineInfo
+from tuner.errors import UserError
+from tuner.scoring.judge import Judge
+from tuner.scoring.objectives import PUBLISHED_WEIGHTS, Objective, parse_objective
+from tuner.scoring.slo import Slo, parse_slo
+from tuner.specs import Limits, ModelRef
+from tuner.study.model import find_model
+from tuner.study.spec import Enqueued, StudySpec
+from tuner.workloads.presets import Preset, load_preset
+from tuner.workloads.spec import Workload
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None where nothing was said and the preset decides."""
+
+    preset: str = "qwen2.5-0.5b-t4"
+    study: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    space: str | None = None
+    only: tuple[str, ...] = ()
+    keep_answers: bool = False
+    objectives: tuple[str, ...] = ()
+    slos: tuple[str, ...] = ()
+    enqueue: tuple[str, ...] = ()
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    draft_model: str | None = None
+    load: Mapping[str, int | float] = field(default_factory=dict)
+    server_arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    repeats: int = 1
+    baseline_repeats: int = 3
+    finalists: int = 3
+    confirm_rounds: int = 3
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A request that was checked as far as it can be without knowing the installed engine and the hardware."""
+
+    request: Request
+    preset: Preset
+    name: str
+    model: ModelRef
+    shape: ModelShape | None
+    space: Space
+    workload: Workload
+    judge: Judge
+
+
+RESERVED = ("--host", "--port", "--served-model-name", "--model", "--uds")
+"""Server arguments that are the tuner's to set."""
+_LOAD_OPTIONS = {"max_concurrency": "--users", "num_prompts": "--prompts"}
+_STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
+
+
+def draft(request: Request, on_cpu: bool) -> Draft:
+    """Check a request.
+
+    Args:
+        request: what the user asked for.
+        on_cpu: whether the workers have no GPU; then the default space is the one for CPUs.
+
+    Raises:
+        UserError: one line with the rule, the value and the next step.
+    """
+    preset = load_preset(request.preset)
+    try:
+        space = load_space(request.space or ("cpu" if on_cpu else preset.space))
+    except SpaceError as error:
+        raise UserError(str(error)) from None
+    name = preset.name if request.study is None else request.study
+    if not _STUDY_NAME.fullmatch(name):
+        raise UserError(f"--study {name!r}: a name starts with a letter or digit and holds no slash; choose another")
+    _check_server_arguments(request.server_arguments)
+    judge = make_judge(request.objectives or preset.objectives, request.slos or preset.slos)
+    workload = _workload(preset.workload, request.load)
+    model, shape = find_model(preset.model if request.model is None else request.model, request.tokenizer)
+    longest = shape.max_position_embeddings if shape is not None else None
+    if longest is not None and workload.longest_request > longest:
+        raise UserError(
+            f"requests of {workload.input_len} + {workload.output_len} tokens exceed the model's context of {longest}; "
+            "lower --input-len or --output-len"
+        )
+    return Draft(request, preset, name, model, shape, space, workload, judge)
+
+
+def _check_server_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what cannot stand after `--`, as far as that is known without the installed vLLM."""
+    if arguments and not arguments[0].startswith("-"):
+        raise UserError(
+            f"{arguments[0]!r} is neither an option nor a server's flag; options stand before `--`, flags after it"
+        )
+    for argument in arguments:
+        if argument.split("=")[0] in RESERVED:
+            raise UserError(f"{argument.split('=')[0]} is set by the tuner; leave it out of the server's arguments")
+
+
+def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
+    """Refuse a server's flag that the installed parser does not know; without its flags the first trial tells."""
+    if engine.flags is None:
+        return
+    for argument in arguments:
+        if not argument.startswith("--"):
+            continue
+        name = argument.split("=")[0]
+        flag = "--" + name.removeprefix("--").split(".")[0].replace("_", "-")
+        if flag not in engine.flags:
+            near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
+            hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
+            raise UserError(f"{name} is not a flag of the installed {engine.name} {engine.version}; {hint}")
+
+
+def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
+    """Return the judge of the texts of `--objective` and `--slo`.
+
+    Raises:
+        UserError: for an unknown metric, or a metric named twice.
+    """
+    try:
+        wanted: list[Objective] = [parse_objective(text) for text in objectives]
+        limits: list[Slo] = [parse_slo(text) for text in slos]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    names = [objective.metric for objective in wanted]
+    if len(set(names)) != len(names):
+        raise UserError(f"--objective names a metric twice: {', '.join(names)}; name each once")
+    scored = list(wanted)
+    if "success_rate" not in names:
+        scored.append(parse_objective(f"success_rate:{PUBLISHED_WEIGHTS['success_rate']:g}"))
+    return Judge(tuple(wanted), tuple(limits), tuple(scored))
+
+
+def _workload(preset: Workload, load: Mapping[str, int | float]) -> Workload:
+    try:
+        return Workload.model_validate({**preset.model_dump(), **load})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        option = _LOAD_OPTIONS.get(name, "--" + name.replace("_", "-"))
+        raise UserError(f"{option} {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def context_of(plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile) -> Context:
+    """Return what the space's rules are told."""
+    return Context(
+        hardware=hardware,
+        engine_version=engine.version if engine else None,
+        flags=engine.flags if engine else None,
+        model=plan.shape,
+        packages=engine.packages if engine else None,
+        concurrency=plan.workload.max_concurrency,
+        input_len=plan.workload.input_len,
+        output_len=plan.workload.output_len,
+        draft_model=plan.request.draft_model,
+        checkpoints=plan.request.checkpoints,
+        base_argv=(*_sampling(plan.workload), *plan.request.server_arguments),
+    )
+
+
+def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
+    """Return the study, its space resolved for what is installed.
+
+    Raises:
+        UserError: when a name is not in the space, nothing is left to tune, or vLLM lacks a flag of the server.
+    """
+    request = plan.request
+    _check_known_flags(request.server_arguments, engine)
+    try:
+        space = plan.space.resolve(
+            context_of(plan, engine, hardware), keep_answers=request.keep_answers, only=request.only or None
+        )
+        enqueue = tuple(_enqueued(space, name) for name in (*plan.preset.enqueue, *request.enqueue))
+    except SpaceError as error:
+        raise UserError(str(error)) from None
+    if not space.parameters:
+        reasons = "; ".join(dict.fromkeys(dropped.reason for dropped in space.dropped))
+        raise UserError(f"--space {plan.space.name!r} has no parameter left on {hardware.name}: {reasons}")
+    return StudySpec(
+        name=plan.name,
+        model=plan.model,
+        workload=plan.workload,
+        space=space,
+        space_source=plan.space.to_dict(),
+        judge=plan.judge,
+        base_argv=(*_sampling(plan.workload), *request.server_arguments),
+        base_environment=dict(request.environment),
+        artifacts=artifacts / plan.name,
+        enqueue=enqueue,
+        repeats=request.repeats,
+        baseline_repeats=request.baseline_repeats,
+        finalists=request.finalists,
+        confirm_rounds=request.confirm_rounds,
+        seed=request.seed,
+        limits=request.limits,
+        facts={"preset": plan.preset.name, "hardware": hardware.name},
+    )
+
+
+def _sampling(workload: Workload) -> tuple[str, ...]:
+    """Return the server's arguments that fix how it samples."""
+    if workload.temperature is None:
+        return ()
+    return ("--override-generation-config", json.dumps({"temperature": workload.temperature}))
+
+
+def _enqueued(space: ResolvedSpace, name: str) -> Enqueued:
+    """Return a named configuration of the space, or one written as JSON, `{"max_num_seqs": 64}`."""
+    if name.lstrip().startswith("{"):
+        try:
+            return Enqueued(name, space.complete(json.loads(name)))
+        except ValueError as error:
+            raise UserError(f"--enqueue {name!r}: {error}") from None
+    if name not in space.named:
+        known = ", ".join(space.named) or "none for this space and hardware"
+        raise UserError(f"--enqueue {name!r}: no configuration is called so; known: {known}")
+    return Enqueued(name, space.complete(space.named[name].config))

@@ -1,0 +1,69 @@
+"""What the loop hands around: items of work, where they come from, who listens, and why a run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from storage.records import Config, Failure, TrialKind, TrialRecord
+from tuner.executors.base import WorkerState
+from tuner.specs import TrialSpec
+
+
+class Ending(StrEnum):
+    """Why a run of the study ended."""
+
+    DONE = "done"
+    EXHAUSTED = "exhausted"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    SAME_FAILURE = "same_failure"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass
+class Item:
+    """One trial, or one round of a finalist, that has to be run; `retries` counts infrastructure's failures so far."""
+
+    number: int
+    round: int
+    kind: TrialKind
+    config: Config
+    label: str | None = None
+    retries: int = 0
+    known: bool = field(default=False, kw_only=True)
+    """True if the database already has it as pending."""
+
+
+class Source(Protocol):
+    """Gives work until there is none."""
+
+    def next(self, slot: int) -> Item | None:
+        """Return work for a slot; None if there is none for it now."""
+
+    def exhausted(self) -> bool:
+        """Return True if no slot will be given work again, unless an item comes back."""
+
+    def give_back(self, item: Item) -> None:
+        """Take back an item that must be run again."""
+
+
+class Listener(Protocol):
+    """Follows a study: the screen, MLflow."""
+
+    def started(self, spec: TrialSpec, slot: int) -> None:
+        """A trial was handed to a worker."""
+
+    def finished(self, record: TrialRecord) -> None:
+        """A trial is in the database."""
+
+    def retried(self, spec: TrialSpec, failure: Failure) -> None:
+        """Infrastructure failed a trial; it will be run again."""
+
+    def note(self, text: str) -> None:
+        """Something a user should read, one line."""
+
+    def tick(self, states: Sequence[WorkerState]) -> None:
+        """About a second has passed."""

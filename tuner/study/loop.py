@@ -1,0 +1,214 @@
+"""The loop: hand out work, take outcomes, write them down, teach, retry what was not the configuration's fault.
+
+Order matters: an outcome is in the database before Optuna is told and before anyone is shown it, so a tuner that is
+killed between two lines loses nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, TrialOutcome, TrialRecord
+from storage.store import Store
+from tuner.clock import Clock
+from tuner.executors.base import Executor, Finished
+from tuner.study.items import Ending, Item, Listener, Source
+from tuner.study.learner import Learner
+from tuner.study.spec import Budget, StudySpec
+
+TICK_S = 0.5
+FIRST_FAILURES = 3
+"""Trials that must all fail for one same reason, with none before them, for the study to stop and name it."""
+
+OVERTIME = 1.0
+"""How long trials may run on when the time is up, in median trials."""
+
+GIVEN_UP_IN_A_ROW = 3
+"""Trials in a row that infrastructure took, retries included, for the study to stop."""
+
+
+class Loop:
+    """Runs the items of a source on an executor."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        budget: Budget,
+        store: Store,
+        learner: Learner,
+        executor: Executor,
+        listener: Listener,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self._spec = spec
+        self._budget = budget
+        self._store = store
+        self._learner = learner
+        self._executor = executor
+        self._listener = listener
+        self._stop = stop
+        self._clock = clock
+        self._items: dict[str, Item] = {}
+        self._given_up = 0
+        self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
+        self.reason: Failure | None = None
+        self.walls: list[float] = []
+        """Seconds of each trial that ran to its end in this run."""
+
+    def run(self, source: Source, time_is_up: Callable[[], bool]) -> Ending:
+        """Run until the source is exhausted or something ends the run.
+
+        Args:
+            source: where the work comes from.
+            time_is_up: asked between trials; True lets what runs come to its end and starts nothing more.
+        """
+        ending, overtime = Ending.DONE, 0.0
+        while True:
+            if self._stop.is_set():
+                self._executor.cancel()
+                ending = Ending.INTERRUPTED
+            elif ending is Ending.DONE and time_is_up():
+                ending, overtime = Ending.TIMEOUT, self._clock.monotonic() + self._overtime_s()
+            if ending is Ending.TIMEOUT and self._clock.monotonic() > overtime:
+                self._executor.cancel()
+            if ending is Ending.DONE:
+                self._hand_out(source)
+            if not self._items:
+                if ending is not Ending.DONE or source.exhausted():
+                    return ending
+                # Every idle slot was offered work, took none, and nothing runs: the source has no more to give.
+                return Ending.EXHAUSTED
+            for finished in self._executor.wait_any(TICK_S):
+                verdict_on_run = self._take(finished, source)
+                if ending in (Ending.DONE, Ending.TIMEOUT) and verdict_on_run is not None:
+                    ending = verdict_on_run
+            self._listener.tick(self._executor.states())
+
+    def _overtime_s(self) -> float:
+        """Return how long trials may run on when the time is up; one that is cut off is run again another time."""
+        return OVERTIME * statistics.median(self.walls) if self.walls else self._spec.limits.startup_s
+
+    def _hand_out(self, source: Source) -> None:
+        for slot in self._executor.idle():
+            item = source.next(slot)
+            if item is None:
+                continue
+            if not item.known:
+                self._store.add_trial(self._pending(item))
+                item.known = True
+            attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
+            trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)
+            self._items[trial.uid] = item
+            self._executor.submit(trial, slot)
+            self._listener.started(trial, slot)
+
+    def _pending(self, item: Item) -> TrialRecord:
+        return TrialRecord(
+            study=self._spec.name,
+            number=item.number,
+            round=item.round,
+            kind=item.kind,
+            label=item.label,
+            params=item.config,
+            config=item.config,
+            attempts=0,
+            created_at=self._clock.now(),
+        )
+
+    def _take(self, finished: Finished, source: Source) -> Ending | None:
+        """Write an outcome down and teach it, or give its item back; return why the run must end, if it must."""
+        item = self._items.pop(finished.spec.uid)
+        outcome = finished.outcome
+        failure = outcome.failure
+        if failure is not None and failure.kind is FailureKind.CANCELLED:
+            return None
+        if failure is not None and failure.culprit is Culprit.INFRASTRUCTURE:
+            if item.retries + 1 < self._budget.attempts:
+                item.retries += 1
+                self._store.record_failed_attempt(
+                    self._spec.name, item.number, item.round, finished.spec.attempt, outcome
+                )
+                self._listener.retried(finished.spec, failure)
+                source.give_back(item)
+                return None
+            outcome = _final(outcome, failure, self._budget.attempts)
+        return self._finish(item, outcome)
+
+    def _finish(self, item: Item, outcome: TrialOutcome) -> Ending | None:
+        verdict = self._spec.judge.verdict(outcome, self._reference(item, outcome))
+        self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
+        if item.round == 0:
+            self._learner.tell(item.number, verdict)
+            if item.kind is TrialKind.BASELINE:
+                self._rescore()
+        record = self._store.trial(self._spec.name, item.number, item.round)
+        assert record is not None
+        self._listener.finished(record)
+        return self._must_end(outcome)
+
+    def _reference(self, item: Item, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
+        """Return the metrics that score 1: the defaults', once they are measured."""
+        if item.kind is TrialKind.BASELINE:
+            return self._spec.judge.metrics(outcome) if outcome.succeeded else None
+        baselines = self._store.trials(self._spec.name, kind=TrialKind.BASELINE, finished=True)
+        measured = [r.outcome for r in baselines if r.outcome is not None and r.outcome.succeeded]
+        return self._spec.judge.metrics(measured[0]) if measured else None
+
+    def _rescore(self) -> None:
+        """Score the trials that came back before the defaults did."""
+        baseline = self._store.trials(self._spec.name, kind=TrialKind.BASELINE, finished=True)[0]
+        if baseline.outcome is None or not baseline.outcome.succeeded:
+            return
+        reference = self._spec.judge.metrics(baseline.outcome)
+        verdicts = {}
+        for record in self._store.trials(self._spec.name, finished=True):
+            if record.outcome is not None and record.verdict is not None and record.verdict.score is None:
+                verdict = self._spec.judge.verdict(record.outcome, reference)
+                if verdict is not None:
+                    verdicts[(record.number, record.round)] = verdict
+        if verdicts:
+            self._store.set_verdicts(self._spec.name, verdicts)
+
+    def _must_end(self, outcome: TrialOutcome) -> Ending | None:
+        """Return why the study cannot sensibly go on, if so."""
+        failure = outcome.failure
+        if failure is None:
+            self._given_up = 0
+            self._one_worked = True
+            self.walls.append((outcome.ended_at - outcome.started_at).total_seconds())
+            return None
+        if failure.culprit is not Culprit.CONFIGURATION:
+            self._given_up += 1
+            self.reason = failure
+            return Ending.INFRASTRUCTURE if self._given_up >= GIVEN_UP_IN_A_ROW else None
+        if self._one_worked:
+            return None
+        done = [r.outcome for r in self._store.trials(self._spec.name, finished=True) if r.outcome is not None]
+        reasons = {(o.failure.kind, _gist(o.failure.message)) for o in done if o.failure is not None}
+        if len(done) >= FIRST_FAILURES and len(reasons) == 1:
+            self.reason = failure
+            return Ending.SAME_FAILURE
+        return None
+
+
+def _gist(message: str) -> str:
+    """Return a message without its digits, so that two ports or sizes do not make two reasons."""
+    return "".join(character for character in message if not character.isdigit())
+
+
+def _final(outcome: TrialOutcome, failure: Failure, attempts: int) -> TrialOutcome:
+    """Return the outcome of a trial that infrastructure took once too often.
+
+    A server killed from outside in every attempt is the configuration's: most likely the host ran out of memory under
+    it, and a sampler that is not told walks back there.
+    """
+    if failure.kind is not FailureKind.SERVER_KILLED:
+        return outcome
+    message = f"killed in each of {attempts} attempts (out of host memory?): {failure.message}"
+    phase = failure.phase if isinstance(failure.phase, Phase) else Phase.BENCHMARK
+    crash = Failure(FailureKind.ENGINE_CRASH, phase, message, failure.evidence, failure.exit_code)
+    return replace(outcome, failure=crash)

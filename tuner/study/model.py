@@ -1,0 +1,79 @@
+"""The model of a study: is it there, and what shape has it?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from search_spaces import ModelShape
+from tuner.errors import UserError
+from tuner.specs import ModelRef
+
+HUB_TIMEOUT_S = 10.0
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
+    """Return the model and, if its config.json is on this machine, its shape.
+
+    Args:
+        name: a folder, or a name on the Hugging Face hub.
+        tokenizer: of the load generator; the model's own by default.
+
+    Raises:
+        UserError: when the folder has no config.json, or the hub has no such model.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
+        if not (folder / "config.json").is_file():
+            raise UserError(f"--model {name!r}: the folder has no config.json; give a model folder or a hub name")
+        path = os.fspath(folder.resolve())
+        return ModelRef(path, tokenizer or path, path), _shape(folder / "config.json")
+    if not _HUB_NAME.fullmatch(name):
+        raise UserError(f"--model {name!r} is neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B")
+    config = _cached_config(name)
+    if config is None:
+        _ask_hub(name)
+    return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
+
+
+def _shape(config: Path) -> ModelShape | None:
+    try:
+        data: dict[str, Any] = json.loads(config.read_text())
+        return ModelShape.from_config_json(data)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _cached_config(name: str) -> Path | None:
+    """Return config.json of a hub model that was downloaded before."""
+    home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
+    cache = Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
+    found = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
+    return found[-1] if found else None
+
+
+def _ask_hub(name: str) -> None:
+    """Make sure that the hub has the model, so that sixty launches do not find out one by one."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
+        raise UserError(f"--model {name!r} is not downloaded and HF_HUB_OFFLINE is set; download it or give a folder")
+    import httpx
+
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    token = os.environ.get("HF_TOKEN")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        url = f"{endpoint}/{name}/resolve/main/config.json"
+        answer = httpx.head(url, headers=headers, timeout=HUB_TIMEOUT_S, follow_redirects=True)
+    except httpx.HTTPError as error:
+        raise UserError(
+            f"--model {name!r} is not downloaded and {endpoint} cannot be reached ({type(error).__name__}); "
+            "give a model folder, or download it first"
+        ) from None
+    if answer.status_code in (401, 403, 404):
+        raise UserError(
+            f"--model {name!r}: {endpoint} answers {answer.status_code}; check the name, or set HF_TOKEN if it is gated"
+        )

@@ -1,0 +1,162 @@
+"""A whole run of a study: open or go on, search, confirm, conclude."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import statistics
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.records import Failure, StudyRecord, TrialKind, TrialRecord
+from storage.store import Store
+from tuner.clock import Clock, RealClock
+from tuner.engines.base import EngineInfo
+from tuner.errors import UserError
+from tuner.executors.base import Executor
+from tuner.study.conclude import Conclusion, conclude
+from tuner.study.confirm import Confirmation, nominate
+from tuner.study.items import Ending, Listener
+from tuner.study.learner import Learner
+from tuner.study.loop import Loop
+from tuner.study.proposals import Proposals
+from tuner.study.spec import Budget, StudySpec, difference
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `reason` is the failure that ended it, if one did."""
+
+    ending: Ending
+    ran_dry: bool
+    reason: Failure | None
+    conclusion: Conclusion | None
+
+
+@contextmanager
+def study_lock(folder: Path, name: str) -> Iterator[None]:
+    """Hold the study for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        UserError: when another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "running.lock"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise UserError(
+                f"study {name!r} is being run by process {owner}; wait for it, or choose another --study"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[str], clock: Clock) -> None:
+    """Create the study, or check that the one of that name has the same premise.
+
+    Raises:
+        UserError: with every difference, when it has another premise.
+    """
+    premise = spec.premise(engine, devices)
+    known = store.study(spec.name)
+    if known is None:
+        facts = {**spec.facts, "devices": devices, "executable": engine.executable}
+        store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
+        return
+    changed = difference(known.premise, premise)
+    if known.provenance is not engine.provenance:
+        changed.append(f"provenance: {known.provenance} -> {engine.provenance}")
+    if changed:
+        shown = "; ".join(changed[:8])
+        raise UserError(
+            f"study {spec.name!r} cannot go on, its premise changed: {shown}; "
+            "give the same arguments, or another --study name"
+        )
+
+
+def run_study(
+    spec: StudySpec,
+    budget: Budget,
+    store: Store,
+    storage_url: str,
+    executor: Executor,
+    listener: Listener,
+    stop: threading.Event,
+    clock: Clock | None = None,
+) -> RunResult:
+    """Search until the budget is spent, then confirm and conclude; goes on where an earlier run stopped."""
+    clock = clock or RealClock()
+    began = clock.monotonic()
+    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed)
+    proposals = Proposals(spec, store, learner, budget.trials, listener)
+    loop = Loop(spec, budget, store, learner, executor, listener, stop, clock)
+
+    def time_is_up() -> bool:
+        if budget.timeout_s is None:
+            return False
+        reserve = expected_confirmation_s(spec, loop.walls, executor.slots)
+        return clock.monotonic() - began + reserve >= budget.timeout_s
+
+    ending = loop.run(proposals, time_is_up)
+    if ending in (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE):
+        return RunResult(ending, proposals.ran_dry, loop.reason, None)
+    records = store.trials(spec.name)
+    finalists = _finalists(records, spec.finalists)
+    label = None
+    if spec.confirm_rounds and len(finalists) > 1 and any(f.kind is TrialKind.BASELINE for f in finalists):
+        confirmation = Confirmation(spec, store, finalists, executor.slots)
+        label = confirmation.label
+        if not confirmation.exhausted():
+            listener.note(f"measuring the finalists again: {_numbers(finalists)}, {spec.confirm_rounds} rounds")
+        confirmed = loop.run(confirmation, lambda: False)
+        if confirmed is not Ending.DONE:
+            return RunResult(confirmed, proposals.ran_dry, loop.reason, None)
+    conclusion = conclude(spec.judge, store.trials(spec.name), finalists, label)
+    store.update_study(spec.name, conclusion=conclusion.to_dict())
+    return RunResult(ending, proposals.ran_dry, None, conclusion)
+
+
+def _finalists(records: Sequence[TrialRecord], count: int) -> list[TrialRecord]:
+    """Return the defaults, if they were measured, and the best few."""
+    baseline = [r for r in records if r.kind is TrialKind.BASELINE and r.outcome is not None and r.outcome.succeeded]
+    return [*baseline[:1], *nominate(records, count)]
+
+
+def _numbers(records: Sequence[TrialRecord]) -> str:
+    return ", ".join(f"#{record.number}" for record in records)
+
+
+def expected_confirmation_s(spec: StudySpec, walls: Sequence[float], slots: int) -> float:
+    """Return the seconds that the finalists' rounds will take, from those of the trials so far (0: there are none)."""
+    if not walls or not spec.confirm_rounds:
+        return 0.0
+    typical = statistics.median(walls)
+    turns = -(-spec.confirm_rounds // slots)
+    return typical * (spec.finalists + 1) * turns
+
+
+def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:
+    """Return counts by state, failures by kind, and seconds by phase over all trials, rounds included."""
+    states: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for record in records:
+        states[record.state] = states.get(record.state, 0) + 1
+        if record.outcome is None:
+            continue
+        if record.outcome.failure is not None:
+            kind = record.outcome.failure.kind.value
+            failures[kind] = failures.get(kind, 0) + 1
+        for phase, value in record.outcome.timings.items():
+            seconds[phase] = seconds.get(phase, 0.0) + value
+    return {"states": states, "failures": failures, "seconds": seconds}

@@ -1,0 +1,61 @@
+"""Presets: a model, its load, its SLOs and its space under one name, as YAML beside this file."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tuner.errors import UserError
+from tuner.workloads.spec import Workload
+
+FOLDER = Path(__file__).with_name("presets")
+
+
+class Preset(BaseModel):
+    """One preset; `objectives` and `slos` are texts as on the command line, `enqueue` names of known configurations."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str
+    source: str
+    model: str
+    hardware: str
+    space: str = "vllm"
+    workload: Workload
+    objectives: tuple[str, ...]
+    slos: tuple[str, ...]
+    enqueue: tuple[str, ...] = ()
+
+
+def preset_names() -> list[str]:
+    """Return the names of the presets that ship with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_preset(name: str) -> Preset:
+    """Return the preset called `name`, or the one in the YAML file of that path.
+
+    Raises:
+        UserError: when there is none, or the file is not one (with file and line).
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.is_file() or (path.parent == FOLDER and name not in preset_names()):
+        near = difflib.get_close_matches(name, preset_names(), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
+        raise UserError(f"--preset {name!r}: there is none of that name; {hint}")
+    try:
+        data = yaml.safe_load(path.read_text())
+        return Preset.model_validate({"name": path.stem, **data})
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise UserError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except TypeError:
+        raise UserError(f"{path}: a preset is a mapping of model, workload, objectives, slos …") from None

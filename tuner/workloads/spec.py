@@ -1,0 +1,52 @@
+"""The load of a trial: what users send, and how the benchmark is told to send it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Workload(BaseModel):
+    """A closed loop of `max_concurrency` users sending `num_prompts` random prompts of fixed lengths.
+
+    Lengths are tokens. `temperature` None sends none and leaves the server's own default (1.0 in vLLM, or the
+    model's generation_config); a value is set on the server, not by the client, so that the load's command stays the
+    published one. `seed` is the first repeat's seed: repeat i uses seed + i, the warm-up a seed of its own, because
+    the same prompts twice on one server would hit its prefix cache.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrency: int = Field(50, ge=1)
+    num_prompts: int = Field(200, ge=1)
+    input_len: int = Field(512, ge=1)
+    output_len: int = Field(512, ge=1)
+    temperature: float | None = Field(None, ge=0)
+    percentiles: tuple[int, ...] = (50, 90, 95, 99)
+    warmup_prompts: int | None = Field(None, ge=0, description="default: one for each user")
+    warmup_output_len: int = Field(32, ge=1)
+    seed: int = Field(1000, ge=0)
+
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request, prompt and answer together."""
+        return self.input_len + self.output_len
+
+    def repeat_seed(self, index: int) -> int:
+        """Return the client's seed for repeat `index` (0-based)."""
+        return self.seed + index
+
+    @property
+    def warmup_seed(self) -> int:
+        """The warm-up's seed, never one of a repeat's."""
+        return self.seed + 500_000
+
+    def warmup(self) -> Workload:
+        """Return the unscored warm-up load: one short request a user, of another seed."""
+        prompts = self.max_concurrency if self.warmup_prompts is None else self.warmup_prompts
+        return self.model_copy(
+            update={
+                "num_prompts": prompts,
+                "output_len": min(self.warmup_output_len, self.output_len),
+                "seed": self.warmup_seed,
+            }
+        )
