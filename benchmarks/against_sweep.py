@@ -1,6 +1,6 @@
 """Six configurations by `tuner optimize` and by `vllm bench sweep serve`, in one run on one machine without a GPU.
 
-    python benchmarks/against_sweep.py --vllm VENV/bin/vllm MODEL_FOLDER [--cache primed|cold] [--plain-start]
+    python benchmarks/against_sweep.py --vllm VENV/bin/vllm MODEL_FOLDER [--cache primed|cold]
 
 max-num-seqs 8, 16, 32, each with and without --enforce-eager; one scored benchmark of 40 prompts of 128 + 64 tokens,
 10 at a time, per configuration; dummy weights. Both get the same environment and a compile cache of their own.
@@ -39,9 +39,6 @@ SEQS = (8, 16, 32)
 USERS, PROMPTS, INPUT_LEN, OUTPUT_LEN, SEED = 10, 40, 128, 64, 1000
 SERVER = ("--load-format", "dummy", "--max-model-len", "1024")
 DEFAULT_ENV = ("VLLM_CPU_KVCACHE_SPACE=1",)
-PLAIN_START = "TUNER_PLAIN_START=1"
-"""A variable that nobody reads: the tuner forks a server from its helper only where no variable differs from the
-helper's, so one more makes it start the command itself."""
 INTERRUPTED_S = 60.0
 
 Key = tuple[int, bool]
@@ -74,7 +71,6 @@ class Setting:
     model: Path
     folder: Path
     variables: tuple[str, ...]
-    plain_start: bool
 
     def environment(self) -> dict[str, str]:
         """Return the environment of both commands, without what differs between them."""
@@ -95,7 +91,7 @@ def main() -> None:
             folder.mkdir(parents=True)
         variables = tuple(arguments.env or DEFAULT_ENV)
         model = arguments.model.resolve()
-        setting = Setting(find_executable(arguments.vllm), model, folder, variables, arguments.plain_start)
+        setting = Setting(find_executable(arguments.vllm), model, folder, variables)
         if arguments.dry_run:
             print(shlex.join(sweep_command(setting, "six", configurations(), 8000)))
             print(shlex.join(tuner_command(setting, "six", only_compiled=False)))
@@ -108,9 +104,9 @@ def main() -> None:
         tuned = tune(setting, "six", only_compiled=False)
     ratio = tuned.wall_s / swept.wall_s
     if arguments.json:
-        print(json.dumps(as_json(arguments.cache, arguments.plain_start, swept, tuned), indent=1))
+        print(json.dumps(as_json(arguments.cache, swept, tuned), indent=1))
         return
-    print(f"compile caches: {arguments.cache}; the tuner's start: {'plain' if arguments.plain_start else 'forked'}")
+    print(f"compile caches: {arguments.cache}")
     print(f"vllm bench sweep serve {swept.wall_s:.1f} s{swept.note}; tuner optimize {tuned.wall_s:.1f} s{tuned.note}")
     print(f"ratio {ratio:.2f}, target ≤ {TARGET}: {'met' if ratio <= TARGET else 'missed'}")
     print_table(swept.found, tuned.found)
@@ -126,9 +122,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("model", type=Path, help="a model folder, served with dummy weights")
     parser.add_argument("--vllm", help="the vllm executable")
     parser.add_argument("--cache", choices=("primed", "cold"), default="primed")
-    parser.add_argument(
-        "--plain-start", action="store_true", help="the tuner starts `vllm serve` itself, not as a fork"
-    )
     parser.add_argument("--env", action="append", metavar="NAME=VALUE", help=f"for every server [{DEFAULT_ENV[0]}]")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="a new folder for logs and results, to be kept")
     parser.add_argument("--dry-run", action="store_true", help="print the two commands")
@@ -211,7 +204,7 @@ def tuner_command(setting: Setting, name: str, only_compiled: bool) -> list[str]
     argv += ["--baseline-repeats", "0", "--confirm-rounds", "0", "--users", str(USERS), "--prompts", str(PROMPTS)]
     argv += ["--input-len", str(INPUT_LEN), "--output-len", str(OUTPUT_LEN)]
     argv += ["--storage", os.fspath(setting.folder / f"{name}.db"), "-o", os.fspath(setting.folder / f"{name}.sh")]
-    for pair in (*setting.variables, *([PLAIN_START] if setting.plain_start else [])):
+    for pair in setting.variables:
         argv += ["--env", pair]
     return [*argv, "--", *SERVER]
 
@@ -340,7 +333,7 @@ def print_table(swept: Mapping[Key, Measured], tuned: Mapping[Key, Measured]) ->
         )
 
 
-def as_json(cache: str, plain_start: bool, swept: Side, tuned: Side) -> dict[str, object]:
+def as_json(cache: str, swept: Side, tuned: Side) -> dict[str, object]:
     """Return both sides as plain data."""
     sides = {
         name: {
@@ -351,7 +344,7 @@ def as_json(cache: str, plain_start: bool, swept: Side, tuned: Side) -> dict[str
         for name, side in (("sweep", swept), ("tuner", tuned))
     }
     ratio = tuned.wall_s / swept.wall_s
-    return {"cache": cache, "plain_start": plain_start, "ratio": ratio, "target": TARGET, **sides}
+    return {"cache": cache, "ratio": ratio, "target": TARGET, **sides}
 
 
 if __name__ == "__main__":

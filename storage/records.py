@@ -189,7 +189,12 @@ class TrialOutcome:
         return self.failure is None and bool(self.repeats)
 
     def metric(self, name: str) -> float | None:
-        """Return the median of a metric over the repeats; None if any repeat lacks it or there is none."""
+        """Return the median of a metric over the repeats; None if any repeat lacks it or there is none.
+
+        The success rate is that of all their requests together: a median would drop the repeat in which some failed.
+        """
+        if name == "success_rate" and self.repeats:
+            return sum(repeat.completed for repeat in self.repeats) / sum(repeat.offered for repeat in self.repeats)
         values = [repeat.metrics.get(name) for repeat in self.repeats]
         present = [value for value in values if value is not None]
         if not values or len(present) != len(values):

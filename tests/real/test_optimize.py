@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(folder: Path, home: Path, vllm: Path, tiny_model: Path) -> dict[str, Any]:
     """A study of eight trials, five of them given: two that vLLM rejects, two that die while they start, one sound."""
     enqueued = [word for text in ENQUEUED for word in ("--enqueue", text)]
-    more = ("--baseline-repeats", "2", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "30")
+    more = ("--baseline-repeats", "2", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "60")
     return optimize(
         *(folder, home, vllm, tiny_model, "--trials", "8", "--space", "faults-cpu", "--study", "faults"),
         *("--output-len", "64", "--seed", "1", *more, *enqueued),
@@ -176,10 +176,9 @@ def test_the_script_verifies_itself(result: dict[str, Any], folder: Path, home: 
     script = folder / result["script"]
     variables = {**environment(home), "VLLM": str(vllm)}
     done = subprocess.run([script, "--verify"], env=variables, capture_output=True, text=True, timeout=600, check=False)
-    # 1 would say that a figure lies outside what two benchmarks recorded; shared cores cannot promise that it does not.
-    # What they can promise is asserted: the study's benchmark ran, was compared, held every SLO, and left nothing.
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "output_throughput: measured " in done.stdout
+    assert "WORSE" not in done.stdout
     slos = [line for line in done.stdout.splitlines() if line.startswith("SLO ")]
     assert len(slos) == 3, done.stdout
     assert all(line.endswith(": holds") for line in slos), done.stdout

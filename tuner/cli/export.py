@@ -47,10 +47,7 @@ def write_script(store: Store, study: StudyRecord | None, number: int, output: P
     from tuner.export.serve_script import write
 
     assert study is not None
-    records = [record for record in store.trials(study.name) if record.number == number]
-    if not records:
-        raise UserError(f"--trial {number}: study {study.name!r} has none of that number; see `tuner trials`")
-    script = script_of(study, records)
+    script = script_of(study, number, store.trials(study.name))
     try:
         write(script, output)
     except OSError as error:

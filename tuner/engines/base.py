@@ -99,14 +99,12 @@ class EngineSettings:
 
     `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
     the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
-    `warm_start` starts servers as forks of a process that has the engine imported: quicker, and not the user's command.
     """
 
     name: str
     executable: str | None
     home: Path
     device_index: int | None = None
-    warm_start: bool = False
     driver: Identity | None = None
 
 

@@ -1,8 +1,8 @@
 """Processes as Linux's /proc shows them: who is whose, who lives, and how a family of processes is ended for good.
 
 A process is identified by its id and its start time, so that a recycled id is never taken for the process that had it
-before. A family is what one started process has brought into the world. It is recognised by any of: its session or
-group, the mark in its environment (children inherit it, also those that call setsid and lose their parent), descent,
+before. A family is what one started process has brought into the world. It is recognised by any of: its group or
+session, the mark in its environment (children inherit it, also those that call setsid and lose their parent), descent,
 and identities seen earlier. Names are never used: vLLM renames its children, which may also overwrite their
 environment.
 """
@@ -104,8 +104,9 @@ def carries_mark(pid: int, mark: str) -> bool | None:
 def family(root: Identity, mark: str, known: Iterable[Identity] = ()) -> set[Identity]:
     """Return every living process of the family that `root` leads, without the calling process.
 
-    The session counts as the family's as long as `root` is in the table. If `root` is gone, its id may have been
-    recycled as another session's: a member then counts only if its environment does not speak against it.
+    The group counts as the family's as long as `root` is in the table, and so does a session that `root` may have made.
+    If `root` is gone, its id may have been recycled as another's: a member then counts only if its environment does not
+    speak against it.
     """
     processes = table()
     leader = processes.get(root.pid)

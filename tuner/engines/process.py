@@ -1,8 +1,12 @@
 """Start a server so that it is on record before it runs, and end it with everything that it started.
 
-A gate process (`/bin/sh`, waiting for a line on a pipe) already has the id, session and start time that the server will
+A gate process (`/bin/sh`, waiting for a line on a pipe) already has the id, group and start time that the server will
 have. Its record goes to disk, then the line is written and the gate becomes the server by `exec`. If the tuner dies in
 between, the gate reads the end of the pipe and exits: no server ever runs without a record.
+
+A group of its own, and not a session: Linux shares the CPU out between sessions (`sched_autogroup_enabled`), and a
+benchmark client in another session than the server is then kept off the CPU for up to 1.5 s at a time by vLLM's
+spinning threads, wherever cores are scarce. Seen as TTFT on two cores; gone with client and server in one session.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from storage.records import FailureKind, Phase
 from tuner.engines.proc import MARK, Identity, end, family, look
@@ -24,20 +27,13 @@ from tuner.errors import trial_failed
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
-class Waitable(Protocol):
-    """What reaps the process; `subprocess.Popen` is one."""
-
-    def wait(self) -> int | None:
-        """Wait for the end of the process and reap it."""
-
-
 class ServerProcess:
-    """A started process that leads its own session. `stop` must be called whatever happens; it may be called twice.
+    """A started process that leads its own group. `stop` must be called whatever happens; it may be called twice.
 
     The process is not reaped before `stop`, so its id cannot be recycled while anybody holds this object.
     """
 
-    def __init__(self, popen: Waitable, record: ProcessRecord, registry: Registry) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], record: ProcessRecord, registry: Registry) -> None:
         self.identity = record.process
         self.log_label = record.label
         self._popen = popen
@@ -50,12 +46,12 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, which is also that of its session and its group."""
+        """The process id, which is also that of its group."""
         return self.identity.pid
 
     @property
     def pgid(self) -> int:
-        """The id of the process group and the session."""
+        """The id of the process group."""
         return self.identity.pid
 
     def alive(self) -> bool:
@@ -71,7 +67,7 @@ class ServerProcess:
             return self._exit_code
 
     def descendants(self) -> set[Identity]:
-        """Return the living processes that this one started, directly or not, in its session or out of it."""
+        """Return the living processes that this one started, directly or not, in its group or out of it."""
         return self._family() - {self.identity}
 
     def remember(self) -> None:
@@ -116,7 +112,7 @@ def start(
     port: int | None,
     label: str,
 ) -> ServerProcess:
-    """Start `argv` in a session of its own; output is appended to `log_path`, standard input is empty.
+    """Start `argv` in a process group of its own; output is appended to `log_path`, standard input is empty.
 
     `environment` is the whole environment; the mark is added to it, and `/bin/sh` may add PWD. A program that is not
     there gives exit code 127 and a line in the log.
@@ -136,7 +132,7 @@ def start(
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
                 env={**environment, MARK: mark},
-                start_new_session=True,
+                process_group=0,
             )
         record = _release(popen, mark, registry, port, tuple(argv), label)
     except OSError as error:

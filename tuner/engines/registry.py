@@ -22,7 +22,7 @@ REAP_GRACE_S = 5.0
 class ProcessRecord:
     """One started process.
 
-    `mark` names the record and is in the environment of all that the process starts. `process` leads its session and
+    `mark` names the record and is in the environment of all that the process starts. `process` leads its
     group. All of `owners` must live for the process to be wanted: the worker that started it and, if the caller names
     it, the driver. `host`, `boot` and `namespace` say where the ids mean something. `members` are descendants seen.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from storage.metrics import METRICS
@@ -10,7 +9,8 @@ from storage.records import StudyRecord, TrialRecord
 from tuner.engines.vllm.bench import bench_words
 from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
-from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript
+from tuner.export.references import references
+from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef
@@ -19,25 +19,21 @@ from tuner.workloads.spec import Workload
 VERIFY_SEED = 900_000
 """Added to the study's seed: prompts that no trial and no warm-up of it sent."""
 
-FLOOR = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
-"""Half-width of the narrowest interval that a verification is held to, as a share of the value, by unit: one run on a
-machine that is never quite the same; tail latencies of 200 requests vary most."""
 
-SPREADS = 3.0
-"""Half-width in standard deviations where the study's own measurements spread more than that."""
-
-
-def script_of(study: StudyRecord, records: Sequence[TrialRecord]) -> ServeScript:
+def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> ServeScript:
     """Return the script of a trial.
 
     Args:
         study: the trial's study.
-        records: the trial and its re-measurements.
+        number: the trial.
+        records: every trial of the study, re-measurements included.
 
     Raises:
-        UserError: when the trial was not measured.
+        UserError: when there is no such trial, or it was not measured.
     """
-    trial = next(record for record in records if record.round == 0)
+    trial = next((record for record in records if record.number == number and record.round == 0), None)
+    if trial is None:
+        raise UserError(f"--trial {number}: study {study.name!r} has none of that number; see `tuner trials`")
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
@@ -47,7 +43,7 @@ def script_of(study: StudyRecord, records: Sequence[TrialRecord]) -> ServeScript
     workload = Workload.model_validate(premise["workload"])
     objectives = [parse_objective(text) for text in premise["objectives"]]
     served_model, argv = _server_words(outcome.argv)
-    reference = _references(records, [objective.metric for objective in objectives])
+    reference = references(number, records, [objective.metric for objective in objectives])
     client = ModelRef(model["name"], model["tokenizer"], model["name"])
     checked = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED})
     return ServeScript(
@@ -64,16 +60,26 @@ def script_of(study: StudyRecord, records: Sequence[TrialRecord]) -> ServeScript
         numbers=tuple((name, _shown(name, known)) for name, known in reference.items()),
         slos=tuple(parse_slo(text) for text in premise["slos"]),
         verdict=_verdict(study, trial),
-        bench_argv=_client_words(client, checked),
+        bench_argv=_client_words(client, checked, SEED),
         warmup_argv=_client_words(client, checked.warmup()),
+        repeats=_repeats(number, records),
+        first_seed=checked.seed,
         reference=reference,
         executable=study.facts.get("executable"),
     )
 
 
-def _client_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+def _client_words(model: ModelRef, workload: Workload, seed: str | None = None) -> tuple[str, ...]:
     words = bench_words(model, workload, f"http://127.0.0.1:{PORT}/v1", workload.seed, RESULTS, "result.json")
+    if seed is not None:
+        words[words.index("--seed") + 1] = seed
     return tuple(words)
+
+
+def _repeats(number: int, records: Sequence[TrialRecord]) -> int:
+    """Return how often one server of the trial was measured at most: what a verification's median is taken over."""
+    outcomes = [record.outcome for record in records if record.number == number]
+    return max(len(outcome.repeats) for outcome in outcomes if outcome is not None)
 
 
 def _server_words(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -102,26 +108,6 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
     if conclusion is not None and conclusion.get("winner") == trial.number:
         return str(conclusion["reason"])
     return f"trial {trial.number}, chosen by hand; the study did not name it the winner"
-
-
-def _references(records: Sequence[TrialRecord], names: Sequence[str]) -> dict[str, Reference]:
-    """Return the interval of each metric over every measurement of the trial: repeats and rounds."""
-    result = {}
-    for name in names:
-        values = [
-            value
-            for record in records
-            if record.outcome is not None
-            for repeat in record.outcome.repeats
-            if (value := repeat.metrics.get(name)) is not None
-        ]
-        if not values:
-            continue
-        middle = statistics.median(values)
-        spread = SPREADS * statistics.stdev(values) if len(values) > 1 else 0.0
-        half = max(spread, FLOOR[METRICS[name].unit] * abs(middle))
-        result[name] = Reference(middle, min(middle - half, *values), max(middle + half, *values))
-    return result
 
 
 def _shown(name: str, known: Reference) -> str:

@@ -27,8 +27,11 @@ PORT = "\0port\0"
 RESULTS = "\0results\0"
 """Stands for the folder of the benchmark's result file."""
 
+SEED = "\0seed\0"
+"""Stands for the seed of one repeat of the benchmark, as a word of its own."""
+
 _TEMPLATE = Path(__file__).with_name("serve_script.sh.tmpl")
-_VARIABLES = {PORT: '"$port"', RESULTS: '"$results"'}
+_VARIABLES = {PORT: '"$port"', RESULTS: '"$results"', SEED: '"$seed"'}
 _OWN_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
 _OWN_SWITCHES = frozenset(
     {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
@@ -63,8 +66,9 @@ class ServeScript:
 
     `argv` is the search's and the study's flags for `vllm serve MODEL`, `environment` what the trial set; the trial's
     own host, port, log and cache settings and its GPU are left out of both. `numbers` are (label, value) for the
-    header. `bench_argv` and `warmup_argv` are the words after `vllm` (`bench serve …`) with `PORT` and `RESULTS` where
-    those belong; the benchmark's seed is one that the study did not use. An empty `warmup_argv` sends no warm-up.
+    header. `bench_argv` and `warmup_argv` are the words after `vllm` (`bench serve …`), with `PORT`, `RESULTS` and
+    `SEED` where those belong. The benchmark runs `repeats` times, with `first_seed` and those after it, which the study
+    did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up.
     `reference` maps names of `storage.metrics.METRICS` to what `--verify` compares with. `executable` is the vllm that
     the study ran, named in the header only.
     """
@@ -84,6 +88,8 @@ class ServeScript:
     verdict: str
     bench_argv: tuple[str, ...]
     warmup_argv: tuple[str, ...] = ()
+    repeats: int = 1
+    first_seed: int = 0
     reference: Mapping[str, Reference] = field(default_factory=dict)
     executable: str | None = None
 
@@ -126,8 +132,8 @@ def one_line(text: str) -> str:
 
 
 def quote_word(word: str) -> str:
-    """Quote one word for bash; `PORT` and `RESULTS` within it become the script's variables."""
-    parts = re.split(f"({PORT}|{RESULTS})", word)
+    """Quote one word for bash; `PORT`, `RESULTS` and `SEED` within it become the script's variables."""
+    parts = re.split(f"({PORT}|{RESULTS}|{SEED})", word)
     return "".join(_VARIABLES.get(part) or _quoted(part) for part in parts if part) or "''"
 
 
@@ -204,6 +210,8 @@ def render(script: ServeScript) -> str:
         "SERVER": lambda: _server(script),
         "EXPORTS": lambda: _exports(script),
         "WARMUP": lambda: _array(script.warmup_argv, "    "),
+        "REPEATS": lambda: str(script.repeats),
+        "SEED": lambda: str(script.first_seed),
         "BENCH": lambda: _array(script.bench_argv, "    "),
         "REFERENCE": lambda: _reference(script),
     }

@@ -38,7 +38,8 @@ class Ratio:
         return self.low is not None and self.low > 1.0
 
 
-def _quantile(probability: float, degrees: int) -> float:
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
@@ -88,4 +89,4 @@ def _half_width(logs: Mapping[int, Sequence[float]], rounds: int, alpha: float, 
         (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
     )
     variance = residual / degrees
-    return _quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * variance / rounds)
+    return t_quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * variance / rounds)

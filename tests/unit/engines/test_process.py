@@ -44,11 +44,12 @@ def test_the_record_is_on_disk_before_the_program_runs(starter: Starter) -> None
     assert process.exit_code() == 0
 
 
-def test_the_process_leads_its_own_session_and_group(starter: Starter) -> None:
+def test_the_process_leads_its_own_group_in_our_session(starter: Starter) -> None:
+    """Linux shares the CPU out between sessions: a client in another one than the server would be kept waiting."""
     process = starter("/bin/sleep", "60")
 
-    assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid == process.pgid
-    assert process.pid != os.getsid(0)
+    assert os.getpgid(process.pid) == process.pid == process.pgid
+    assert os.getsid(process.pid) == os.getsid(0)
 
 
 def test_arguments_reach_the_program_as_they_are(starter: Starter) -> None:

@@ -166,7 +166,7 @@ def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> 
     assert is_alive(bystander)
 
 
-def test_a_session_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tmp_path: Path) -> None:
+def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tmp_path: Path) -> None:
     leader = starter("/bin/sh", "-c", "sleep 60 & echo $!")
     until(lambda: not leader.alive() and starter.said().endswith("\n"))
     child = _identity(int(starter.said()))
@@ -177,7 +177,7 @@ def test_a_session_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, 
     (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
 
     assert look(leader.pid) is None
-    assert os.getsid(child.pid) == record.process.pid
+    assert os.getpgid(child.pid) == record.process.pid
     assert reaped.ended == ()
     assert is_alive(child)
 
@@ -187,7 +187,7 @@ def test_a_session_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, 
     [_CHILD_WITHOUT_ENVIRONMENT, _CHILD_THAT_BLANKS_THE_BEGINNING_OF_ITS_ENVIRONMENT],
     ids=["empty", "blanked"],
 )
-def test_a_session_without_leader_whose_environment_tells_nothing_is_ended(starter: Starter, code: str) -> None:
+def test_a_group_without_leader_whose_environment_tells_nothing_is_ended(starter: Starter, code: str) -> None:
     leader = starter(*python(code), ZZZ="something that stays")
     until(lambda: not leader.alive() and starter.said().endswith("\n"))
     child = _identity(int(starter.said()))

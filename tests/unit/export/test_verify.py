@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.export.test_serve_script import a_script
-from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript, write
+from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript, write
 from tuner.scoring.slo import parse_slo
 
 LOAD = (
@@ -90,6 +90,20 @@ def test_the_direction_decides(
     assert done.stdout.splitlines()[0].startswith(f"{metric}: measured ")
     assert done.stdout.splitlines()[0].endswith(f": {verdict}")
     assert done.returncode == code
+
+
+def test_it_measures_as_often_as_the_study_did_each_time_with_another_seed(tmp_path: Path) -> None:
+    bench = tuple(SEED if word == "9" else word for word in BENCH)
+    arguments, environment = command(script(bench_argv=bench, repeats=3, first_seed=40), tmp_path)
+    wrapper = tmp_path / "recorder"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/seen"\nexec "{environment["VLLM"]}" "$@"\n')
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        arguments, env={**environment, "VLLM": str(wrapper)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.findall(r"--seed (\d+)", (tmp_path / "seen").read_text()) == ["8", "40", "41", "42"]
+    assert len([line for line in done.stdout.splitlines() if line.startswith("output_throughput")]) == 1
 
 
 def test_a_broken_slo_fails(tmp_path: Path) -> None:

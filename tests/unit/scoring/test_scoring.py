@@ -118,3 +118,18 @@ def test_median_of_repeats_and_absence() -> None:
     assert result.metric("output_throughput") == 110.0
     assert result.metric("p99_tpot_ms") is None
     assert not math.isnan(result.metric("output_throughput") or math.nan)
+
+
+def test_the_success_rate_counts_every_request_of_all_repeats() -> None:
+    # 10 + 9 + 10 of 30: the median of the repeats would say that nothing failed.
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    repeats = tuple(
+        Repeat(i, i, 10, completed, 10 - completed, 1.0, {"success_rate": completed / 10})
+        for i, completed in enumerate((10, 9, 10))
+    )
+    result = TrialOutcome(now, now, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats)
+    assert result.metric("success_rate") == pytest.approx(29 / 30)
+    judge = Judge((), (parse_slo("success_rate>=1"),), ())
+    verdict = judge.verdict(result, None)
+    assert verdict is not None
+    assert not verdict.feasible

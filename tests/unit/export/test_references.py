@@ -1,0 +1,70 @@
+"""The interval that a verification is held to, against values worked out by hand."""
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
+from tuner.export.references import references
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+T_8 = 3.355387
+"""The 0.995 quantile of Student's t with 8 degrees of freedom, from a printed table."""
+T_4 = 4.604095
+
+
+def record(number: int, round_: int, *values: float | None, failed: bool = False) -> TrialRecord:
+    repeats = tuple(
+        Repeat(i, i, 10, 10, 0, 1.0, {"output_throughput": value, "p99_ttft_ms": value})
+        for i, value in enumerate(values)
+    )
+    failure = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "gone") if failed else None
+    outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats, failure=failure)
+    kind = TrialKind.CONFIRM if round_ else TrialKind.SEARCH
+    return TrialRecord("study", number, round_, kind, None, {}, {}, 1, NOW, outcome)
+
+
+def test_without_a_second_measurement_the_floor_holds() -> None:
+    known = references(1, [record(1, 0, 1000.0)], ["output_throughput", "p99_ttft_ms"])
+    assert (known["output_throughput"].low, known["output_throughput"].high) == pytest.approx((900.0, 1100.0))
+    assert (known["p99_ttft_ms"].low, known["p99_ttft_ms"].high) == pytest.approx((700.0, 1300.0))
+
+
+def test_noise_is_pooled_over_the_whole_study() -> None:
+    # Logarithms of each trial: -0.1, 0, 0.1 about its own mean: squares 0.02 a trial, 2 degrees; four trials make
+    # 0.08 / 8, so s = 0.1, whatever the trials' own levels are.
+    low, high = math.exp(-0.1), math.exp(0.1)
+    records = [record(n, 0, level * low, level, level * high) for n, level in enumerate((100.0, 2000.0, 50.0, 1.0))]
+    known = references(1, records, ["output_throughput"])["output_throughput"]
+    assert known.value == 2000.0
+    assert known.low == pytest.approx(2000.0 * math.exp(-T_8 * 0.1), rel=1e-6)
+    assert known.high == pytest.approx(2000.0 * math.exp(T_8 * 0.1), rel=1e-6)
+
+
+def test_rounds_of_a_trial_are_one_group() -> None:
+    # Two launches at exp(-0.2) and exp(0.2): mean 0, squares 0.08, 1 degree; the quantile of 4 degrees is taken.
+    records = [record(3, 0, math.exp(-0.2)), record(3, 1, math.exp(0.2))]
+    known = references(3, records, ["output_throughput"])["output_throughput"]
+    middle = (math.exp(-0.2) + math.exp(0.2)) / 2
+    assert known.value == pytest.approx(middle)
+    assert known.low == pytest.approx(middle * math.exp(-T_4 * math.sqrt(0.08)), rel=1e-5)
+    assert known.low > 0
+
+
+def test_what_was_not_measured_has_no_reference() -> None:
+    records = [record(1, 0, 5.0), record(2, 0, None), record(3, 0, 7.0, failed=True)]
+    assert references(2, records, ["output_throughput"]) == {}
+    assert references(3, records, ["output_throughput"]) == {}
+    assert references(9, records, ["output_throughput"]) == {}
+
+
+def test_the_trials_own_measurements_are_within() -> None:
+    records = [record(1, 0, 1000.0, 1000.0, 1000.0, 1000.0, 500.0), *(record(n, 0, 1.0, 1.0) for n in range(2, 200))]
+    known = references(1, records, ["output_throughput"])["output_throughput"]
+    assert known.low <= 500.0
+
+
+def test_a_value_of_zero_has_no_logarithm_and_keeps_its_place() -> None:
+    known = references(1, [record(1, 0, 0.0, 0.0)], ["p99_ttft_ms"])["p99_ttft_ms"]
+    assert (known.low, known.value, known.high) == (0.0, 0.0, 0.0)
