@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from search_spaces.base_argv import fixed_values
@@ -78,9 +79,28 @@ class Space:
                 continue
             parameter, losses = _left_over(name, spec, context, names)
             dropped.extend(losses)
-            if parameter is not None:
+            if parameter is None:
+                continue
+            if only is None and not self._can_count(parameter, parameters, context, fixed):
+                dropped.append(Dropped(name, None, f"it only counts when {spec.when}, which nothing offered leads to"))
+            else:
                 parameters.append(parameter)
         return self._with_named(context, tuple(parameters), dropped, fixed)
+
+    def _can_count(
+        self, parameter: Parameter, before: Sequence[Parameter], context: Context, fixed: Mapping[str, object]
+    ) -> bool:
+        """Return whether some choice of the parameters before it makes its condition hold; ranges may always."""
+        asked = _parents(parameter.when)
+        parents = [other for other in before if other.name in asked]
+        if parameter.when is None or not all(other.choices for other in parents):
+            return True
+        facts = facts_of(context)
+        for values in product(*(other.values for other in parents)):
+            chosen = dict(zip((other.name for other in parents), values, strict=True))
+            if parameter.active(Names(self._parameters, facts, fixed, chosen).lookup):
+                return True
+        return False
 
     def _with_named(
         self,

@@ -92,6 +92,10 @@ def refused(said: Said, folder: Path, *parts: str) -> None:
         (["-o", "nowhere/best.sh"], ["-o 'nowhere/best.sh'", "there is no folder", "a folder that exists"]),
         (["-o", "."], ["-o '.'", "that is a folder"]),
         (["--", "--port", "1"], ["--port is set by the tuner", "leave it out"]),
+        (["--only", "max_seqs"], ["max_seqs"]),
+        (["--enqueue", "nonsense"], ["--enqueue 'nonsense'", "known:"]),
+        (["--enqueue", '{"max_seqs": 3}'], ["--enqueue", "max_seqs"]),
+        (["--enqueue", '{"max_num'], ["--enqueue '{\"max_num'"]),
     ],
 )
 def test_found_before_anything_starts(
@@ -107,10 +111,6 @@ def test_found_before_anything_starts(
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["--only", "max_seqs"], ["max_seqs"]),
-        (["--enqueue", "nonsense"], ["--enqueue 'nonsense'", "known:"]),
-        (["--enqueue", '{"max_seqs": 3}'], ["--enqueue", "max_seqs"]),
-        (["--enqueue", '{"max_num'], ["--enqueue '{\"max_num'"]),
         (
             ["--", "--load-fromat", "dummy"],
             ["--load-fromat is not a flag of the installed stub 0.0+stub", "did you mean --load-format?"],

@@ -28,8 +28,8 @@ from tuner.executors.base import Executor
 from tuner.sinks.console import Progress, console
 from tuner.sinks.fan_out import FanOut
 from tuner.sinks.follower import MlflowFollower
-from tuner.study.build import Request, draft, finish
-from tuner.study.run import RunResult, open_study, run_study, study_lock
+from tuner.study.build import Request, draft, finish, resolve
+from tuner.study.run import RunResult, open_study, refuse_running, run_study, study_lock
 from tuner.study.spec import Budget, StudySpec
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
@@ -61,7 +61,9 @@ def run(request: Request, budget: Budget, options: Options) -> int:
     devices = find_devices(options.workers, options.ray_address)
     settings = EngineSettings("vllm", _find_vllm(options.vllm), home(), driver=_driver(options.ray_address))
     plan = draft(request, on_cpu=not devices.gpus)
+    resolve(plan, None, devices.profile)  # names that are in no space are found before anything is started
     folder = _folder(options.storage)
+    refuse_running(folder / "artifacts" / plan.name, plan.name)
     _check_disk(folder)
     _check_output(options.output)
     with ExitStack() as stack:

@@ -70,7 +70,7 @@ class ServeScript:
     `SEED` where those belong. The benchmark runs `repeats` times, with `first_seed` and those after it, which the study
     did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up.
     `reference` maps names of `storage.metrics.METRICS` to what `--verify` compares with. `executable` is the vllm that
-    the study ran, named in the header only.
+    the study ran, used where none is on the PATH.
     """
 
     study: str
@@ -207,6 +207,7 @@ def render(script: ServeScript) -> str:
     parts: dict[str, Callable[[], str]] = {
         "HEADER": lambda: _header(script),
         "VERSION": lambda: shlex.quote(script.vllm_version),
+        "EXECUTABLE": lambda: shlex.quote(script.executable or ""),
         "SERVER": lambda: _server(script),
         "EXPORTS": lambda: _exports(script),
         "WARMUP": lambda: _array(script.warmup_argv, "    "),

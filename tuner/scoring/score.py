@@ -1,6 +1,7 @@
 """The scalar score that picks among feasible trials.
 
-The score of a trial relative to a reference (the defaults, trial 0) is the weighted geometric mean of its improvements:
+The score of a trial relative to a reference (the defaults, trial 0; where they fail or are not measured, the first
+trial that was) is the weighted geometric mean of its improvements:
 
     score = exp( sum_i w_i * ln(r_i) / sum_i w_i )
 

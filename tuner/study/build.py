@@ -183,16 +183,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
     """
     request = plan.request
     _check_known_flags(request.server_arguments, engine)
-    try:
-        space = plan.space.resolve(
-            context_of(plan, engine, hardware), keep_answers=request.keep_answers, only=request.only or None
-        )
-        enqueue = tuple(_enqueued(space, name) for name in (*plan.preset.enqueue, *request.enqueue))
-    except SpaceError as error:
-        raise UserError(str(error)) from None
-    if not space.parameters:
-        reasons = "; ".join(dict.fromkeys(dropped.reason for dropped in space.dropped))
-        raise UserError(f"--space {plan.space.name!r} has no parameter left on {hardware.name}: {reasons}")
+    space, enqueue = resolve(plan, engine, hardware)
     return StudySpec(
         name=plan.name,
         model=plan.model,
@@ -212,6 +203,28 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         limits=request.limits,
         facts={"preset": plan.preset.name, "hardware": hardware.name},
     )
+
+
+def resolve(
+    plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile
+) -> tuple[ResolvedSpace, tuple[Enqueued, ...]]:
+    """Return the space for this hardware and engine, and what is enqueued; None: without knowing the engine yet.
+
+    Raises:
+        UserError: when a name is not in the space, or nothing is left to tune.
+    """
+    request = plan.request
+    try:
+        space = plan.space.resolve(
+            context_of(plan, engine, hardware), keep_answers=request.keep_answers, only=request.only or None
+        )
+        enqueue = tuple(_enqueued(space, name) for name in (*plan.preset.enqueue, *request.enqueue))
+    except SpaceError as error:
+        raise UserError(str(error)) from None
+    if not space.parameters:
+        reasons = "; ".join(dict.fromkeys(dropped.reason for dropped in space.dropped))
+        raise UserError(f"--space {plan.space.name!r} has no parameter left on {hardware.name}: {reasons}")
+    return space, enqueue
 
 
 def _sampling(workload: Workload) -> tuple[str, ...]:

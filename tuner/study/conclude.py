@@ -137,12 +137,20 @@ def _unconfirmed(
     score = best.verdict.score if best is not None and best.verdict is not None else None
     reference_ok = baseline is not None and baseline.state == "ok"
     if best is not None and score is not None and (score > 1.0 or not reference_ok):
-        reason = f"trial {best.number} scored best ({score:.3f}), but was not measured again against the defaults"
-        return Conclusion(best.number, False, False, reason, 0, (), noise)
+        return Conclusion(best.number, False, False, _best_alone(best.number, score, baseline), 0, (), noise)
     if reference_ok and baseline is not None:
         return Conclusion(baseline.number, True, False, "keep the defaults: nothing scored better", 0, (), noise)
     slos = ", ".join(str(slo) for slo in judge.slos)
     return Conclusion(None, False, False, f"no trial met the SLOs ({slos})", 0, (), noise)
+
+
+def _best_alone(number: int, score: float, baseline: TrialRecord | None) -> str:
+    """Say that a trial is the best, and what is not known of it."""
+    if baseline is not None and baseline.outcome is not None and baseline.outcome.succeeded:
+        return f"trial {number} scored best ({score:.3f}), but was not measured again against the defaults"
+    failure = baseline.outcome.failure if baseline is not None and baseline.outcome is not None else None
+    why = f"failed ({failure.kind})" if failure is not None else "were not measured"
+    return f"trial {number} is the best that held the SLOs; the defaults {why}, so no gain over them can be told"
 
 
 def _without_reference(

@@ -143,7 +143,7 @@ class Loop:
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         if item.round == 0:
             self._learner.tell(item.number, verdict)
-            if item.kind is TrialKind.BASELINE:
+            if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):
                 self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
@@ -151,22 +151,31 @@ class Loop:
         return self._must_end(outcome)
 
     def _reference(self, item: Item, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
-        """Return the metrics that score 1: the defaults', once they are measured."""
+        """Return the metrics that score 1; None while that is not known."""
         if item.kind is TrialKind.BASELINE:
             return self._spec.judge.metrics(outcome) if outcome.succeeded else None
-        baselines = self._store.trials(self._spec.name, kind=TrialKind.BASELINE, finished=True)
-        measured = [r.outcome for r in baselines if r.outcome is not None and r.outcome.succeeded]
-        return self._spec.judge.metrics(measured[0]) if measured else None
+        return self._known_reference()
+
+    def _known_reference(self) -> Mapping[str, float | None] | None:
+        """Return the defaults' metrics; where they failed or are not to be measured, those of the first that worked."""
+        finished = [r for r in self._store.trials(self._spec.name, finished=True) if r.round == 0]
+        baseline = [r for r in finished if r.kind is TrialKind.BASELINE]
+        if not baseline and self._spec.baseline_repeats:
+            return None
+        worked = [r.outcome for r in finished if r.outcome is not None and r.outcome.succeeded]
+        defaults = [r.outcome for r in baseline if r.outcome is not None and r.outcome.succeeded]
+        ranked = [*defaults, *sorted(worked, key=lambda outcome: outcome.ended_at)]
+        return self._spec.judge.metrics(ranked[0]) if ranked else None
 
     def _rescore(self) -> None:
-        """Score the trials that came back before the defaults did."""
-        baseline = self._store.trials(self._spec.name, kind=TrialKind.BASELINE, finished=True)[0]
-        if baseline.outcome is None or not baseline.outcome.succeeded:
+        """Score the trials that came back before what they are compared with did."""
+        reference = self._known_reference()
+        if reference is None:
             return
-        reference = self._spec.judge.metrics(baseline.outcome)
         verdicts = {}
         for record in self._store.trials(self._spec.name, finished=True):
-            if record.outcome is not None and record.verdict is not None and record.verdict.score is None:
+            unscored = record.verdict is not None and record.verdict.score is None
+            if unscored and record.outcome is not None and record.outcome.succeeded:
                 verdict = self._spec.judge.verdict(record.outcome, reference)
                 if verdict is not None:
                     verdicts[(record.number, record.round)] = verdict

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from storage.records import Failure, StudyRecord, TrialKind, TrialRecord
 from storage.store import Store
@@ -37,6 +37,21 @@ class RunResult:
     conclusion: Conclusion | None
 
 
+_LOCK = "running.lock"
+
+
+def refuse_running(folder: Path, name: str) -> None:
+    """Refuse a study that another process runs, before anything is started; writes nothing.
+
+    Raises:
+        UserError: when another process holds it.
+    """
+    path = folder / _LOCK
+    if path.exists():
+        with path.open() as file:
+            _lock(file, name)
+
+
 @contextmanager
 def study_lock(folder: Path, name: str) -> Iterator[None]:
     """Hold the study for this process; the lock goes with the process, however it ends.
@@ -45,20 +60,23 @@ def study_lock(folder: Path, name: str) -> Iterator[None]:
         UserError: when another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "running.lock"
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
-            raise UserError(
-                f"study {name!r} is being run by process {owner}; wait for it, or choose another --study"
-            ) from None
+    with (folder / _LOCK).open("a+") as file:
+        _lock(file, name)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _lock(file: TextIO, name: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        raise UserError(
+            f"study {name!r} is being run by process {owner}; wait for it, or choose another --study"
+        ) from None
 
 
 def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[str], clock: Clock) -> None:

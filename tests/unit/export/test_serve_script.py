@@ -118,6 +118,22 @@ def test_host_port_and_further_arguments_can_be_given(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_without_vllm_on_the_path_it_runs_the_studys_own(tmp_path: Path) -> None:
+    own = tmp_path / "studys own" / "vllm"
+    own.parent.mkdir()
+    own.write_text(STUB)
+    own.chmod(0o755)
+    done = run(a_script(executable=str(own)), tmp_path, VLLM="", PATH="/usr/bin:/bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert started_with(tmp_path)[0][:2] == ["serve", "org/model"]
+
+
+def test_without_any_vllm_it_says_what_to_set(tmp_path: Path) -> None:
+    done = run(a_script(executable=str(tmp_path / "gone")), tmp_path, VLLM="", PATH="/usr/bin:/bin")
+    assert done.returncode == 127
+    assert done.stderr == "best_serve.sh: no executable vllm; set VLLM=/path/to/vllm (the study ran 0.32.0)\n"
+
+
 def test_the_trials_own_settings_are_left_out(tmp_path: Path) -> None:
     script = a_script(
         argv=("--port", "1234", "--max-num-seqs", "8", "--host=127.0.0.9", "--disable-uvicorn-access-log"),

@@ -47,6 +47,14 @@ def test_without_arctic_inference_suffix_is_not_offered() -> None:
     assert resolved.cardinality() == 3
 
 
+def test_what_only_a_ruled_out_choice_would_need_is_not_offered_either() -> None:
+    resolved = load_space("cpu").resolve(Context(hardware_named("cpu"), packages=frozenset()))
+    assert "suffix_tokens" not in {parameter.name for parameter in resolved.parameters}
+    (dropped,) = [d for d in resolved.dropped if d.parameter == "suffix_tokens"]
+    assert dropped.reason == 'it only counts when speculative == "suffix", which nothing offered leads to'
+    assert "ngram_tokens" in {parameter.name for parameter in resolved.parameters}
+
+
 def test_the_cpu_space_leaves_one_refusal_to_vllm() -> None:
     resolved = load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))
     config = resolved.named["async-suffix"].config

@@ -89,6 +89,28 @@ def test_without_rounds_the_best_is_named_and_called_unconfirmed() -> None:
     assert "not measured again" in found.reason
 
 
+def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
+    defaults = record(0, [100.0], score=None)
+    assert defaults.outcome is not None
+    failure = Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")
+    defaults = replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
+    best = record(3, [150.0], score=1.5)
+    found = conclude(
+        JUDGE, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
+    )
+    assert (found.winner, found.keep_defaults, found.confirmed) == (3, False, False)
+    assert found.reason == (
+        "trial 3 is the best that held the SLOs; the defaults failed (out_of_memory_startup), "
+        "so no gain over them can be told"
+    )
+
+
+def test_where_the_defaults_were_not_measured_it_says_so() -> None:
+    found = conclude(JUDGE, [record(3, [150.0])], [record(3, [150.0])], None)
+    assert found.winner == 3
+    assert "the defaults were not measured, so no gain" in found.reason
+
+
 def test_noise_is_the_spread_of_the_defaults() -> None:
     # 90, 100, 110: standard deviation 10, mean 100.
     assert noise_of(record(0, [90.0, 100.0, 110.0]), "output_throughput") == pytest.approx(0.1)

