@@ -10,15 +10,18 @@ from pathlib import Path
 import pytest
 
 from storage.records import FailureKind, Phase, Repeat, TrialKind
+from tuner import gpu
 from tuner.engines.base import EngineSettings
 from tuner.engines.ports import somebody_answers
 from tuner.engines.proc import is_alive
+from tuner.engines.process import ServerProcess
 from tuner.engines.registry import Registry
 from tuner.engines.vllm import server as server_module
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.resident_client import PlainJob
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import Workload
 
@@ -114,6 +117,11 @@ def test_the_resident_client_measures_what_the_plain_command_measures(
     assert {repeat.completed for repeats in runs.values() for repeat in repeats} == {60}
     best = {name: max(r.metrics["output_throughput"] or 0.0 for r in repeats) for name, repeats in runs.items()}
     assert best["resident"] / best["plain"] == pytest.approx(1.0, abs=0.2)
+
+
+def test_without_a_gpu_the_server_is_forked_from_the_helper(server: VllmServer) -> None:
+    expected = ServerProcess if gpu.devices() else ForkedServerProcess
+    assert type(server._process) is expected
 
 
 def test_the_server_tells_its_facts(server: VllmServer) -> None:

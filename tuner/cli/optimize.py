@@ -46,6 +46,10 @@ def optimize(
     finalists: Annotated[int, typer.Option(min=1, help="Trials measured again at the end.")] = 3,
     confirm_rounds: Annotated[int, typer.Option(min=0, help="Rounds of the finalists; 0: none.")] = 3,
     workers: Annotated[int | None, typer.Option(help="Workers, one a GPU.  [default: every GPU]")] = None,
+    warm_start: Annotated[
+        bool | None,
+        typer.Option(help="Fork servers from a process that has vLLM imported.  [default: only without a GPU]"),
+    ] = None,
     ray_address: Annotated[Text, typer.Option(help="Ray cluster to run on.  [default: in process]")] = None,
     storage: Storage = None,
     timeout: Annotated[Text, typer.Option(help="Wall clock of this run, such as 45m or 2h.")] = None,
@@ -90,5 +94,5 @@ def optimize(
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
     budget = Budget(trials, None if timeout is None else seconds("--timeout", timeout))
-    options = Options(engine, vllm, workers, ray_address, storage, output, plain, as_json)
+    options = Options(engine, vllm, workers, warm_start, ray_address, storage, output, plain, as_json)
     raise typer.Exit(run(request, budget, options))

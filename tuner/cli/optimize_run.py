@@ -42,6 +42,7 @@ class Options:
     engine: str
     vllm: str | None
     workers: int | None
+    warm_start: bool | None
     ray_address: str | None
     storage: str | None
     output: Path
@@ -59,7 +60,8 @@ def run(request: Request, budget: Budget, options: Options) -> int:
     if budget.trials < 1:
         raise UserError(f"--trials {budget.trials}: at least 1 is needed (the defaults)")
     devices = find_devices(options.workers, options.ray_address)
-    settings = EngineSettings("vllm", _find_vllm(options.vllm), home(), driver=_driver(options.ray_address))
+    driver = _driver(options.ray_address)
+    settings = EngineSettings("vllm", _find_vllm(options.vllm), home(), warm_start=options.warm_start, driver=driver)
     plan = draft(request, on_cpu=not devices.gpus)
     resolve(plan, None, devices.profile)  # names that are in no space are found before anything is started
     folder = _folder(options.storage)

@@ -99,12 +99,15 @@ class EngineSettings:
 
     `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
     the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
+    `warm_start` starts servers as forks of a process that has the engine imported; None: on a worker without a device,
+    where the figures were shown to agree with those of the plain command.
     """
 
     name: str
     executable: str | None
     home: Path
     device_index: int | None = None
+    warm_start: bool | None = None
     driver: Identity | None = None
 
 

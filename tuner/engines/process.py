@@ -18,6 +18,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from storage.records import FailureKind, Phase
 from tuner.engines.proc import MARK, Identity, end, family, look
@@ -27,13 +28,20 @@ from tuner.errors import trial_failed
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
+class Waitable(Protocol):
+    """What reaps the process; `subprocess.Popen` is one."""
+
+    def wait(self) -> int | None:
+        """Wait for the end of the process and reap it."""
+
+
 class ServerProcess:
     """A started process that leads its own group. `stop` must be called whatever happens; it may be called twice.
 
     The process is not reaped before `stop`, so its id cannot be recycled while anybody holds this object.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], record: ProcessRecord, registry: Registry) -> None:
+    def __init__(self, popen: Waitable, record: ProcessRecord, registry: Registry) -> None:
         self.identity = record.process
         self.log_label = record.label
         self._popen = popen

@@ -6,17 +6,19 @@ import os
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.ports import PortLease, lease_port, refuse_taken_port
-from tuner.engines.process import start
+from tuner.engines.process import ServerProcess, start
 from tuner.engines.registry import Registry
 from tuner.engines.vllm.environment import base_environment, own_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, Device, VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.warm_start import fits, start_forked
 from tuner.errors import trial_failed
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
@@ -42,6 +44,7 @@ class VllmEngine:
         self._inherited = base_environment(os.environ)
         self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own})
         self._servers: list[VllmServer] = []
+        self._warm_start = self._device is None if settings.warm_start is None else settings.warm_start
 
     def info(self) -> EngineInfo:
         """Return what is installed; reads the installed parser at the first call of a version, some 10–15 s."""
@@ -92,7 +95,7 @@ class VllmEngine:
         log = artifacts / "server.log"
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
-        process = start(argv, {**self._inherited, **own}, log, artifacts, self._registry, lease.port, label)
+        process = self._fork_or_start(argv, {**self._inherited, **own}, log, artifacts, lease.port, label)
         server = VllmServer(
             process=process,
             lease=lease,
@@ -108,6 +111,16 @@ class VllmEngine:
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
         return server
+
+    def _fork_or_start(
+        self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
+    ) -> ServerProcess:
+        resident = self._tools.resident if self._warm_start else None
+        if resident is not None and fits(environment, self._tools.environment):
+            forked = start_forked(resident, argv, environment, log, cwd, self._registry, port, label)
+            if forked is not None:
+                return forked
+        return start(argv, environment, log, cwd, self._registry, port, label)
 
     def _wait_for_gpu(self) -> None:
         device = self._device

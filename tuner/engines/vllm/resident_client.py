@@ -76,6 +76,7 @@ class ResidentJob:
         self.number = number
         self.pid: int | None = None
         self._resident = resident
+        self._started = threading.Event()
         self._done = threading.Event()
         self._exit_code: int | None = None
 
@@ -94,14 +95,29 @@ class ResidentJob:
             self._resident.send({"id": self.number, "op": "cancel"})
             self._done.wait(_CANCEL_S)
 
+    def wait_started(self, timeout_s: float) -> int | None:
+        """Wait until the child is there and return its process id; None if it is not in time."""
+        self._started.wait(timeout_s)
+        return self.pid
+
+    def release(self) -> None:
+        """Let a child that was started with `hold` run."""
+        self._resident.send({"id": self.number, "op": "release"})
+
+    def reap(self) -> None:
+        """Let the id of a child that was started with `hold`, and has ended, be used again."""
+        self._resident.send({"id": self.number, "op": "reap"})
+
     def begin(self, pid: int) -> None:
         """Note that it started; for the resident only."""
         self.pid = pid
+        self._started.set()
 
     def end(self, exit_code: int | None) -> None:
         """Note that it ended; for the resident only."""
         self._exit_code = exit_code
         self._done.set()
+        self._started.set()
 
 
 _CANCEL_S = 10.0

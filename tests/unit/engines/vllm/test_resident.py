@@ -92,6 +92,15 @@ def test_commands_run_side_by_side(resident: Resident, tmp_path: Path) -> None:
     slow.cancel()
 
 
+def test_a_command_leads_its_own_group_in_our_session(resident: Resident, tmp_path: Path) -> None:
+    """Linux shares the CPU out between sessions: a client in another one than the server would be kept waiting."""
+    job = resident.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
+    assert eventually(lambda: job.pid is not None and os.getpgid(job.pid) == job.pid)
+    assert job.pid is not None
+    assert os.getsid(job.pid) == os.getsid(0)
+    job.cancel()
+
+
 def test_a_killed_helper_ends_its_jobs_and_its_children(resident: Resident, tmp_path: Path) -> None:
     job = resident.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
     assert eventually(lambda: job.pid is not None)

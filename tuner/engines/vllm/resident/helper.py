@@ -9,6 +9,9 @@ goes to files. It imports nothing but the standard library and vLLM, and is neve
     {"id": 2, "op": "run", "task": "info" or "check", "out": PATH, …}
     {"id": 1, "op": "cancel"}
 
+With `"hold": true` the child waits, its group already its own, until `{"id": 1, "op": "release"}`; and when it has
+ended it stays in the process table until `{"id": 1, "op": "reap"}`, so that its id is not given to another.
+
 Answers: `{"event": "ready", …}` once vLLM is imported, `{"id": 1, "event": "started", "pid": …}` and
 `{"id": 1, "event": "done", "exit_code": …}` (negative: ended by that signal). Each child leads a process group of its
 own, in the tuner's session: see `tuner.engines.process`. When standard input ends, because the tuner is gone, the
@@ -148,14 +151,16 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def child(request: dict[str, Any], parent: int) -> NoReturn:
-    """Run one task in the forked child and end it; never returns."""
+def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
+    """Run one task in the forked child, once the gate is opened, and end it; never returns."""
     code = 1
     try:
         os.setpgid(0, 0)
         die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         redirect(request["log"])
+        if gate is not None and os.read(gate, 1) == b"":
+            os._exit(125)
         if request.get("environment") is not None:
             os.environ.clear()
             os.environ.update(request["environment"])
@@ -182,6 +187,8 @@ class Helper:
         self.answers = answers
         self.selector = selectors.DefaultSelector()
         self.running: dict[int, tuple[int, int]] = {}
+        self.gates: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
         self.buffer = b""
 
     def answer(self, **message: object) -> None:
@@ -192,23 +199,52 @@ class Helper:
     def run(self, request: dict[str, Any]) -> None:
         """Fork a child for the request."""
         me = os.getpid()
+        gate, opener = os.pipe() if request.get("hold") else (None, None)
         pid = os.fork()
         if pid == 0:
             self.answers.close()
             self.selector.close()
-            child(request, me)
+            if opener is not None:
+                os.close(opener)
+            child(request, me, gate)
+        if gate is not None and opener is not None:
+            os.close(gate)
+            self.gates[request["id"]] = opener
         handle = os.pidfd_open(pid)
         self.running[request["id"]] = (pid, handle)
         self.selector.register(handle, selectors.EVENT_READ, request["id"])
         self.answer(id=request["id"], event="started", pid=pid)
 
     def finish(self, number: int) -> None:
-        """Reap a child and tell how it ended."""
+        """Tell how a child ended; one that was held stays a zombie until `reap`."""
         pid, handle = self.running.pop(number)
         self.selector.unregister(handle)
         os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        self.answer(id=number, event="done", exit_code=os.waitstatus_to_exitcode(status))
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert result is not None  # without WNOHANG it waits
+        self.ended[number] = pid
+        if number in self.gates:
+            self.release(number)
+        else:
+            self.reap(number)
+        ended = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        self.answer(id=number, event="done", exit_code=ended)
+
+    def release(self, number: int) -> None:
+        """Open the gate of a child that is held."""
+        opener = self.gates.get(number, -1)
+        if opener >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(opener, b"\n")
+            os.close(opener)
+            self.gates[number] = -1
+
+    def reap(self, number: int) -> None:
+        """Take a child that ended out of the process table."""
+        self.gates.pop(number, None)
+        pid = self.ended.pop(number, None)
+        if pid is not None:
+            os.waitpid(pid, 0)
 
     def cancel(self, number: int) -> None:
         """Kill the child of a request, if it still runs."""
@@ -231,7 +267,7 @@ class Helper:
             if request["op"] == "run":
                 self.run(request)
             else:
-                self.cancel(request["id"])
+                {"cancel": self.cancel, "release": self.release, "reap": self.reap}[request["op"]](request["id"])
         return bool(data)
 
     def loop(self) -> None:

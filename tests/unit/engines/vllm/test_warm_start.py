@@ -1,0 +1,116 @@
+"""Servers forked from the helper: on record before they run, ended like any other."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engines.vllm.conftest import MadeVllm
+from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
+from tuner.engines.proc import MARK
+from tuner.engines.process import ServerProcess
+from tuner.engines.registry import Registry
+from tuner.engines.vllm.resident_client import Resident
+from tuner.engines.vllm.warm_start import fits, start_forked
+
+
+@pytest.fixture
+def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Resident]:
+    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+    assert helper.ready(SOON)
+    yield helper
+    helper.close()
+
+
+def fork(resident: Resident, made: MadeVllm, tmp_path: Path, *words: str) -> tuple[ServerProcess, Registry]:
+    registry = Registry(tmp_path / "processes")
+    argv = ("vllm", *words)
+    log = tmp_path / "server.log"
+    process = start_forked(resident, argv, made.environment, log, tmp_path, registry, 20001, "trial 1")
+    assert process is not None
+    return process, registry
+
+
+def test_it_is_on_record_and_stops(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
+    (record,) = registry.records()
+    assert (record.process.pid, record.port, record.argv) == (process.pid, 20001, ("vllm", "sleep", "600"))
+    assert process.alive()
+    assert process.exit_code() is None
+    assert process.stop(5) == []
+    assert not process.alive()
+    assert process.exit_code() == -signal.SIGTERM
+    assert registry.records() == []
+    assert process.stop(5) == []
+
+
+def test_its_end_is_told(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    process, _ = fork(resident, made_vllm, tmp_path, "exit", "3")
+    assert eventually(lambda: not process.alive())
+    assert process.exit_code() == 3
+    assert not gone(process.pid) or Path(f"/proc/{process.pid}").exists()
+    assert process.stop(5) == []
+    assert eventually(lambda: not Path(f"/proc/{process.pid}").exists())
+
+
+def test_its_children_are_found_and_end_with_it(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    process, _ = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
+    assert eventually(lambda: (tmp_path / "note.done").exists())
+    child = int((tmp_path / "note.done").read_text())
+    assert child in {member.pid for member in process.descendants()}
+    assert process.stop(0) == []
+    assert gone(child)
+    assert process.exit_code() == -signal.SIGKILL
+
+
+def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
+    main.write_text(main.read_text().replace('"HELLO"', f'"{MARK}"'))
+    helper = Resident(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
+    process, registry = fork(helper, made_vllm, tmp_path, "environment")
+    (record,) = registry.records()
+    assert eventually(lambda: not process.alive())
+    assert process.stop(5) == []
+    assert f"{MARK} {record.mark}" in (tmp_path / "server.log").read_text()
+    helper.close()
+
+
+def test_nothing_runs_if_it_cannot_be_recorded(
+    resident: Resident, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Registry, "record", refuse)
+    with pytest.raises(OSError, match="No space"):
+        fork(resident, made_vllm, tmp_path, "sleep", "600")
+    log = tmp_path / "server.log"
+    assert not log.exists() or log.read_text() == ""
+
+
+def test_a_killed_helper_takes_the_server_with_it(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
+    resident.close()
+    assert eventually(lambda: gone(process.pid))
+    assert not process.alive()
+    assert process.stop(5) == []
+    assert registry.records() == []
+
+
+def test_without_a_helper_there_is_no_fork(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    resident.close()
+    registry = Registry(tmp_path / "processes")
+    argv = ("vllm", "exit", "0")
+    assert start_forked(resident, argv, {}, tmp_path / "log", tmp_path, registry, 1, "x") is None
+    assert registry.records() == []
+
+
+def test_only_variables_that_are_read_late_may_differ() -> None:
+    imported = {"PATH": "/bin", "HF_HUB_OFFLINE": "1"}
+    assert fits({**imported, "VLLM_CPU_KVCACHE_SPACE": "1"}, imported)
+    assert not fits({**imported, "VLLM_LOGGING_LEVEL": "DEBUG"}, imported)
+    assert not fits({"PATH": "/bin"}, imported)

@@ -1,0 +1,100 @@
+"""Start a server as a fork of the resident helper: the same function as the command's, without its 10 s of imports.
+
+The server's own children are new interpreters, as always. What differs from the command: the API server's process has
+the helper's modules, and so whatever they read from the environment when they were imported. `fits` says when that
+cannot matter.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tuner.engines.proc import MARK, look
+from tuner.engines.process import ServerProcess
+from tuner.engines.registry import ProcessRecord, Registry
+from tuner.engines.vllm.resident_client import Resident, ResidentJob
+
+START_S = 30.0
+_REAP_S = 10.0
+
+READ_LATE = frozenset(
+    {
+        "VLLM_CPU_KVCACHE_SPACE",
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
+        "VLLM_USE_AOT_COMPILE",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    }
+)
+"""Variables that only the engine's own processes act on, which read them anew."""
+
+
+def fits(wanted: Mapping[str, str], imported_under: Mapping[str, str]) -> bool:
+    """Return whether a server with these variables would be the same from a helper that was started under others."""
+    changed = {name for name in {*wanted, *imported_under} if wanted.get(name) != imported_under.get(name)}
+    return changed <= READ_LATE
+
+
+class _Reaper:
+    """Reaps the server through the helper, whose child it is."""
+
+    def __init__(self, job: ResidentJob) -> None:
+        self._job = job
+
+    def wait(self) -> int | None:
+        """Wait until the helper says that it ended, and let go of its id."""
+        self._job.wait(_REAP_S)
+        self._job.reap()
+        return self._job.exit_code
+
+
+class ForkedServerProcess(ServerProcess):
+    """A `ServerProcess` that is the helper's child; it dies with the helper, and so with the tuner."""
+
+    def __init__(self, job: ResidentJob, record: ProcessRecord, registry: Registry) -> None:
+        super().__init__(_Reaper(job), record, registry)
+        self._job = job
+
+    def exit_code(self) -> int | None:
+        """See `ServerProcess`."""
+        if not self.alive():
+            self._job.wait(_REAP_S)
+        return self._job.exit_code
+
+
+def start_forked(
+    resident: Resident,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    cwd: Path,
+    registry: Registry,
+    port: int,
+    label: str,
+) -> ServerProcess | None:
+    """Start `argv` (the executable and the words after it) as a fork; None if the helper cannot.
+
+    As with `tuner.engines.process.start`, it is on record before it runs.
+
+    Raises:
+        OSError: when the record cannot be written.
+    """
+    mark = uuid.uuid4().hex
+    variables = {**environment, MARK: mark}
+    job = resident.run("cli", log, argv=list(argv[1:]), environment=variables, cwd=os.fspath(cwd), hold=True)
+    pid = job.wait_started(START_S)
+    seen = look(pid) if pid is not None else None
+    if seen is None:
+        job.cancel()
+        return None
+    try:
+        record = registry.record(mark, seen.identity, port, tuple(argv), label)
+    except OSError:
+        job.cancel()
+        job.reap()
+        raise
+    job.release()
+    return ForkedServerProcess(job, record, registry)
