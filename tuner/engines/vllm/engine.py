@@ -14,7 +14,7 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.ports import PortLease, lease_port, refuse_taken_port
 from tuner.engines.process import ServerProcess, start
 from tuner.engines.registry import Registry
-from tuner.engines.vllm.environment import base_environment, own_environment
+from tuner.engines.vllm.environment import base_environment, keep_compiler_headers, own_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, Device, VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
@@ -87,6 +87,7 @@ class VllmEngine:
     def _start(self, spec: TrialSpec, limits: Limits, lease: PortLease) -> VllmServer:
         if not any(server for server in self._servers if not server.stopped):
             scratch.empty(self._scratch)
+            keep_compiler_headers(self._scratch, self._home)
         own = {**self._own, **spec.launch.environment}
         argv = (str(self._tools.found.executable), *_serve_words(spec.launch, lease.port))
         artifacts = spec.artifacts.absolute()

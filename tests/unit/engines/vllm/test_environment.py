@@ -1,0 +1,31 @@
+"""The environment of a server, and what of its temporary files is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner import scratch
+from tuner.engines.vllm.environment import base_environment, keep_compiler_headers
+
+
+def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "DOM\\user")
+    temporary, home = tmp_path / "temporary", tmp_path / "home"
+    temporary.mkdir()
+    for _ in range(2):
+        scratch.empty(temporary)
+        keep_compiler_headers(temporary, home)
+        keep_compiler_headers(temporary, home)
+        assert [entry.name for entry in temporary.iterdir()] == ["torchinductor_DOM_user"]
+        (temporary / "torchinductor_DOM_user" / "header.pch").touch()
+        (temporary / "leftover").touch()
+    assert [entry.name for entry in (home / "vllm" / "inductor-temporary").iterdir()] == ["header.pch"]
+    scratch.remove(temporary)
+    assert (home / "vllm" / "inductor-temporary" / "header.pch").exists()
+
+
+def test_what_happens_to_be_set_for_vllm_is_not_inherited() -> None:
+    inherited = {"PATH": "/bin", "VLLM_USE_V1": "1", "RAY_ADDRESS": "x", "HF_HOME": "/hf"}
+    assert base_environment(inherited) == {"PATH": "/bin", "HF_HOME": "/hf"}
