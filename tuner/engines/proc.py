@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tuner.engines import shared_memory
+
 MARK = "TUNER_PROCESS_ID"
 """The environment variable that marks everything a started process starts in turn."""
 
@@ -182,10 +184,12 @@ def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> 
     """End the family that `find` lists: SIGTERM, at most `grace_s` seconds for the leader, then SIGKILL for all.
 
     Once the leader is gone the others get at most `AFTER_LEADER_S` more: nobody waits for them any more. `find` is
-    asked again until it finds nobody, so that what was started in the meantime is ended, too.
+    asked again until it finds nobody, so that what was started in the meantime is ended, too. Shared memory that only
+    they had mapped is removed.
     """
     left = find()
     everyone = set(left)
+    segments = shared_memory.mapped(member.pid for member in left)
     if grace_s > 0:
         for member in left:
             send(member, signal.SIGTERM)
@@ -194,7 +198,9 @@ def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> 
     deadline = time.monotonic() + KILL_S
     while (left := find()) and time.monotonic() < deadline:
         everyone |= left
+        segments |= shared_memory.mapped(member.pid for member in left)
         for member in left:
             send(member, signal.SIGKILL)
         wait_gone(left, AFTER_LEADER_S)
+    shared_memory.remove_unused(segments)
     return Ending(frozenset(everyone - left), frozenset(left))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.metrics import METRICS
-from storage.records import StudyRecord, TrialRecord
+from storage.records import StudyRecord, TrialOutcome, TrialRecord
 from tuner.engines.vllm.bench import bench_words
 from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
@@ -31,13 +31,7 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     Raises:
         UserError: when there is no such trial, or it was not measured.
     """
-    trial = next((record for record in records if record.number == number and record.round == 0), None)
-    if trial is None:
-        raise UserError(f"--trial {number}: study {study.name!r} has none of that number; see `tuner trials`")
-    outcome = trial.outcome
-    if outcome is None or not outcome.succeeded:
-        why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
-        raise UserError(f"--trial {trial.number} has no figures ({why}); choose one that `tuner trials` lists as ok")
+    trial, outcome = _measured(study, number, records)
     premise = study.premise
     model = premise["model"]
     workload = Workload.model_validate(premise["workload"])
@@ -67,6 +61,17 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         reference=reference,
         executable=study.facts.get("executable"),
     )
+
+
+def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
+    trial = next((record for record in records if record.number == number and record.round == 0), None)
+    if trial is None:
+        raise UserError(f"--trial {number}: study {study.name!r} has none of that number; see `tuner trials`")
+    outcome = trial.outcome
+    if outcome is None or not outcome.succeeded:
+        why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
+        raise UserError(f"--trial {trial.number} has no figures ({why}); choose one that `tuner trials` lists as ok")
+    return trial, outcome
 
 
 def _client_words(model: ModelRef, workload: Workload, seed: str | None = None) -> tuple[str, ...]:
