@@ -1,0 +1,105 @@
+"""Traffic in YAML: what is read, and what is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import UserError
+from tuner.workloads.schedule import make_schedule
+from tuner.workloads.traffic import Traffic, load_traffic
+
+GOOD = """
+arrivals: {process: poisson, rate: 32}
+requests: 2000
+max_in_flight: 128
+system_prompt: 256
+classes:
+  chat: {weight: 3, input: {lognormal: {mean: 365, cv: 0.4, max: 2048}}, output: 128}
+  documents: {input: 64, output: {uniform: [32, 512]}, prefix: {tokens: 2000, documents: 50, zipf: 1.1}}
+  none: {weight: 0, input: 90000, output: 1}
+"""
+
+
+def read(folder: Path, text: str) -> Traffic:
+    path = folder / "traffic.yaml"
+    path.write_text(text)
+    return load_traffic(path)
+
+
+def test_the_example_of_the_docstring(tmp_path: Path) -> None:
+    traffic = read(tmp_path, GOOD)
+    # 256 of the system prompt, then 2,000 + 64 + 512; chat has 2,048 + 128; what is never sent does not count.
+    assert traffic.longest_request() == 256 + 2576
+    assert traffic.classes["chat"].input.longest() == 2048
+    assert len(make_schedule(traffic, 0)) == 2000
+
+
+def test_files_are_found_beside_the_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "times.txt").write_text("0\n1\n")
+    (tmp_path / "lengths.txt").write_text("5\n")
+    monkeypatch.chdir("/")
+    text = "arrivals: {process: trace, file: times.txt}\nclasses: {a: {input: {file: lengths.txt}, output: 1}}"
+    assert [offered.input_tokens for offered in make_schedule(read(tmp_path, text), 0)] == [5, 5]
+
+
+CLASSES = "classes: {a: {input: 1, output: 1}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arrivals: {process: poisson, rate: 1}\n" + CLASSES, "the load has no end; give `requests`, `duration_s`"),
+        ("arrivals: {process: closed}\n" + CLASSES, "a closed loop needs `requests`"),
+        (
+            "arrivals: {process: closed}\nrequests: 1\nduration_s: 3\n" + CLASSES,
+            "leave duration_s and max_in_flight out",
+        ),
+        ("arrivals: {process: ramp, start_rate: 1, end_rate: 2}\nrequests: 5\n" + CLASSES, "a ramp needs `duration_s`"),
+        (
+            "arrivals: {process: ramp, start_rate: 0, end_rate: 0}\nduration_s: 5\n" + CLASSES,
+            "from 0 to 0 sends nothing",
+        ),
+        (
+            "arrivals: {process: poisson, rate: 0}\nrequests: 1\n" + CLASSES,
+            r"arrivals\.poisson\.rate: .*greater than 0",
+        ),
+        ("arrivals: {process: burst, rate: 1}\nrequests: 1\n" + CLASSES, "arrivals: .*'closed', 'poisson'"),
+        ("arrivals: {process: closed}\nrequests: 1\nclasses: {}\n", "classes: .*at least 1"),
+        (
+            "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {weight: 0, input: 1, output: 1}}\n",
+            "the weights of the classes sum to 0; give one of them more than 0",
+        ),
+        (
+            "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {weight: -1, input: 1, output: 1}}\n",
+            r"classes\.a\.weight: .*greater than or equal to 0",
+        ),
+        (
+            "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {input: {uniform: [9, 3]}, output: 1}}\n",
+            r"uniform \[9, 3\]: the low is above the high",
+        ),
+        (
+            "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {input: {fixed: 1, uniform: [1, 2]}, output: 1}}\n",
+            "a length is one of fixed, uniform, lognormal and file, got fixed, uniform",
+        ),
+        (
+            "arrivals: {process: closed}\nrequests: 1\n"
+            "classes: {a: {input: {lognormal: {mean: 500, cv: 1, max: 100}}, output: 1}}\n",
+            "needs min <= mean <= max, got 1, 500, 100",
+        ),
+        ("arrivals: {process: closed}\nrequests: 1\nusers: 3\n" + CLASSES, "users: Extra inputs"),
+        ("arrivals: [\n", r"traffic\.yaml:2: not YAML"),
+        ("- 1\n", "traffic: "),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path, text)
+    assert "traffic.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml' cannot be read: No such file"):
+        load_traffic(tmp_path / "none.yaml")
