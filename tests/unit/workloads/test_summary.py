@@ -1,0 +1,122 @@
+"""A run's figures, from records made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tuner.workloads.requests import RequestRecord, RequestStatus, Window, stable_middle
+from tuner.workloads.summary import RequestSlo, summarise
+
+FAILED = RequestStatus.TIMED_OUT
+DONE = RequestStatus.COMPLETED
+
+
+def request(index: int, **fields: Any) -> RequestRecord:
+    """A request due at `index` seconds, sent 0.5 s late, first token 1 s after that, 5 tokens 0.1 s apart."""
+    known = {
+        "name": "a",
+        "status": DONE,
+        "due_s": float(index),
+        "sent_s": index + 0.5,
+        "first_token_s": index + 1.5,
+        "end_s": index + 1.9,
+        "input_tokens": 10,
+        "output_tokens": 5,
+        "gaps_s": (0.1, 0.1, 0.1, 0.1),
+    }
+    return RequestRecord(index, **{**known, **fields})
+
+
+def test_latency_counts_from_when_the_request_was_due() -> None:
+    record = request(3)
+    assert record.lateness_s == pytest.approx(0.5)
+    assert record.latencies_ms() == pytest.approx({"ttft": 1500.0, "tpot": 100.0, "e2el": 1900.0})
+    assert record.latencies_ms(since_sent=True) == pytest.approx({"ttft": 1000.0, "tpot": 100.0, "e2el": 1400.0})
+
+
+def test_in_a_closed_loop_it_counts_from_sending() -> None:
+    record = request(3, due_s=None)
+    assert record.lateness_s is None
+    assert record.latencies_ms()["ttft"] == pytest.approx(1000.0)
+
+
+def test_what_did_not_happen_is_absent() -> None:
+    assert request(0, status=FAILED, end_s=9.0).latencies_ms() == pytest.approx({"ttft": 1500.0})
+    assert request(0, status=FAILED, first_token_s=None).latencies_ms() == {}
+    assert "tpot" not in request(0, output_tokens=1, gaps_s=()).latencies_ms()
+    assert request(0, status=RequestStatus.NOT_SENT, sent_s=None).lateness_s is None
+
+
+def test_the_stable_middle_of_an_open_loop_leaves_out_a_tenth_at_each_end() -> None:
+    records = [request(index) for index in range(101)]
+    window = stable_middle(records, None)
+    assert window == Window(10.0, 90.0)
+    assert sum(window.holds(record) for record in records) == 81
+
+
+def test_the_stable_middle_of_a_closed_loop_has_every_user_busy() -> None:
+    # Three users: the third is busy from 2.5 s, the last request is sent at 39.5 s.
+    records = [request(index, due_s=None) for index in range(40)]
+    assert stable_middle(records, 3) == Window(2.5, 39.5)
+
+
+def test_a_short_run_has_no_stable_middle() -> None:
+    assert stable_middle([request(index) for index in range(20)], None) is None
+    assert stable_middle([], None) is None
+    assert stable_middle([request(0, status=RequestStatus.NOT_SENT, due_s=None, sent_s=None)], 1) is None
+
+
+def test_every_offered_request_counts() -> None:
+    records = [request(0), request(1), request(2, status=FAILED, end_s=None), request(3, name="b", status=FAILED)]
+    summary = summarise(records, ["a", "b", "c"], {"a": RequestSlo(ttft_ms=2000)})
+    assert (summary.overall.offered, summary.overall.completed, summary.overall.good) == (4, 2, 2)
+    assert summary.overall.success_rate == 0.5
+    assert summary.overall.statuses["timed_out"] == 2
+    assert summary.classes["a"].goodput_share == pytest.approx(2 / 3)
+    assert summary.classes["b"].goodput_share == 0.0
+    assert summary.classes["b"].latencies["p99_ttft_ms"] is None
+    assert (summary.classes["c"].offered, summary.classes["c"].success_rate) == (0, None)
+    # The last answer ended 4.9 s after the start.
+    assert summary.overall.goodput == pytest.approx(2 / 4.9)
+
+
+def test_without_slos_there_is_no_goodput() -> None:
+    figures = summarise([request(0)], ["a"]).overall
+    assert (figures.good, figures.goodput, figures.goodput_share) == (None, None, None)
+
+
+def test_percentiles_are_over_completed_requests_of_the_stable_middle() -> None:
+    # TTFT of request i is 1500 + i ms; requests 10 to 90 count, request 50 failed: 80 values, the median between
+    # 49 and 51.
+    records = [request(i, first_token_s=i + 1.5 + i / 1000, status=FAILED if i == 50 else DONE) for i in range(101)]
+    figures = summarise(records, ["a"]).overall
+    assert figures.latencies["p50_ttft_ms"] == pytest.approx(1550.0)
+    assert figures.client_latencies["p50_ttft_ms"] == pytest.approx(1050.0)
+    assert figures.latencies["p99_itl_ms"] == pytest.approx(100.0)
+    assert figures.latencies["mean_e2el_ms"] == pytest.approx(1900.0)
+
+
+@pytest.mark.parametrize(
+    ("slo", "met"),
+    [
+        (RequestSlo(), True),
+        (RequestSlo(ttft_ms=1501), True),
+        (RequestSlo(ttft_ms=1499), False),
+        (RequestSlo(tpot_ms=99), False),
+        (RequestSlo(e2el_ms=1901), True),
+        (RequestSlo(p95_itl_ms=101), True),
+        (RequestSlo(p95_itl_ms=99), False),
+    ],
+)
+def test_a_request_meets_its_slo(slo: RequestSlo, met: bool) -> None:
+    assert slo.met(request(0)) is met
+    assert not slo.met(request(0, status=FAILED))
+
+
+def test_one_stall_among_many_gaps_keeps_a_p95() -> None:
+    # 39 gaps of 10 ms and one of 1 s: the 95th percentile lies at 10 ms.
+    gaps = (0.01,) * 39 + (1.0,)
+    assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=gaps))
+    assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=(), output_tokens=1))
