@@ -41,7 +41,7 @@ def test_two_at_once_then_kill_9_of_the_driver(make_study: MakeStudy) -> None:
     study.assert_nothing_left()
 
 
-def test_ctrl_c_and_sigterm(make_study: MakeStudy) -> None:
+def test_ctrl_c_sigterm_and_a_hang_up(make_study: MakeStudy) -> None:
     study = make_study(4, 2.0)
     first = study.start()
     study.server("1", first)
@@ -56,6 +56,13 @@ def test_ctrl_c_and_sigterm(make_study: MakeStudy) -> None:
     assert sorted(study.finished()) == [(0, 0), (1, 0)]
     second.popen.send_signal(signal.SIGTERM)
     assert second.end() == 130, second.output()
+    assert sorted(study.finished()) == [(0, 0), (1, 0)]
+    study.assert_nothing_left()
+
+    third = study.start()
+    study.server("2", third)
+    third.popen.send_signal(signal.SIGHUP)
+    assert third.end() == 130, third.output()
     assert sorted(study.finished()) == [(0, 0), (1, 0)]
     study.assert_logged_once()
     study.assert_nothing_left()

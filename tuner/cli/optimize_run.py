@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,16 +122,23 @@ def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop; a second Ctrl-C ends the command at once."""
+    """Turn the first Ctrl-C, SIGTERM or hang-up into a request to stop; a second Ctrl-C ends the command at once.
+
+    A hang-up that the caller ignores, as `nohup` does, stays ignored.
+    """
     stop = threading.Event()
 
     def ask(number: int, _: object) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
-        print("stopping: running servers are ended, the study is saved …", file=sys.stderr, flush=True)
+        with suppress(OSError):  # after a hang-up there is no terminal to say it on
+            print("stopping: running servers are ended, the study is saved …", file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield stop
     finally:
