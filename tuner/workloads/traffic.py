@@ -1,4 +1,5 @@
-"""Traffic as users send it: when requests arrive, of which classes, with which prompts. The YAML of `--traffic`.
+"""Traffic as users send it: when requests arrive, of which classes, with which prompts. A traffic file is such YAML;
+no command takes one yet.
 
 arrivals: {process: poisson, rate: 32}
 requests: 2000
@@ -115,7 +116,7 @@ def load_traffic(path: Path) -> Traffic:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--traffic {str(path)!r} cannot be read: {error.strerror}; give a YAML file") from None
+        raise UserError(f"traffic file {str(path)!r} cannot be read: {error.strerror}; give a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
