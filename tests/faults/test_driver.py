@@ -60,7 +60,7 @@ def test_ctrl_c_sigterm_and_a_hang_up(make_study: MakeStudy) -> None:
     study.assert_nothing_left()
 
     third = study.start()
-    study.server("2", third)
+    study.server("2-a2", third)
     third.popen.send_signal(signal.SIGHUP)
     assert third.end() == 130, third.output()
     assert sorted(study.finished()) == [(0, 0), (1, 0)]
