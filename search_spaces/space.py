@@ -90,7 +90,10 @@ class Space:
     def _can_count(
         self, parameter: Parameter, before: Sequence[Parameter], context: Context, fixed: Mapping[str, object]
     ) -> bool:
-        """Return whether some choice of the parameters before it makes its condition hold; ranges may always."""
+        """Return whether some choice of the parameters before it may make its condition hold.
+
+        A range may, and so may what is not known.
+        """
         asked = _parents(parameter.when)
         parents = [other for other in before if other.name in asked]
         if parameter.when is None or not all(other.choices for other in parents):
@@ -98,7 +101,8 @@ class Space:
         facts = facts_of(context)
         for values in product(*(other.values for other in parents)):
             chosen = dict(zip((other.name for other in parents), values, strict=True))
-            if parameter.active(Names(self._parameters, facts, fixed, chosen).lookup):
+            lookup = Names(self._parameters, facts, fixed, chosen).lookup
+            if parsed(parameter.when).holds(lookup) is not False:
                 return True
         return False
 

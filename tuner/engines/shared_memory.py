@@ -21,8 +21,7 @@ def mapped(pids: Iterable[int]) -> set[Path]:
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                place = line.partition("/")
-                path = f"/{place[2]}"
+                path = "/" + line.partition("/")[2]
                 if path.startswith(_PREFIXES) and not path.endswith(" (deleted)"):
                     found.add(Path(path))
     return found
@@ -37,6 +36,3 @@ def remove_unused(segments: Iterable[Path]) -> None:
     for segment in left:
         with contextlib.suppress(OSError):
             segment.unlink()
-
-
-__all__ = ["FOLDER", "mapped", "remove_unused"]

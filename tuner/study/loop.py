@@ -53,6 +53,7 @@ class Loop:
         self._stop = stop
         self._clock = clock
         self._items: dict[str, Item] = {}
+        self._base: Mapping[str, float | None] | None = None
         self._given_up = 0
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
@@ -157,6 +158,12 @@ class Loop:
         return self._known_reference()
 
     def _known_reference(self) -> Mapping[str, float | None] | None:
+        """Return `_find_reference()`, which does not change once there is one and reads the whole study."""
+        if self._base is None:
+            self._base = self._find_reference()
+        return self._base
+
+    def _find_reference(self) -> Mapping[str, float | None] | None:
         """Return the defaults' metrics; where they failed or are not to be measured, those of the first that worked."""
         finished = [r for r in self._store.trials(self._spec.name, finished=True) if r.round == 0]
         baseline = [r for r in finished if r.kind is TrialKind.BASELINE]

@@ -48,7 +48,7 @@ def refuse_running(folder: Path, name: str) -> None:
     """
     path = folder / _LOCK
     if path.exists():
-        with path.open() as file:
+        with path.open("r+") as file:
             _lock(file, name)
 
 

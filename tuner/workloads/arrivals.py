@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.errors import UserError
+from tuner.workloads.files import read_lines
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -112,28 +112,19 @@ Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | Trace, Field(d
 
 def read_trace(file: Path) -> list[float]:
     """Return the times of a trace; empty lines are passed over. For errors see `Trace.times`."""
+    return read_lines(file, "trace", "a file with a time in seconds a line", _next_time)
+
+
+def _next_time(text: str, before: list[float]) -> float:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"trace {str(file)!r} cannot be read: {error}; give a file with a time in seconds a line"
-        ) from None
-    found: list[float] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            at = float(line)
-        except ValueError:
-            at = math.nan
-        if not math.isfinite(at):
-            raise UserError(f"{file}:{number}: {line.strip()[:40]!r} is no time in seconds; give one number a line")
-        if found and at < found[-1]:
-            raise UserError(f"{file}:{number}: {at:g} s comes after {found[-1]:g} s; sort the trace by time")
-        found.append(at)
-    if not found:
-        raise UserError(f"trace {str(file)!r} is empty; give a time in seconds a line")
-    return found
+        at = float(text)
+    except ValueError:
+        at = math.nan
+    if not math.isfinite(at):
+        raise ValueError(f"{text[:40]!r} is no time in seconds; give one number a line")
+    if before and at < before[-1]:
+        raise ValueError(f"{at:g} s comes after {before[-1]:g} s; sort the trace by time")
+    return at
 
 
 def _summed(random: Generator, shape: float, rate: float) -> Iterator[float]:

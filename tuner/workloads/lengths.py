@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tuner.errors import UserError
+from tuner.workloads.files import read_lines
 
 Tokens = Annotated[int, Field(ge=1)]
 
@@ -110,18 +110,10 @@ def read_lengths(file: Path) -> list[int]:
     Raises:
         UserError: naming file and line, when it cannot be read, is empty, or holds something that is no length.
     """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"lengths {str(file)!r} cannot be read: {error}; give a file with a length a line") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if not text:
-            continue
-        if not text.isdecimal() or int(text) < 1:
-            raise UserError(f"{file}:{number}: {text[:40]!r} is no length; give whole numbers of tokens from 1")
-        found.append(int(text))
-    if not found:
-        raise UserError(f"lengths {str(file)!r} is empty; give a length a line")
-    return found
+    return read_lines(file, "lengths", "a file with a length a line", _length)
+
+
+def _length(text: str, _: list[int]) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text[:40]!r} is no length; give whole numbers of tokens from 1")
+    return int(text)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from tuner.errors import UserError
+from tuner.workloads.files import read_model
 from tuner.workloads.spec import Workload
 
 FOLDER = Path(__file__).with_name("presets")
@@ -47,15 +47,4 @@ def load_preset(name: str) -> Preset:
         near = difflib.get_close_matches(name, preset_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
         raise UserError(f"--preset {name!r}: there is none of that name; {hint}")
-    try:
-        data = yaml.safe_load(path.read_text())
-        return Preset.model_validate({"name": path.stem, **data})
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except TypeError:
-        raise UserError(f"{path}: a preset is a mapping of model, workload, objectives, slos …") from None
+    return read_model(path, Preset, "preset", lambda data: {"name": path.stem, **data})

@@ -1,13 +1,15 @@
-"""Traffic as users send it: when requests arrive, of which classes, with which prompts. A traffic file is such YAML;
-no command takes one yet.
+"""Traffic as users send it: when requests arrive, of which classes, with which prompts.
 
-arrivals: {process: poisson, rate: 32}
-requests: 2000
-max_in_flight: 128
-system_prompt: 256
-classes:
-  chat: {weight: 3, input: {lognormal: {mean: 365, cv: 0.4, max: 2048}}, output: 128}
-  documents: {input: 64, output: {uniform: [32, 512]}, prefix: {tokens: 2000, documents: 50, zipf: 1.1}}
+A traffic file is YAML; no command takes one yet.
+
+    arrivals: {process: poisson, rate: 32}
+    requests: 2000
+    max_in_flight: 128
+    system_prompt: 256
+    classes:
+      chat: {weight: 3, input: {lognormal: {mean: 365, cv: 0.4, max: 2048}}, output: 128}
+      documents: {input: 64, output: {uniform: [32, 512]}, prefix: {tokens: 2000, documents: 50, zipf: 1.1}}
+      never: {weight: 0, input: 90000, output: 1}
 """
 
 from __future__ import annotations
@@ -16,11 +18,10 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tuner.errors import UserError
 from tuner.workloads.arrivals import Arrivals, Closed, Ramp, Trace
+from tuner.workloads.files import read_model
 from tuner.workloads.lengths import AnyLength, Tokens
 
 
@@ -40,7 +41,8 @@ class Prefix(BaseModel):
     def probabilities(self) -> list[float]:
         """Return the probability of each document."""
         weights = [float(k) ** -self.zipf for k in range(1, self.documents + 1)]
-        return [weight / sum(weights) for weight in weights]
+        total = sum(weights)
+        return [weight / total for weight in weights]
 
 
 class RequestClass(BaseModel):
@@ -113,21 +115,7 @@ def load_traffic(path: Path) -> Traffic:
     Raises:
         UserError: with the file and what is wrong, when it is not there, no YAML or no traffic.
     """
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"traffic file {str(path)!r} cannot be read: {error.strerror}; give a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
-    try:
-        traffic = Traffic.model_validate(_beside(data, path.parent))
-    except ValidationError as error:
-        first = error.errors()[0]
-        at = ".".join(str(part) for part in first["loc"]) or "traffic"
-        raise UserError(f"{path}: {at}: {first['msg'].removeprefix('Value error, ')}") from None
-    return traffic
+    return read_model(path, Traffic, "traffic file", lambda data: _beside(data, path.parent))
 
 
 def _beside(data: object, folder: Path) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 from multiprocessing.shared_memory import SharedMemory
@@ -44,8 +45,11 @@ def test_what_another_process_has_mapped_stays() -> None:
 
 
 def test_other_files_and_processes_that_are_gone_are_passed_over(tmp_path: Path) -> None:
-    gone = subprocess.Popen(["/bin/true"])
-    gone.wait()
+    file = tmp_path / "psm_of_another_folder"
+    file.write_bytes(b"x" * 4096)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0):
+        assert str(file) in Path("/proc/self/maps").read_text()
+        assert file not in shared_memory.mapped([os.getpid()])
+    with subprocess.Popen(["/bin/true"]) as gone:
+        gone.wait()
     assert shared_memory.mapped([gone.pid]) == set()
-    assert all(path.parent == shared_memory.FOLDER for path in shared_memory.mapped([os.getpid()]))
-    shared_memory.remove_unused([tmp_path / "psm_gone"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces import Context, Space, hardware_named, load_space, space_names
@@ -88,3 +90,17 @@ def test_the_faults_are_not_caught_before_vllm() -> None:
         '{"method":"ngram","num_speculative_tokens":4}',
     )
     assert resolved.render(resolved.named["dies-at-start"].config).argv == ("--enforce-eager", "--block-size", "16")
+
+
+@pytest.mark.parametrize("name", ["vllm", "cpu", "speculation-cpu"])
+@pytest.mark.parametrize("hardware", ["t4", "h200", "cpu"])
+def test_without_knowing_the_engine_nothing_more_is_ruled_out(name: str, hardware: str) -> None:
+    """`tuner optimize` checks names before vLLM is asked: what passes later must pass then."""
+    for version in ("0.15.1", "0.25.1", "0.32.0+cpu"):
+        context = generous(hardware, version)
+        known = load_space(name).resolve(context)
+        unknown = load_space(name).resolve(replace(context, engine_version=None, flags=None, packages=None))
+        offered = {parameter.name: set(parameter.values) for parameter in unknown.parameters}
+        assert {parameter.name for parameter in known.parameters} <= set(offered)
+        assert all(set(parameter.values) <= offered[parameter.name] for parameter in known.parameters)
+        assert set(known.named) <= set(unknown.named)

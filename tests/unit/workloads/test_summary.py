@@ -120,3 +120,10 @@ def test_one_stall_among_many_gaps_keeps_a_p95() -> None:
     gaps = (0.01,) * 39 + (1.0,)
     assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=gaps))
     assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=(), output_tokens=1))
+
+
+def test_what_is_not_known_meets_no_bound() -> None:
+    assert not RequestSlo(ttft_ms=9e9).met(request(0, first_token_s=None))
+    assert not RequestSlo(e2el_ms=9e9).met(request(0, end_s=None))
+    assert not RequestSlo(tpot_ms=9e9).met(request(0, output_tokens=None))
+    assert RequestSlo(tpot_ms=1).met(request(0, gaps_s=(), output_tokens=1))

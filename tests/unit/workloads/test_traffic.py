@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tuner.errors import UserError
+from tuner.workloads import traffic
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Traffic, load_traffic
 
-GOOD = """
-arrivals: {process: poisson, rate: 32}
-requests: 2000
-max_in_flight: 128
-system_prompt: 256
-classes:
-  chat: {weight: 3, input: {lognormal: {mean: 365, cv: 0.4, max: 2048}}, output: 128}
-  documents: {input: 64, output: {uniform: [32, 512]}, prefix: {tokens: 2000, documents: 50, zipf: 1.1}}
-  none: {weight: 0, input: 90000, output: 1}
-"""
+GOOD = dedent((traffic.__doc__ or "").split("yet.\n")[1])
+"""The example of the module's docstring."""
 
 
 def read(folder: Path, text: str) -> Traffic:
@@ -29,11 +23,11 @@ def read(folder: Path, text: str) -> Traffic:
 
 
 def test_the_example_of_the_docstring(tmp_path: Path) -> None:
-    traffic = read(tmp_path, GOOD)
+    found = read(tmp_path, GOOD)
     # 256 of the system prompt, then 2,000 + 64 + 512; chat has 2,048 + 128; what is never sent does not count.
-    assert traffic.longest_request() == 256 + 2576
-    assert traffic.classes["chat"].input.longest() == 2048
-    assert len(make_schedule(traffic, 0)) == 2000
+    assert found.longest_request() == 256 + 2576
+    assert found.classes["chat"].input.longest() == 2048
+    assert len(make_schedule(found, 0)) == 2000
 
 
 def test_files_are_found_beside_the_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +84,7 @@ CLASSES = "classes: {a: {input: 1, output: 1}}\n"
         ),
         ("arrivals: {process: closed}\nrequests: 1\nusers: 3\n" + CLASSES, "users: Extra inputs"),
         ("arrivals: [\n", r"traffic\.yaml:2: not YAML"),
-        ("- 1\n", "traffic: "),
+        ("- 1\n", "a traffic file is a mapping of arrivals, requests"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
