@@ -117,7 +117,7 @@ class VllmEngine:
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
     ) -> ServerProcess:
         resident = self._tools.resident if self._warm_start else None
-        if resident is not None and fits(environment, self._tools.environment):
+        if resident is not None and not resident.device_touched and fits(environment, self._tools.environment):
             forked = start_forked(resident, argv, environment, log, cwd, self._registry, port, label)
             if forked is not None:
                 return forked

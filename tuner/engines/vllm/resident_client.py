@@ -154,6 +154,11 @@ class Resident:
         """The helper's process id."""
         return self._popen.pid
 
+    @property
+    def device_touched(self) -> bool:
+        """Whether importing vLLM opened the device, which a fork of the helper could then not use."""
+        return bool(self.hello.get("device_touched"))
+
     def ready(self, timeout_s: float) -> bool:
         """Wait until vLLM is imported, at most `timeout_s` seconds; return False if it is not or the helper ended."""
         self._greeted.wait(timeout_s)

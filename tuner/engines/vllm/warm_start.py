@@ -27,9 +27,10 @@ READ_LATE = frozenset(
         "VLLM_CPU_NUM_OF_RESERVED_CPU",
         "VLLM_USE_AOT_COMPILE",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        "VLLM_USE_FLASHINFER_SAMPLER",
     }
 )
-"""Variables that only the engine's own processes act on, which read them anew."""
+"""Variables that are read after the server began, by itself or by the engine's own processes."""
 
 
 def fits(wanted: Mapping[str, str], imported_under: Mapping[str, str]) -> bool:

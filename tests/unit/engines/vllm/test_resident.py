@@ -158,3 +158,16 @@ def test_the_plain_command_is_the_same_kind_of_job(made_vllm: MadeVllm, tmp_path
     assert not slow.wait(0.01)
     slow.cancel()
     assert slow.exit_code == -signal.SIGKILL
+
+
+def test_it_says_when_importing_vllm_opened_the_device(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    torch = made_vllm.folder / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text("from torch import cuda\n")
+    (torch / "cuda.py").write_text("def is_initialized():\n    return True\n")
+    package = made_vllm.folder / "vllm" / "__init__.py"
+    package.write_text("import torch\n" + package.read_text())
+    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+    assert helper.ready(SOON)
+    assert helper.device_touched
+    helper.close()
