@@ -30,12 +30,15 @@ class RequestRecord:
     """One offered request. Times are seconds from the start of the load; what did not happen is None.
 
     `due_s` is the scheduled time, None in a closed loop. `gaps_s` are the times between two consecutive chunks of the
-    answer, in order. `input_tokens` and `output_tokens` are what the server counted.
+    answer, in order. `planned_input` and `planned_output` are the tokens that the load asked for, known of every
+    request; `input_tokens` and `output_tokens` are what the server counted.
     """
 
     index: int
     name: str
     status: RequestStatus
+    planned_input: int | None = None
+    planned_output: int | None = None
     due_s: float | None = None
     sent_s: float | None = None
     first_token_s: float | None = None

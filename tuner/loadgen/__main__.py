@@ -1,0 +1,23 @@
+"""`python -m tuner.loadgen PLAN RESULT`: run a plan; RESULT.parquet gets the records, RESULT.json, last, the delays."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tuner.loadgen.plan import read_plan
+from tuner.loadgen.result import own_delays, write_delays, write_records
+from tuner.loadgen.run import run_load
+
+
+def main() -> None:
+    """Run the plan that the command line names."""
+    plan_file, result_file = map(Path, sys.argv[1:])
+    plan, requests = read_plan(plan_file)
+    result = run_load(plan, requests)
+    write_records(result_file.with_suffix(".parquet"), result.records)
+    write_delays(result_file.with_suffix(".json"), own_delays(result))
+
+
+if __name__ == "__main__":
+    main()

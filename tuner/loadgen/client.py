@@ -1,0 +1,118 @@
+"""One request: send it, stamp what arrives, and say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import aiohttp
+
+from tuner.loadgen.plan import PlannedRequest
+from tuner.loadgen.stream import Answer, MalformedError, Piece, read_answer
+from tuner.workloads.requests import RequestRecord, RequestStatus
+
+_HEADERS = {"Content-Type": "application/json"}
+_BODY_LIMIT = 4096
+
+
+class Client:
+    """Sends requests to one server; one connection pool, one clock (seconds since the load began)."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        since: Callable[[], float],
+        keep: Callable[[RequestRecord], None],
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._since = since
+        self._keep = keep
+
+    async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> float:
+        """Send a request, keep its record, and return when it was sent; never raises for what the server does.
+
+        Cancelled, it keeps a record all the same.
+
+        Args:
+            request: what to send.
+            body: its encoded body.
+            give_up_s: when to give it up, in seconds since the load began.
+        """
+        sent, pieces = self._since(), list[Piece]()
+        status, error = RequestStatus.COMPLETED, None
+        cancelled = False
+        try:
+            async with asyncio.timeout(max(0.0, give_up_s - sent)):
+                async with self._session.post(self._url, data=body, headers=_HEADERS) as response:
+                    if response.status != 200:
+                        said = (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")
+                        status, error = RequestStatus.REFUSED, f"HTTP {response.status}: {said[:200]}"
+                    else:
+                        async for chunk in response.content.iter_any():
+                            pieces.append((self._since(), chunk))
+        except TimeoutError:
+            status, error = RequestStatus.TIMED_OUT, "its deadline passed before its last token"
+        except asyncio.CancelledError:
+            cancelled = True
+            status, error = RequestStatus.TIMED_OUT, "the run was ended before its last token"
+        except (aiohttp.ClientError, OSError) as reason:
+            status, error = RequestStatus.CONNECTION_LOST, f"{type(reason).__name__}: {reason}"
+        self._keep(_record(request, sent, self._since(), pieces, status, error))
+        if cancelled:
+            raise asyncio.CancelledError
+        return sent
+
+
+def blank(request: PlannedRequest, status: RequestStatus, error: str | None) -> RequestRecord:
+    """Return the record of a request of which nothing is known but what was planned and how it ended."""
+    return RequestRecord(
+        index=request.index,
+        name=request.name,
+        status=status,
+        planned_input=request.prompt_tokens,
+        planned_output=request.max_tokens,
+        due_s=request.at_s,
+        error=error,
+    )
+
+
+def _record(
+    request: PlannedRequest,
+    sent: float,
+    ended: float,
+    pieces: list[Piece],
+    status: RequestStatus,
+    error: str | None,
+) -> RequestRecord:
+    try:
+        answer = read_answer(pieces)
+    except MalformedError as reason:
+        return replace(blank(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
+    if status is RequestStatus.COMPLETED:
+        status, error = _judge(answer, request.max_tokens)
+    times = answer.times_s
+    return replace(
+        blank(request, status, error),
+        sent_s=sent,
+        first_token_s=times[0] if times else None,
+        end_s=times[-1] if times and status is RequestStatus.COMPLETED else ended,
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        gaps_s=tuple(later - earlier for earlier, later in pairwise(times)),
+    )
+
+
+def _judge(answer: Answer, wanted: int) -> tuple[RequestStatus, str | None]:
+    """Return how an answer whose connection ended in good order is to be called."""
+    if answer.error is not None:
+        return RequestStatus.MALFORMED, f"the stream held an error: {answer.error[:200]}"
+    if not answer.finished:
+        return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
+    got = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
+    if got < wanted or not answer.times_s:
+        return RequestStatus.INCOMPLETE, f"{got} of {wanted} tokens"
+    return RequestStatus.COMPLETED, None

@@ -1,0 +1,64 @@
+"""The plan of a load: what to send, when, and where to; one JSON line for the whole and one a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class PlannedRequest:
+    """One request. `at_s` is when it is due, None in a closed loop; its lengths are `prompt_tokens` and `max_tokens`."""
+
+    index: int
+    name: str
+    at_s: float | None
+    prompt: str
+    prompt_tokens: int
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """The whole of a load.
+
+    `users` send one request after another (closed loop); None: each is sent when it is due, at most `max_in_flight` at
+    a time (None: any number). A request is given up `timeout_s` after it was due, in a closed loop after it was sent;
+    the whole run after `limit_s`.
+    """
+
+    url: str
+    model: str
+    users: int | None
+    max_in_flight: int | None
+    timeout_s: float
+    limit_s: float
+
+    def body(self, request: PlannedRequest) -> bytes:
+        """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it."""
+        fields = {
+            "model": self.model,
+            "prompt": request.prompt,
+            "max_tokens": request.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+        }
+        return json.dumps(fields).encode()
+
+
+def write_plan(path: Path, plan: LoadPlan, requests: Iterable[PlannedRequest]) -> None:
+    """Write a plan for `python -m tuner.loadgen`."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(plan)) + "\n")
+        for request in requests:
+            file.write(json.dumps(asdict(request)) + "\n")
+
+
+def read_plan(path: Path) -> tuple[LoadPlan, list[PlannedRequest]]:
+    """Read what `write_plan` wrote."""
+    with path.open(encoding="utf-8") as file:
+        plan = LoadPlan(**json.loads(file.readline()))
+        return plan, [PlannedRequest(**json.loads(line)) for line in file]
