@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from storage.metrics import METRICS
 from storage.records import FailureKind, StudyRecord, TrialOutcome, TrialRecord
 
 ARTIFACTS = ("server.log", "command.txt", "bench-*.json", "bench-*.log")
@@ -177,7 +176,8 @@ def artifact_files(folder: Path) -> list[Path]:
 
 
 def _judged(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
-    medians = {name: outcome.metric(name) for name in METRICS}
+    names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
+    medians = {name: outcome.metric(name) for name in names}
     return {**medians, "score": trial.verdict.score if trial.verdict else None}
 
 

@@ -44,6 +44,9 @@ def _throughputs() -> Iterable[Metric]:
     yield Metric("total_token_throughput", "tok/s", up, "input and output tokens of completed requests / duration")
     yield Metric("request_throughput", "req/s", up, "completed requests / benchmark duration")
     yield Metric("success_rate", "share", up, "completed requests / offered requests, in [0, 1]")
+    yield Metric("goodput", "req/s", up, "requests that completed within their class's SLO / benchmark duration")
+    yield Metric("goodput_share", "share", up, "requests that completed within their class's SLO / offered requests")
+    yield Metric("capacity", "req/s", up, "highest request rate at which every SLO held")
 
 
 def _latencies() -> Iterable[Metric]:
@@ -53,17 +56,27 @@ def _latencies() -> Iterable[Metric]:
             yield Metric(f"{statistic}_{name}_ms", "ms", Direction.MINIMIZE, text)
 
 
+TRAFFIC_ONLY = frozenset({"goodput", "goodput_share", "capacity"})
+"""Metrics that need requests with SLOs of their own; `vllm bench serve` does not give them."""
+
 METRICS: dict[str, Metric] = {m.name: m for m in (*_throughputs(), *_latencies())}
 
 
 def metric(name: str) -> Metric:
-    """Return the metric called `name`.
+    """Return the metric called `name`; `CLASS.name` is that of one class of requests.
+
+    Two prefixes are no classes: `worst.name` is the worst class's, `client.name` counts a latency from when a request
+    was sent and not from when it was due.
 
     Raises:
         KeyError: with a message that names close matches, if there is no such metric.
     """
     import difflib
 
+    prefix, dot, base = name.rpartition(".")
+    if dot and prefix and base in METRICS:
+        known = METRICS[base]
+        return Metric(name, known.unit, known.direction, f"of {prefix}: {known.definition}")
     if name in METRICS:
         return METRICS[name]
     near = difflib.get_close_matches(name, METRICS, n=3)

@@ -46,6 +46,7 @@ class FailureKind(StrEnum):
     BENCHMARK_FAILED = "benchmark_failed"
     REQUESTS_FAILED = "requests_failed"
 
+    LOAD_GENERATOR_LATE = "load_generator_late"
     PORT_TAKEN = "port_taken"
     GPU_BUSY = "gpu_busy"
     SERVER_KILLED = "server_killed"
@@ -66,6 +67,7 @@ class FailureKind(StrEnum):
 
 _INFRASTRUCTURE = frozenset(
     {
+        FailureKind.LOAD_GENERATOR_LATE,
         FailureKind.PORT_TAKEN,
         FailureKind.GPU_BUSY,
         FailureKind.SERVER_KILLED,
@@ -191,7 +193,8 @@ class TrialOutcome:
     def metric(self, name: str) -> float | None:
         """Return the median of a metric over the repeats; None if any repeat lacks it or there is none.
 
-        The success rate is that of all their requests together: a median would drop the repeat in which some failed.
+        The success rate is that of all their requests together, and shares of a class or within SLOs are means: a
+        median would drop the repeat in which some failed.
         """
         if name == "success_rate" and self.repeats:
             return sum(repeat.completed for repeat in self.repeats) / sum(repeat.offered for repeat in self.repeats)
@@ -199,6 +202,8 @@ class TrialOutcome:
         present = [value for value in values if value is not None]
         if not values or len(present) != len(values):
             return None
+        if name.rpartition(".")[2] in ("success_rate", "goodput_share"):
+            return statistics.fmean(present)
         return statistics.median(present)
 
 

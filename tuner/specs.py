@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.records import Config, TrialKind
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrialSpec:
     kind: TrialKind
     config: Config
     launch: LaunchSpec
-    workload: Workload
+    workload: AnyWorkload
     repeats: int
     artifacts: Path
     limits: Limits = Limits()

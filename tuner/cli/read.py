@@ -55,7 +55,7 @@ def _table(study: StudyRecord, found: list[TrialRecord]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from storage.metrics import METRICS
+    from storage.metrics import metric
     from tuner.sinks import text
 
     objectives = _objectives(study)
@@ -64,7 +64,7 @@ def _table(study: StudyRecord, found: list[TrialRecord]) -> None:
         "#",
         "state",
         "score",
-        *(f"{o.metric}\n{METRICS[o.metric].unit}" for o in objectives),
+        *(f"{o.metric}\n{metric(o.metric).unit}" for o in objectives),
         "configuration",
     ):
         table.add_column(name, justify="left" if name in ("state", "configuration") else "right", overflow="fold")

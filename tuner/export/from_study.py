@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.metrics import METRICS
+from storage.metrics import metric
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
 from tuner.engines.vllm.bench import bench_words
 from tuner.engines.vllm.environment import OWN_NAMES
@@ -14,7 +14,8 @@ from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScrip
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload, Workload, read_workload
+from tuner.workloads.traffic import Traffic
 
 VERIFY_SEED = 900_000
 """Added to the study's seed: prompts that no trial and no warm-up of it sent."""
@@ -34,12 +35,11 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     trial, outcome = _measured(study, number, records)
     premise = study.premise
     model = premise["model"]
-    workload = Workload.model_validate(premise["workload"])
+    workload = read_workload(premise["workload"])
     objectives = [parse_objective(text) for text in premise["objectives"]]
     served_model, argv = _server_words(outcome.argv)
     reference = references(number, records, [objective.metric for objective in objectives])
     client = ModelRef(model["name"], model["tokenizer"], model["name"])
-    checked = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED})
     return ServeScript(
         study=study.name,
         trial=trial.number,
@@ -54,10 +54,10 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         numbers=tuple((name, _shown(name, known)) for name, known in reference.items()),
         slos=tuple(parse_slo(text) for text in premise["slos"]),
         verdict=_verdict(study, trial),
-        bench_argv=_client_words(client, checked, SEED),
-        warmup_argv=_client_words(client, checked.warmup()),
+        bench_argv=_bench_words(client, workload),
+        warmup_argv=_warmup_words(client, workload),
         repeats=_repeats(number, records),
-        first_seed=checked.seed,
+        first_seed=workload.seed + VERIFY_SEED,
         reference=reference,
         executable=study.facts.get("executable"),
     )
@@ -74,11 +74,23 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     return trial, outcome
 
 
-def _client_words(model: ModelRef, workload: Workload, seed: str | None = None) -> tuple[str, ...]:
-    words = bench_words(model, workload, f"http://127.0.0.1:{PORT}/v1", workload.seed, RESULTS, "result.json")
-    if seed is not None:
-        words[words.index("--seed") + 1] = seed
+def _bench_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
+    """Return the client's words for a verification; none for traffic, which vLLM's client cannot send."""
+    if isinstance(workload, Traffic):
+        return ()
+    words = list(_client_words(model, workload))
+    words[words.index("--seed") + 1] = SEED
     return tuple(words)
+
+
+def _warmup_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
+    warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
+    return () if warm is None or isinstance(warm, Traffic) else _client_words(model, warm)
+
+
+def _client_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+    url = f"http://127.0.0.1:{PORT}/v1"
+    return tuple(bench_words(model, workload, url, workload.seed, RESULTS, "result.json"))
 
 
 def _repeats(number: int, records: Sequence[TrialRecord]) -> int:
@@ -116,5 +128,5 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
 
 
 def _shown(name: str, known: Reference) -> str:
-    unit = METRICS[name].unit
+    unit = metric(name).unit
     return f"{known.value:,.4g} {unit}" if abs(known.value) < 1000 else f"{known.value:,.0f} {unit}"

@@ -17,7 +17,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from storage.metrics import METRICS
+from storage.metrics import metric
 from storage.records import TrialRecord
 from tuner.export.serve_script import Reference
 from tuner.scoring.compare import t_quantile
@@ -43,7 +43,7 @@ def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]
     for name in names:
         measured = _by_trial(records, name)
         if measured.get(number):
-            found[name] = _reference(measured[number], _half_width(measured.values()), FLOOR[METRICS[name].unit])
+            found[name] = _reference(measured[number], _half_width(measured.values()), FLOOR[metric(name).unit])
     return found
 
 

@@ -68,7 +68,8 @@ class ServeScript:
     own host, port, log and cache settings and its GPU are left out of both. `numbers` are (label, value) for the
     header. `bench_argv` and `warmup_argv` are the words after `vllm` (`bench serve …`), with `PORT`, `RESULTS` and
     `SEED` where those belong. The benchmark runs `repeats` times, with `first_seed` and those after it, which the study
-    did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up.
+    did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up;
+    an empty `bench_argv` says that vLLM's client cannot send the study's load, and `--verify` that it cannot verify.
     `reference` maps names of `storage.metrics.METRICS` to what `--verify` compares with. `executable` is the vllm that
     the study ran, used where none is on the PATH.
     """
@@ -207,6 +208,7 @@ def render(script: ServeScript) -> str:
     parts: dict[str, Callable[[], str]] = {
         "HEADER": lambda: _header(script),
         "VERSION": lambda: shlex.quote(script.vllm_version),
+        "VERIFIABLE": lambda: "yes" if script.bench_argv else "no",
         "EXECUTABLE": lambda: shlex.quote(script.executable or ""),
         "SERVER": lambda: _server(script),
         "EXPORTS": lambda: _exports(script),

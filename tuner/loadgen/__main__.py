@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tuner.loadgen.run import run_load
 
 def main() -> None:
     """Run the plan that the command line names."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each request in flight has a connection
     plan_file, result_file = map(Path, sys.argv[1:])
     plan, requests = read_plan(plan_file)
     result = run_load(plan, requests)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
 from tuner.loadgen.stream import Answer, MalformedError, Piece, read_answer
@@ -15,6 +16,8 @@ from tuner.workloads.requests import RequestRecord, RequestStatus
 
 _HEADERS = {"Content-Type": "application/json"}
 _BODY_LIMIT = 4096
+_ANSWER_LIMIT = 2**28
+"""Bytes of an answer that are kept; a token's event has some 300."""
 
 
 class Client:
@@ -32,8 +35,8 @@ class Client:
         self._since = since
         self._keep = keep
 
-    async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> float:
-        """Send a request, keep its record, and return when it was sent; never raises for what the server does.
+    async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> None:
+        """Send a request and keep its record; never raises for what the server does.
 
         Cancelled, it keeps a record all the same.
 
@@ -44,27 +47,41 @@ class Client:
         """
         sent, pieces = self._since(), list[Piece]()
         status, error = RequestStatus.COMPLETED, None
+        refusal: str | None = None
         cancelled = False
         try:
             async with asyncio.timeout(max(0.0, give_up_s - sent)):
-                async with self._session.post(self._url, data=body, headers=_HEADERS) as response:
+                async with self._session.post(
+                    self._url, data=body, headers=_HEADERS, allow_redirects=False
+                ) as response:
                     if response.status != 200:
-                        said = (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")
-                        status, error = RequestStatus.REFUSED, f"HTTP {response.status}: {said[:200]}"
+                        refusal = f"HTTP {response.status}: "
+                        refusal += (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")[:200]
                     else:
-                        async for chunk in response.content.iter_any():
-                            pieces.append((self._since(), chunk))
+                        await self._receive(response.content, pieces)
         except TimeoutError:
             status, error = RequestStatus.TIMED_OUT, "its deadline passed before its last token"
         except asyncio.CancelledError:
             cancelled = True
             status, error = RequestStatus.TIMED_OUT, "the run was ended before its last token"
-        except (aiohttp.ClientError, OSError) as reason:
+        except (aiohttp.ClientError, HttpProcessingError, OSError) as reason:
             status, error = RequestStatus.CONNECTION_LOST, f"{type(reason).__name__}: {reason}"
+        except MalformedError as reason:
+            pieces.clear()
+            status, error = RequestStatus.MALFORMED, str(reason)
+        if refusal is not None:
+            status, error = RequestStatus.REFUSED, refusal
         self._keep(_record(request, sent, self._since(), pieces, status, error))
         if cancelled:
             raise asyncio.CancelledError
-        return sent
+
+    async def _receive(self, content: aiohttp.StreamReader, pieces: list[Piece]) -> None:
+        size = 0
+        async for chunk in content.iter_any():
+            pieces.append((self._since(), chunk))
+            size += len(chunk)
+            if size > _ANSWER_LIMIT:
+                raise MalformedError(f"an answer of more than {_ANSWER_LIMIT} bytes")
 
 
 def blank(request: PlannedRequest, status: RequestStatus, error: str | None) -> RequestRecord:
@@ -92,7 +109,7 @@ def _record(
         answer = read_answer(pieces)
     except MalformedError as reason:
         return replace(blank(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
-    if status is RequestStatus.COMPLETED:
+    if status is RequestStatus.COMPLETED or answer.finished:  # what the connection does after [DONE] is no matter
         status, error = _judge(answer, request.max_tokens)
     times = answer.times_s
     return replace(
@@ -107,9 +124,9 @@ def _record(
 
 
 def _judge(answer: Answer, wanted: int) -> tuple[RequestStatus, str | None]:
-    """Return how an answer whose connection ended in good order is to be called."""
+    """Return how an answer is to be called that ended by itself."""
     if answer.error is not None:
-        return RequestStatus.MALFORMED, f"the stream held an error: {answer.error[:200]}"
+        return RequestStatus.MALFORMED, f"the stream held an error: {answer.error}"
     if not answer.finished:
         return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
     got = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request. `at_s` is when it is due, None in a closed loop; its lengths are `prompt_tokens` and `max_tokens`."""
+    """A request; `at_s` is when it is due, None in a closed loop; `prompt_tokens` and `max_tokens` are its lengths."""
 
     index: int
     name: str

@@ -19,6 +19,10 @@ from tuner.workloads.requests import RequestRecord, RequestStatus
 LEAD_S = 0.05
 """Between the end of the preparations and the load's time 0."""
 
+KEEP_ALIVE_S = 4.0
+"""An idle connection is used again for so long: less than the 5 s after which vLLM closes it, so that a request never
+meets a connection that is being closed."""
+
 Job = tuple[PlannedRequest, bytes]
 
 
@@ -54,7 +58,7 @@ class Load:
         """Send everything; return when the last answer is over or the plan's limit has passed."""
         loop = asyncio.get_running_loop()
         watch = LoopWatch()
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=600)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         before = _cpu_s()
         async with aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20
@@ -96,15 +100,18 @@ class Load:
         """Take a place in flight; return False if none came free in time."""
         if not places.locked():
             await places.acquire()
+        else:
+            try:
+                async with asyncio.timeout(max(0.0, give_up - self._since())):
+                    await places.acquire()
+            except TimeoutError:
+                self._blocked_until = self._since()
+                return False
+            self._blocked_until = self._freed
+        if self._blocked_until < give_up:
             return True
-        try:
-            async with asyncio.timeout(max(0.0, give_up - self._since())):
-                await places.acquire()
-        except TimeoutError:
-            self._blocked_until = self._since()
-            return False
-        self._blocked_until = self._freed
-        return True
+        places.release()
+        return False
 
     async def _in_flight(
         self,
@@ -115,8 +122,9 @@ class Load:
         free: float,
         places: asyncio.Semaphore,
     ) -> None:
+        self._late_s.append(self._since() - free)
         try:
-            self._late_s.append(await client.send(request, body, give_up) - free)
+            await client.send(request, body, give_up)
         finally:
             self._freed = self._since()
             places.release()

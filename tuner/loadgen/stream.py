@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,10 @@ Piece = tuple[float, bytes]
 """Seconds at which some bytes had arrived, and the bytes."""
 
 _DATA = b"data:"
+_FIELD = re.compile(rb"[\w-]*:.*", re.DOTALL)
+_BEGINNING = re.compile(rb"[\w-]*(:.*)?", re.DOTALL)
+_COUNT_LIMIT = 2**63
+_SHOWN = 200
 
 
 class MalformedError(ValueError):
@@ -21,7 +26,7 @@ class MalformedError(ValueError):
 class Answer:
     """What a stream said. `times_s` has a time for each event that carried text; `finished` is True after `[DONE]`.
 
-    Token counts are the server's own, None if it did not tell them; `error` is what an error event said.
+    Token counts are the server's own, None if it did not tell them; `error` is the beginning of an error event.
     """
 
     times_s: tuple[float, ...]
@@ -35,7 +40,7 @@ def read_answer(pieces: Sequence[Piece]) -> Answer:
     """Read server-sent events of OpenAI's completions or chat API.
 
     Raises:
-        MalformedError: for an event that is no JSON object of that API.
+        MalformedError: for what is no event, and for an event that is no JSON object of that API.
     """
     times: list[float] = []
     usage: dict[str, Any] = {}
@@ -45,10 +50,10 @@ def read_answer(pieces: Sequence[Piece]) -> Answer:
             finished = True
             continue
         event = _object(data)
-        if "error" in event:
-            error = str(event["error"])
+        if event.get("error") is not None:
+            error = data[:_SHOWN].decode("utf-8", "replace")
             continue
-        usage = event.get("usage") or usage
+        usage = _usage(event, data) or usage
         choices = event.get("choices")
         if not isinstance(choices, list):
             raise MalformedError(f"an event without choices: {data[:80]!r}")
@@ -57,9 +62,19 @@ def read_answer(pieces: Sequence[Piece]) -> Answer:
     return Answer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
 
 
+def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:
+    usage = event.get("usage") or {}
+    if not isinstance(usage, dict) or not all(
+        count is None or (type(count) is int and 0 <= count < _COUNT_LIMIT)
+        for count in (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    ):
+        raise MalformedError(f"a usage that does not count tokens: {data[:80]!r}")
+    return usage
+
+
 def _has_text(choice: Any) -> bool:
     if not isinstance(choice, dict):
-        raise MalformedError(f"a choice that is no object: {str(choice)[:80]!r}")
+        raise MalformedError(f"a choice that is no object but a {type(choice).__name__}")
     if "text" in choice:
         return True
     delta = choice.get("delta")
@@ -69,7 +84,7 @@ def _has_text(choice: Any) -> bool:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         event = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MalformedError(f"an event that is no JSON: {data[:80]!r}") from None
     if not isinstance(event, dict):
         raise MalformedError(f"an event that is no object: {data[:80]!r}")
@@ -78,16 +93,27 @@ def _object(data: bytes) -> dict[str, Any]:
 
 def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes]]:
     """Yield each event's data with the time at which its last byte had arrived."""
-    rest = b""
+    event: list[bytes] = []
+    begun: list[bytes] = []
     for at, piece in pieces:
-        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        for event in whole:
-            yield from ((at, data) for data in _data_lines(event))
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            line = b"".join((*begun, end)).removesuffix(b"\r")
+            begun.clear()
+            if line:
+                event.extend(_data(line))
+            else:
+                yield from ((at, data) for data in event)
+                event.clear()
+        begun.append(rest)
+    beginning = b"".join(begun).strip()
+    if not _BEGINNING.fullmatch(beginning):
+        raise MalformedError(f"a line that is no field of an event: {beginning[:80]!r}")
 
 
-def _data_lines(event: bytes) -> Iterator[bytes]:
-    for line in event.split(b"\n"):
-        if line.startswith(_DATA):
-            yield line[len(_DATA) :].strip()
-        elif line.strip() and not line.startswith(b":") and b":" not in line:
-            raise MalformedError(f"a line that is no field of an event: {line[:80]!r}")
+def _data(line: bytes) -> Iterator[bytes]:
+    """Yield what a line adds to its event."""
+    if line.startswith(_DATA):
+        yield line[len(_DATA) :].strip()
+    elif line.strip() and not _FIELD.fullmatch(line):
+        raise MalformedError(f"a line that is no field of an event: {line[:80]!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from storage.metrics import METRICS
+from storage import metrics
 from storage.records import Config, TrialRecord
 from tuner.scoring.objectives import Objective
 
@@ -20,7 +20,10 @@ def number(value: float | None) -> str:
 
 def metric(name: str, value: float | None) -> str:
     """Return a metric with its unit, `output_throughput 3,332 tok/s`."""
-    unit = METRICS[name].unit if name in METRICS else ""
+    try:
+        unit = metrics.metric(name).unit
+    except KeyError:
+        unit = ""
     return f"{name} {number(value)}{'' if unit == 'share' else ' ' + unit}"
 
 

@@ -9,19 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from search_spaces import Context, HardwareProfile, ModelShape, ResolvedSpace, Space, SpaceError, load_space
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.scoring.judge import Judge
-from tuner.scoring.objectives import PUBLISHED_WEIGHTS, Objective, parse_objective
-from tuner.scoring.slo import Slo, parse_slo
 from tuner.specs import Limits, ModelRef
+from tuner.study.load import find_judge, find_workload, too_long
 from tuner.study.model import find_model
 from tuner.study.spec import Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,8 @@ class Request:
     enqueue: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     draft_model: str | None = None
+    workload: str | None = None
+    rate: float | None = None
     load: Mapping[str, int | float] = field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -61,13 +60,12 @@ class Draft:
     model: ModelRef
     shape: ModelShape | None
     space: Space
-    workload: Workload
+    workload: AnyWorkload
     judge: Judge
 
 
 RESERVED = ("--host", "--port", "--served-model-name", "--model", "--uds")
 """Server arguments that are the tuner's to set."""
-_LOAD_OPTIONS = {"max_concurrency": "--users", "num_prompts": "--prompts"}
 _STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 
 
@@ -90,15 +88,12 @@ def draft(request: Request, on_cpu: bool) -> Draft:
     if not _STUDY_NAME.fullmatch(name):
         raise UserError(f"--study {name!r}: a name starts with a letter or digit and holds no slash; choose another")
     _check_server_arguments(request.server_arguments)
-    judge = make_judge(request.objectives or preset.objectives, request.slos or preset.slos)
-    workload = _workload(preset.workload, request.load)
+    workload = find_workload(preset, request.workload, request.rate, request.load)
+    judge = find_judge(preset, workload, request.objectives, request.slos, own=request.workload is None)
     model, shape = find_model(preset.model if request.model is None else request.model, request.tokenizer)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
-        raise UserError(
-            f"requests of {workload.input_len} + {workload.output_len} tokens exceed the model's context of {longest}; "
-            "lower --input-len or --output-len"
-        )
+        raise UserError(too_long(workload, longest))
     return Draft(request, preset, name, model, shape, space, workload, judge)
 
 
@@ -126,36 +121,6 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
             near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
             hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
             raise UserError(f"{name} is not a flag of the installed {engine.name} {engine.version}; {hint}")
-
-
-def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
-    """Return the judge of the texts of `--objective` and `--slo`.
-
-    Raises:
-        UserError: for an unknown metric, or a metric named twice.
-    """
-    try:
-        wanted: list[Objective] = [parse_objective(text) for text in objectives]
-        limits: list[Slo] = [parse_slo(text) for text in slos]
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    names = [objective.metric for objective in wanted]
-    if len(set(names)) != len(names):
-        raise UserError(f"--objective names a metric twice: {', '.join(names)}; name each once")
-    scored = list(wanted)
-    if "success_rate" not in names:
-        scored.append(parse_objective(f"success_rate:{PUBLISHED_WEIGHTS['success_rate']:g}"))
-    return Judge(tuple(wanted), tuple(limits), tuple(scored))
-
-
-def _workload(preset: Workload, load: Mapping[str, int | float]) -> Workload:
-    try:
-        return Workload.model_validate({**preset.model_dump(), **load})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        option = _LOAD_OPTIONS.get(name, "--" + name.replace("_", "-"))
-        raise UserError(f"{option} {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
 
 
 def context_of(plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile) -> Context:
@@ -227,7 +192,7 @@ def resolve(
     return space, enqueue
 
 
-def _sampling(workload: Workload) -> tuple[str, ...]:
+def _sampling(workload: AnyWorkload) -> tuple[str, ...]:
     """Return the server's arguments that fix how it samples."""
     if workload.temperature is None:
         return ()

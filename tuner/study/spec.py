@@ -12,7 +12,7 @@ from storage.records import Config, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StudySpec:
 
     name: str
     model: ModelRef
-    workload: Workload
+    workload: AnyWorkload
     space: ResolvedSpace
     space_source: Mapping[str, Any]
     judge: Judge
@@ -106,7 +106,7 @@ class StudySpec:
         decides = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
         return max(self.repeats, self.baseline_repeats) if decides else self.repeats
 
-    def _reseeded(self, round_: int) -> Workload:
+    def _reseeded(self, round_: int) -> AnyWorkload:
         """Each round of the finalists sends other prompts, the same to every finalist of the round."""
         return self.workload.model_copy(update={"seed": self.workload.seed + 1000 * round_})
 

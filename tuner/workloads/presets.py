@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tuner.errors import UserError
 from tuner.workloads.files import read_model
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.traffic import beside
 
 FOLDER = Path(__file__).with_name("presets")
 
@@ -25,7 +26,7 @@ class Preset(BaseModel):
     model: str
     hardware: str
     space: str = "vllm"
-    workload: Workload
+    workload: AnyWorkload
     objectives: tuple[str, ...]
     slos: tuple[str, ...]
     enqueue: tuple[str, ...] = ()
@@ -47,4 +48,4 @@ def load_preset(name: str) -> Preset:
         near = difflib.get_close_matches(name, preset_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
         raise UserError(f"--preset {name!r}: there is none of that name; {hint}")
-    return read_model(path, Preset, "preset", lambda data: {"name": path.stem, **data})
+    return read_model(path, Preset, "preset", lambda data: {"name": path.stem, **beside(data, path.parent)})

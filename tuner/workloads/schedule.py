@@ -6,7 +6,7 @@ distribution leaves every arrival where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -15,7 +15,8 @@ from numpy.random import Generator, SeedSequence
 
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Closed
-from tuner.workloads.traffic import RequestClass, Traffic
+from tuner.workloads.texts import read_texts
+from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
 
 @dataclass(frozen=True)
@@ -23,17 +24,19 @@ class Offered:
     """One request that the load offers to the server.
 
     `at_s` is when it is due, in seconds from the start; None in a closed loop, where a user sends it when it is free.
-    `input_tokens` are the prompt's own, without the system prompt and the document. `document` is the prefix's number,
-    None without one. `text_seed` makes the prompt's own text.
+    `input_tokens` are the prompt's own, without the system prompt and the document; None for a prompt of the user's,
+    which is number `text` of its file. `output_tokens` is None where the answer is as long as the recorded one.
+    `document` is the prefix's number, None without one. `text_seed` makes a made prompt's own text.
     """
 
     index: int
     at_s: float | None
     name: str
-    input_tokens: int
-    output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
     document: int | None
     text_seed: int
+    text: int | None = None
 
 
 def make_schedule(traffic: Traffic, seed: int) -> list[Offered]:
@@ -49,12 +52,12 @@ def make_schedule(traffic: Traffic, seed: int) -> list[Offered]:
     names = list(traffic.classes)
     weights = np.array([traffic.classes[name].weight for name in names], dtype=float)
     chosen = choice.choice(len(names), size=len(times), p=weights / weights.sum())
-    drawn = [_drawn(traffic.classes[name], len(times), lengths, documents) for name in names]
+    drawn = [_drawn(traffic.classes[name], len(times), lengths, documents, texts) for name in names]
     seeds = texts.integers(0, 2**31, len(times)).tolist()
     offered = []
     for index, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
-        inputs, outputs, document = next(drawn[k])
-        offered.append(Offered(index, at, names[k], inputs, outputs, document, seeds[index]))
+        inputs, outputs, document, text = next(drawn[k])
+        offered.append(Offered(index, at, names[k], inputs, outputs, document, seeds[index], text))
     return offered
 
 
@@ -74,12 +77,21 @@ def _times(traffic: Traffic, random: Generator) -> list[float] | list[None]:
 
 
 def _drawn(
-    kind: RequestClass, count: int, lengths: Generator, documents: Generator
-) -> Iterator[tuple[int, int, int | None]]:
-    """Return input tokens, output tokens and document for as many requests as there may be of a class."""
-    inputs = kind.input.draw(lengths, count)
-    outputs = kind.output.draw(lengths, count)
+    kind: RequestClass, count: int, lengths: Generator, documents: Generator, texts: Generator
+) -> Iterator[tuple[int | None, int | None, int | None, int | None]]:
+    """Return input tokens, output tokens, document and text for as many requests as there may be of a class."""
+    inputs: Sequence[int | None] = [None] * count if kind.input is None else kind.input.draw(lengths, count)
+    outputs: Sequence[int | None] = [None] * count if kind.output is None else kind.output.draw(lengths, count)
     picked: list[int | None] = [None] * count
     if kind.prefix is not None:
         picked = documents.choice(kind.prefix.documents, size=count, p=kind.prefix.probabilities()).tolist()
-    return iter(list(zip(inputs, outputs, picked, strict=True)))
+    chosen: list[int | None] = [None] * count
+    if isinstance(kind.text, TextFile):
+        chosen = _each_in_turn(len(read_texts(kind.text.file)), count, texts)
+    return zip(inputs, outputs, picked, chosen, strict=True)
+
+
+def _each_in_turn(texts: int, count: int, random: Generator) -> list[int | None]:
+    """Return `count` numbers of texts, each text once before any is there again."""
+    rounds = [random.permutation(texts) for _ in range(-(-count // texts))]
+    return [int(number) for number in np.concatenate(rounds)[:count]]

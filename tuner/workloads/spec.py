@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from tuner.workloads.traffic import Traffic
 
 
 class Workload(BaseModel):
@@ -40,9 +45,11 @@ class Workload(BaseModel):
         """The warm-up's seed, never one of a repeat's."""
         return self.seed + 500_000
 
-    def warmup(self) -> Workload:
-        """Return the unscored warm-up load: one short request a user, of another seed."""
+    def warmup(self) -> Workload | None:
+        """Return the unscored warm-up load: one short request a user, of another seed; None if none is wanted."""
         prompts = self.max_concurrency if self.warmup_prompts is None else self.warmup_prompts
+        if prompts == 0:
+            return None
         return self.model_copy(
             update={
                 "num_prompts": prompts,
@@ -50,3 +57,12 @@ class Workload(BaseModel):
                 "seed": self.warmup_seed,
             }
         )
+
+
+AnyWorkload = Workload | Traffic
+"""The published closed loop, made by `vllm bench serve`, or traffic, made by `tuner.loadgen`."""
+
+
+def read_workload(data: Mapping[str, Any]) -> AnyWorkload:
+    """Return the workload that `model_dump` wrote."""
+    return Traffic.model_validate(data) if "classes" in data else Workload.model_validate(data)

@@ -1,6 +1,6 @@
-"""Traffic as users send it: when requests arrive, of which classes, with which prompts.
+"""Traffic as users send it: when requests arrive, of which classes, with which prompts, and what they were promised.
 
-A traffic file is YAML; no command takes one yet.
+A traffic file is YAML, given as `--workload FILE`:
 
     arrivals: {process: poisson, rate: 32}
     requests: 2000
@@ -9,20 +9,27 @@ A traffic file is YAML; no command takes one yet.
     classes:
       chat: {weight: 3, input: {lognormal: {mean: 365, cv: 0.4, max: 2048}}, output: 128}
       documents: {input: 64, output: {uniform: [32, 512]}, prefix: {tokens: 2000, documents: 50, zipf: 1.1}}
+      own: {text: {file: prompts.jsonl}}
       never: {weight: 0, input: 90000, output: 1}
+    slo:
+      chat: {p95_ttft_ms: 2000, tpot_ms: 50}
 """
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from tuner.workloads.arrivals import Arrivals, Closed, Ramp, Trace
+from tuner.errors import UserError
+from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, Trace
+from tuner.workloads.class_slo import ClassSlo, read_class_slo
 from tuner.workloads.files import read_model
 from tuner.workloads.lengths import AnyLength, Tokens
+from tuner.workloads.texts import read_texts
 
 
 class Prefix(BaseModel):
@@ -45,31 +52,63 @@ class Prefix(BaseModel):
         return [weight / total for weight in weights]
 
 
+class TextFile(BaseModel):
+    """The user's own prompts; see `tuner.workloads.texts`. Each is sent once before one is sent again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Path
+
+
 class RequestClass(BaseModel):
     """One kind of request: its share by `weight`, and its lengths in tokens under the model's tokenizer.
 
-    `text` is what the prompt says: words drawn at random, or one short passage over and over, which ngram and suffix
-    speculation can guess.
+    `text` is what the prompt says: words drawn at random; one short passage over and over, which ngram and suffix
+    speculation can guess; or the user's own prompts, which bring their lengths along: there `input` is left out, and
+    `output` is for those that do not say how long their answer is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    input: AnyLength
-    output: AnyLength
+    input: AnyLength | None = None
+    output: AnyLength | None = None
     prefix: Prefix | None = None
-    text: Literal["random", "repetitive"] = "random"
+    text: Literal["random", "repetitive"] | TextFile = "random"
+
+    @model_validator(mode="after")
+    def _has_lengths(self) -> RequestClass:
+        if isinstance(self.text, TextFile):
+            if self.input is not None:
+                raise ValueError("prompts from a file bring their lengths along; leave `input` out")
+            if self.output is None and any(
+                t.output_tokens is None and not t.answer for t in read_texts(self.text.file)
+            ):
+                raise ValueError("some prompts of the file do not say how long their answer is; give `output`")
+        elif self.input is None or self.output is None:
+            raise ValueError("made prompts need `input` and `output`, their lengths in tokens")
+        return self
 
     def longest(self) -> int:
-        """Return the tokens of the longest request, prompt and answer together."""
-        return (self.prefix.tokens if self.prefix else 0) + self.input.longest() + self.output.longest()
+        """Return the tokens of the longest request, as far as they are known without a tokenizer."""
+        own = 0 if self.input is None else self.input.longest()
+        return (self.prefix.tokens if self.prefix else 0) + own + self.longest_output()
+
+    def longest_output(self) -> int:
+        """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
+        asked = [1 if self.output is None else self.output.longest()]
+        if isinstance(self.text, TextFile):
+            asked += [text.output_tokens or 1 for text in read_texts(self.text.file)]
+        return max(asked)
 
 
 class Traffic(BaseModel):
     """A load. It ends after `requests`, after `duration_s`, or with its trace, whichever comes first.
 
     With `max_in_flight` a request that is due while so many run is sent when one of them ends; its latency counts from
-    when it was due. `system_prompt` tokens begin every prompt, before a class's own prefix.
+    when it was due, and it is given up `timeout_s` after that. `system_prompt` tokens begin every prompt, before a
+    class's own prefix. `slo` has the bounds of each class that was promised something; see `tuner.workloads.class_slo`.
+    `temperature` and `seed` are as in `Workload`: repeat i uses seed + i, the warm-up of `warmup_requests` another.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +118,20 @@ class Traffic(BaseModel):
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_in_flight: int | None = Field(None, ge=1)
     system_prompt: int = Field(0, ge=0)
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     classes: dict[str, RequestClass] = Field(min_length=1)
+    slo: dict[str, dict[str, float]] = Field(default_factory=dict)
+    temperature: float | None = Field(None, ge=0)
+    warmup_requests: int = Field(16, ge=0)
+    seed: int = Field(1000, ge=0)
+
+    @field_validator("classes")
+    @classmethod
+    def _has_names(cls, classes: dict[str, RequestClass]) -> dict[str, RequestClass]:
+        for name in classes:
+            if not _NAME.fullmatch(name) or name in RESERVED:
+                raise ValueError(f"a class cannot be called {name!r}; letters, digits, _ and -, and not {_RESERVED}")
+        return classes
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Traffic:
@@ -104,9 +156,88 @@ class Traffic(BaseModel):
             raise ValueError(f"the weights of the classes sum to {total:g}; give one of them more than 0")
         return self
 
+    @model_validator(mode="after")
+    def _has_classes_for_slos(self) -> Traffic:
+        for name, bounds in self.slo.items():
+            if name not in self.classes:
+                raise ValueError(f"slo: there is no class {name!r}; classes: {', '.join(self.classes)}")
+            try:
+                read_class_slo(bounds)
+            except ValueError as error:
+                raise ValueError(f"slo.{name}: {error}") from None
+        return self
+
+    @property
+    def slos(self) -> dict[str, ClassSlo]:
+        """What each class was promised."""
+        return {name: read_class_slo(bounds) for name, bounds in self.slo.items()}
+
+    @property
+    def sent_classes(self) -> dict[str, RequestClass]:
+        """The classes of which anything is sent."""
+        return {name: each for name, each in self.classes.items() if each.weight > 0}
+
+    @property
+    def users(self) -> int | None:
+        """Users of a closed loop; None for an open one."""
+        return self.arrivals.users if isinstance(self.arrivals, Closed) else None
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """The most requests that run at once, where that is known."""
+        return self.users or self.max_in_flight
+
+    @property
     def longest_request(self) -> int:
-        """Return the tokens of the longest request of a class that is sent at all."""
-        return self.system_prompt + max(each.longest() for each in self.classes.values() if each.weight > 0)
+        """The tokens of the longest request that is sent, prompt and answer together."""
+        return self.system_prompt + max(each.longest() for each in self.sent_classes.values())
+
+    @property
+    def output_len(self) -> int:
+        """The tokens of the longest answer."""
+        return max(each.longest_output() for each in self.sent_classes.values())
+
+    @property
+    def input_len(self) -> int:
+        """The longest request's tokens without the longest answer's: with `output_len`, what a context must hold."""
+        return max(1, self.longest_request - self.output_len)
+
+    def repeat_seed(self, index: int) -> int:
+        """Return the seed of repeat `index` (0-based)."""
+        return self.seed + index
+
+    def warmup(self) -> Traffic | None:
+        """Return the unscored warm-up load: eight users at most, of another seed; None if none is wanted."""
+        if self.warmup_requests == 0:
+            return None
+        changes = {
+            "arrivals": Closed(users=min(8, self.warmup_requests)),
+            "requests": self.warmup_requests,
+            "duration_s": None,
+            "max_in_flight": None,
+            "seed": self.seed + 500_000,
+        }
+        return self.model_copy(update=changes)
+
+    def at_rate(self, rate: float) -> Traffic:
+        """Return the same traffic at another mean rate, in requests/s.
+
+        Raises:
+            UserError: for arrivals that have no one rate.
+        """
+        arrivals = self.arrivals
+        if not isinstance(arrivals, Poisson | Gamma | Constant):
+            raise UserError(
+                f"arrivals of process {arrivals.process!r} have no rate to vary; use poisson, gamma or constant"
+            )
+        return self.model_copy(update={"arrivals": arrivals.model_copy(update={"rate": rate})})
+
+
+RESERVED = ("client", "worst")
+"""Prefixes of metrics that are no classes: the client's own latencies, and the worst class."""
+
+_RESERVED = " or ".join(RESERVED)
+_NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def load_traffic(path: Path) -> Traffic:
@@ -115,14 +246,14 @@ def load_traffic(path: Path) -> Traffic:
     Raises:
         UserError: with the file and what is wrong, when it is not there, no YAML or no traffic.
     """
-    return read_model(path, Traffic, "traffic file", lambda data: _beside(data, path.parent))
+    return read_model(path, Traffic, "traffic file", lambda data: beside(data, path.parent))
 
 
-def _beside(data: object, folder: Path) -> object:
+def beside(data: Any, folder: Path) -> Any:
     """Return the data with every `file` relative to the folder."""
     if isinstance(data, dict):
         return {
-            key: str(folder / value) if key == "file" and isinstance(value, str) else _beside(value, folder)
+            key: str(folder / value) if key == "file" and isinstance(value, str) else beside(value, folder)
             for key, value in data.items()
         }
     return data

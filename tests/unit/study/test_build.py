@@ -11,7 +11,8 @@ from search_spaces import hardware_named
 from storage.records import Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
-from tuner.study.build import Request, draft, finish, make_judge
+from tuner.study.build import Request, draft, finish
+from tuner.study.load import make_judge
 from tuner.study.model import find_model
 
 INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)

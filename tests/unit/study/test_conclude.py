@@ -18,7 +18,7 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
-from tuner.study.build import make_judge
+from tuner.study.load import make_judge
 from tuner.study.conclude import conclude, noise_of
 from tuner.study.confirm import nominate
 

@@ -70,7 +70,7 @@ def test_a_short_run_has_no_stable_middle() -> None:
 
 def test_every_offered_request_counts() -> None:
     records = [request(0), request(1), request(2, status=FAILED, end_s=None), request(3, name="b", status=FAILED)]
-    summary = summarise(records, ["a", "b", "c"], {"a": RequestSlo(ttft_ms=2000)})
+    summary = summarise(records, ["a", "b", "c"], {"a": RequestSlo({"ttft": 2000})})
     assert (summary.overall.offered, summary.overall.completed, summary.overall.good) == (4, 2, 2)
     assert summary.overall.success_rate == 0.5
     assert summary.overall.statuses["timed_out"] == 2
@@ -102,12 +102,12 @@ def test_percentiles_are_over_completed_requests_of_the_stable_middle() -> None:
     ("slo", "met"),
     [
         (RequestSlo(), True),
-        (RequestSlo(ttft_ms=1501), True),
-        (RequestSlo(ttft_ms=1499), False),
-        (RequestSlo(tpot_ms=99), False),
-        (RequestSlo(e2el_ms=1901), True),
-        (RequestSlo(p95_itl_ms=101), True),
-        (RequestSlo(p95_itl_ms=99), False),
+        (RequestSlo({"ttft": 1501}), True),
+        (RequestSlo({"ttft": 1499}), False),
+        (RequestSlo({"tpot": 99}), False),
+        (RequestSlo({"e2el": 1901}), True),
+        (RequestSlo({"itl": 101}), True),
+        (RequestSlo({"itl": 99}), False),
     ],
 )
 def test_a_request_meets_its_slo(slo: RequestSlo, met: bool) -> None:
@@ -118,12 +118,12 @@ def test_a_request_meets_its_slo(slo: RequestSlo, met: bool) -> None:
 def test_one_stall_among_many_gaps_keeps_a_p95() -> None:
     # 39 gaps of 10 ms and one of 1 s: the 95th percentile lies at 10 ms.
     gaps = (0.01,) * 39 + (1.0,)
-    assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=gaps))
-    assert RequestSlo(p95_itl_ms=11).met(request(0, gaps_s=(), output_tokens=1))
+    assert RequestSlo({"itl": 11}).met(request(0, gaps_s=gaps))
+    assert RequestSlo({"itl": 11}).met(request(0, gaps_s=(), output_tokens=1))
 
 
 def test_what_is_not_known_meets_no_bound() -> None:
-    assert not RequestSlo(ttft_ms=9e9).met(request(0, first_token_s=None))
-    assert not RequestSlo(e2el_ms=9e9).met(request(0, end_s=None))
-    assert not RequestSlo(tpot_ms=9e9).met(request(0, output_tokens=None))
-    assert RequestSlo(tpot_ms=1).met(request(0, gaps_s=(), output_tokens=1))
+    assert not RequestSlo({"ttft": 9e9}).met(request(0, first_token_s=None))
+    assert not RequestSlo({"e2el": 9e9}).met(request(0, end_s=None))
+    assert not RequestSlo({"tpot": 9e9}).met(request(0, output_tokens=None))
+    assert RequestSlo({"tpot": 1}).met(request(0, gaps_s=(), output_tokens=1))

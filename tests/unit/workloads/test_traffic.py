@@ -12,7 +12,7 @@ from tuner.workloads import traffic
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Traffic, load_traffic
 
-GOOD = dedent((traffic.__doc__ or "").split("yet.\n")[1])
+GOOD = dedent((traffic.__doc__ or "").split("FILE`:\n")[1])
 """The example of the module's docstring."""
 
 
@@ -23,10 +23,11 @@ def read(folder: Path, text: str) -> Traffic:
 
 
 def test_the_example_of_the_docstring(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Say hello.", "output_tokens": 7}\n')
     found = read(tmp_path, GOOD)
     # 256 of the system prompt, then 2,000 + 64 + 512; chat has 2,048 + 128; what is never sent does not count.
-    assert found.longest_request() == 256 + 2576
-    assert found.classes["chat"].input.longest() == 2048
+    assert found.longest_request == 256 + 2576
+    assert found.classes["chat"].longest() == 2048 + 128
     assert len(make_schedule(found, 0)) == 2000
 
 

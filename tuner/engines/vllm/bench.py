@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.metrics import METRICS
+from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
 from tuner.workloads.spec import Workload
@@ -60,9 +60,9 @@ def read_result(path: Path, workload: Workload, index: int, seed: int) -> Repeat
     if not isinstance(completed, int) or isinstance(completed, bool):
         raise ResultError(f"the benchmark's result {path.name} does not say how many requests were completed")
     offered = workload.num_prompts
-    metrics: dict[str, float | None] = dict.fromkeys(METRICS)
+    metrics: dict[str, float | None] = dict.fromkeys(name for name in METRICS if name not in TRAFFIC_ONLY)
     if completed > 0:
-        metrics.update({name: _metric(data, name) for name in METRICS})
+        metrics.update({name: _metric(data, name) for name in metrics})
     metrics["success_rate"] = completed / offered
     duration = _finite(data.get("duration")) if completed > 0 else None
     return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)

@@ -20,9 +20,11 @@ from tuner.engines.vllm.logs import facts_from_log
 from tuner.engines.vllm.metrics import KvUsageSampler, scrape, with_load
 from tuner.engines.vllm.resident_client import Job
 from tuner.engines.vllm.toolbox import Toolbox
+from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
 from tuner.errors import TrialFailed, trial_failed
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
@@ -95,17 +97,17 @@ class VllmServer:
         self._was_ready = True
         self._process.remember()
 
-    def warm_up(self, workload: Workload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: AnyWorkload, cancelled: Cancelled) -> None:
         """See `Server`."""
         short = workload.warmup()
-        if short.num_prompts == 0:
+        if short is None:
             return
         warmed = self._load(short, 0, short.seed, "warmup", Phase.WARMUP, self._limits.warmup_s, cancelled)
         if warmed.completed == 0:
             message = f"none of {warmed.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
-    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
         """See `Server`."""
         seed = workload.repeat_seed(index)
         if self._before is None:
@@ -152,6 +154,49 @@ class VllmServer:
 
     def _load(
         self,
+        workload: AnyWorkload,
+        index: int,
+        seed: int,
+        name: str,
+        phase: Phase,
+        deadline_s: float,
+        cancelled: Cancelled,
+    ) -> Repeat:
+        """Send a load once and read what came of it.
+
+        Raises:
+            TrialFailed: as `Server.benchmark`.
+        """
+        if isinstance(workload, Traffic):
+            repeat = self._traffic(workload, index, seed, phase, deadline_s, cancelled)
+        else:
+            repeat = self._bench(workload, index, seed, name, phase, deadline_s, cancelled)
+        if repeat.failed:
+            self._fail_if_dying(phase)
+        return repeat
+
+    def _traffic(
+        self,
+        traffic: Traffic,
+        index: int,
+        seed: int,
+        phase: Phase,
+        deadline_s: float,
+        cancelled: Cancelled,
+    ) -> Repeat:
+        """Have our own generator send traffic; it ends by itself at the deadline, its records written."""
+        files = LoadFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
+        url = f"http://{HOST}:{self.port}/v1/completions"
+        model = self._model
+        job = start_load(self._tools, traffic, seed, files, url, model.served_name, model.tokenizer, deadline_s)
+        try:
+            self._watch(job, phase, deadline_s + GRACE_S, cancelled)
+        finally:
+            job.cancel()
+        return read_load(traffic, files, index, seed, counts=phase is Phase.BENCHMARK)
+
+    def _bench(
+        self,
         workload: Workload,
         index: int,
         seed: int,
@@ -160,11 +205,7 @@ class VllmServer:
         deadline_s: float,
         cancelled: Cancelled,
     ) -> Repeat:
-        """Run the benchmark client once and read its result.
-
-        Raises:
-            TrialFailed: as `Server.benchmark`.
-        """
+        """Run the benchmark client once and read its result."""
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
         url = f"http://{HOST}:{self.port}/v1"
         words = bench_words(self._model, workload, url, seed, self._artifacts, result.name)
@@ -179,8 +220,6 @@ class VllmServer:
         except ResultError as error:
             self._fail_if_dying(phase)
             raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
-        if repeat.failed:
-            self._fail_if_dying(phase)
         return repeat
 
     def _watch(self, job: Job, phase: Phase, deadline_s: float, cancelled: Cancelled) -> None:

@@ -15,10 +15,12 @@ from tuner.engines.vllm.executable import Installation
 from tuner.engines.vllm.failures import classify, one_line
 from tuner.engines.vllm.flags import ServeFlags, flags_from_dump, keep_dump, load_flags
 from tuner.engines.vllm.resident_client import Job, PlainJob, Resident
+from tuner.errors import trial_failed
 
 IMPORT_S = 300.0
 INFO_S = 60.0
 CHECK_S = 120.0
+PROMPTS_S = 300.0
 _SURE = frozenset(
     {"ValidationError", "ValueError", "NotImplementedError", "ImportError", "ModuleNotFoundError", "TypeError"}
 )
@@ -87,6 +89,20 @@ class Toolbox:
         if failure.kind is FailureKind.ENGINE_CRASH and said["type"] in _SURE:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, one_line(cause), failure.evidence)
         return None if failure.kind is FailureKind.ENGINE_CRASH else failure
+
+    def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
+        """Return text, tokens and the recorded answer's tokens of each request that the file `plan` asks for.
+
+        Raises:
+            TrialFailed: when there is no helper to make them, or this tokenizer cannot.
+        """
+        said = self._ask("prompts", PROMPTS_S, log=log, plan=str(plan))
+        if said is None:
+            message = f"the load's prompts could not be made in vLLM's interpreter; see {log.name}"
+            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message)
+        if "error" in said:
+            raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, str(said["error"]))
+        return [(str(text), int(tokens), answer) for text, tokens, answer in said["prompts"]]
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
         """Start `vllm WORDS…`, output to `log`; it must be waited for or cancelled."""

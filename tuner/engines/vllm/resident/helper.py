@@ -6,7 +6,7 @@ Requests are JSON lines on standard input, answers JSON lines on what was standa
 goes to files. It imports nothing but the standard library and vLLM, and is never imported by the tuner.
 
     {"id": 1, "op": "run", "task": "cli", "argv": ["bench", "serve", …], "log": PATH, "environment": {…}, "cwd": PATH}
-    {"id": 2, "op": "run", "task": "info" or "check", "out": PATH, …}
+    {"id": 2, "op": "run", "task": "info", "check" or "prompts", "out": PATH, …}
     {"id": 1, "op": "cancel"}
 
 With `"hold": true` the child waits, its group already its own, until `{"id": 1, "op": "release"}`; and when it has
@@ -124,7 +124,12 @@ def cli(request: dict[str, Any]) -> int:
     return 0
 
 
-TASKS = {"info": info, "check": check, "cli": cli}
+def prompts(request: dict[str, Any]) -> int:
+    """Make the prompts of the file `plan`; see the script `prompts.py` beside this one."""
+    return int(importlib.import_module("prompts").run(request["plan"], request["out"]))
+
+
+TASKS = {"info": info, "check": check, "cli": cli, "prompts": prompts}
 
 
 def write(path: str, data: object) -> None:

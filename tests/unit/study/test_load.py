@@ -1,0 +1,94 @@
+"""The load of a study and its judge: which objectives and SLOs traffic brings, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import UserError
+from tuner.study.load import find_judge, find_workload
+from tuner.workloads.presets import Preset, load_preset, preset_names
+from tuner.workloads.traffic import Traffic
+
+BURST = load_preset("qwen2.5-0.5b-t4")
+MIXED = load_preset("mixed")
+PLAIN = "arrivals: {process: poisson, rate: 4}\nrequests: 10\nclasses: {a: {input: 4, output: 4}}\n"
+
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "traffic.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def test_promises_become_constraints_of_their_class() -> None:
+    judge = find_judge(MIXED, MIXED.workload, (), (), own=True)
+    assert [str(slo) for slo in judge.slos] == [
+        "siso.p95_ttft_ms<5000",
+        "silo.p95_itl_ms<250",
+        "liso.p95_ttft_ms<5000",
+        "lilo.p95_itl_ms<250",
+    ]
+    assert [objective.metric for objective in judge.objectives][:2] == ["goodput", "worst.goodput_share"]
+
+
+def test_a_file_with_promises_is_judged_by_its_goodput(tmp_path: Path) -> None:
+    load = find_workload(BURST, written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"), None, {})
+    judge = find_judge(BURST, load, (), (), own=False)
+    assert [str(slo) for slo in judge.slos] == ["a.p95_ttft_ms<9"]
+    assert judge.objectives[0].metric == "goodput"
+
+
+def test_a_file_without_promises_is_judged_by_throughput(tmp_path: Path) -> None:
+    load = find_workload(BURST, written(tmp_path, PLAIN), None, {})
+    judge = find_judge(BURST, load, (), (), own=False)
+    assert [str(slo) for slo in judge.slos] == ["success_rate>=1"]
+    assert judge.objectives[0].metric == "output_throughput"
+
+
+def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
+    load = find_workload(BURST, written(tmp_path, PLAIN), 7.5, {"temperature": 0.0})
+    assert isinstance(load, Traffic)
+    assert (load.arrivals.rate, load.temperature) == (7.5, 0.0)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "given", "message"),
+    [
+        (PLAIN, None, {"max_concurrency": 5}, "--users is for the closed loop of fixed lengths"),
+        (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no rate to vary"),
+        (
+            PLAIN.replace("rate: 4", "rate: 0.001").replace("requests: 10", "duration_s: 1"),
+            None,
+            {},
+            "no request falls",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, text: str, rate: float | None, given: dict[str, int], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        find_workload(BURST, written(tmp_path, text), rate, given)
+
+
+@pytest.mark.parametrize(
+    ("preset", "objective", "message"),
+    [
+        (BURST, "goodput", "goodput is a metric of traffic; give --workload"),
+        (BURST, "a.p95_ttft_ms", "is a metric of traffic"),
+        (MIXED, "nobody.goodput_share", "there is no class 'nobody'; classes: siso, silo, liso, lilo"),
+    ],
+)
+def test_what_the_load_cannot_measure_is_refused(preset: Preset, objective: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_judge(preset, preset.workload, (objective,), (), own=True)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_be_judged_and_scheduled(name: str) -> None:
+    preset = load_preset(name)
+    load = find_workload(preset, None, None, {})
+    assert find_judge(preset, load, (), (), own=True).objectives
+    assert load.longest_request > 1

@@ -1,0 +1,150 @@
+"""Make a load's prompts, with lengths exact under the model's tokenizer. Run by vLLM's own interpreter.
+
+    python prompts.py PLAN RESULT
+
+PLAN is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS], …], "tokens": N, "seed": S, "text": "random"},
+{"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. RESULT gets {"prompts": [[TEXT, TOKENS, ANSWER_TOKENS], …]} or
+{"error": LINE}. Tokens are those that the server counts for a completion, special ones included.
+
+A made prompt is a sequence of words of one token each, so that its parts can be joined without their tokens merging;
+every prompt is encoded again and mended until its length is right. Shared parts depend on their key alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+WORD = re.compile(r" [a-z]{2,10}")
+MOST_WORDS = 4096
+PASSAGE = 16
+TRIES = 40
+
+
+class PromptError(ValueError):
+    """A prompt that this tokenizer cannot make in the length asked for."""
+
+
+class Maker:
+    """Makes prompts with one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.special = len(self.encode("")[0])
+        self.words = self._words()
+        self.parts: dict[tuple[str, int], list[str]] = {}
+
+    def encode(self, *texts: str) -> list[list[int]]:
+        """Return the tokens of each text, as the server encodes a completion's prompt."""
+        return list(self.tokenizer(list(texts))["input_ids"])
+
+    def _words(self) -> list[str]:
+        """Return words that are one token each, wherever they stand."""
+        size = len(self.tokenizer)
+        special = set(self.tokenizer.all_special_ids)
+        order = list(range(size))
+        random.Random(0).shuffle(order)
+        found = list(self._candidates(order, special))
+        if not found:
+            raise PromptError("the tokenizer has no token that is a word of its own")
+        return found
+
+    def _candidates(self, order: list[int], special: set[int]) -> Iterator[str]:
+        count = 0
+        for begin in range(0, len(order), 1024):
+            ids = [token for token in order[begin : begin + 1024] if token not in special]
+            texts = [text for text in self.tokenizer.batch_decode([[token] for token in ids]) if WORD.fullmatch(text)]
+            if not texts:
+                continue
+            for text, tokens in zip(texts, self.encode(*(text * 3 for text in texts)), strict=True):
+                if len(tokens) == 3 + self.special:
+                    yield text
+                    count += 1
+            if count >= MOST_WORDS:
+                return
+
+    def drawn(self, count: int, seed: int, text: str) -> list[str]:
+        """Return `count` words: drawn at random, or a short passage over and over."""
+        source = random.Random(seed)
+        if text == "repetitive":
+            passage = source.choices(self.words, k=PASSAGE)
+            return [passage[index % PASSAGE] for index in range(count)]
+        return source.choices(self.words, k=count)
+
+    def shared(self, key: str, tokens: int) -> list[str]:
+        """Return a shared part, the same for its key in every load."""
+        known = self.parts.get((key, tokens))
+        if known is None:
+            known = self.parts[key, tokens] = self.drawn(tokens, zlib.crc32(key.encode()), "random")
+        return known
+
+    def make(self, request: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return the shared words and the words of its own of a request."""
+        before = [word for key, tokens in request["shared"] for word in self.shared(key, tokens)]
+        own = max(1, request["tokens"] - (0 if before else self.special))
+        return before, self.drawn(own, request["seed"], request["text"])
+
+
+def mended(maker: Maker, before: list[str], own: list[str], wanted: int, seed: int) -> str:
+    """Return the joined words, a few dropped or added until they are `wanted` tokens."""
+    source = random.Random(seed + 1)
+    for _ in range(TRIES):
+        text = "".join(before) + "".join(own)
+        surplus = len(maker.encode(text)[0]) - wanted
+        if surplus == 0:
+            return text
+        if surplus > 0:
+            own = own[: max(0, len(own) - max(1, surplus))] or source.choices(maker.words, k=1)
+        else:
+            own = own + source.choices(maker.words, k=-surplus)
+    raise PromptError(f"no prompt of {wanted} tokens can be made with this tokenizer")
+
+
+def prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
+    """Return text, tokens and the recorded answer's tokens (None: there is none) of each request."""
+    maker = Maker(tokenizer)
+    made: list[list[Any]] = []
+    for request in plan["requests"]:
+        if "prompt" in request:
+            before = "".join(word for key, tokens in request["shared"] for word in maker.shared(key, tokens))
+            answer = request.get("answer")
+            tokens = None if answer is None else max(1, len(maker.encode(answer)[0]) - maker.special)
+            made.append([before + request["prompt"], None, tokens])
+            continue
+        before_words, own = maker.make(request)
+        wanted = request["tokens"] + sum(tokens for _, tokens in request["shared"])
+        made.append(["".join(before_words) + "".join(own), wanted, None])
+    lengths = [len(tokens) for tokens in maker.encode(*(text for text, _, _ in made))]
+    for entry, request, length in zip(made, plan["requests"], lengths, strict=True):
+        if entry[1] is None:
+            entry[1] = length
+        elif entry[1] != length:
+            before_words, own = maker.make(request)
+            entry[0] = mended(maker, before_words, own, entry[1], request["seed"])
+    return made
+
+
+def run(plan_file: str, result_file: str) -> int:
+    """Make the prompts of a plan; a prompt that cannot be made is told in the result."""
+    with open(plan_file, encoding="utf-8") as file:
+        plan = json.load(file)
+    tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(plan["tokenizer"])
+    try:
+        result: dict[str, Any] = {"prompts": prompts(plan, tokenizer)}
+    except PromptError as error:
+        result = {"error": str(error)}
+    with open(result_file + ".tmp", "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    os.replace(result_file + ".tmp", result_file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(*sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""The user's own prompts: JSONL with a prompt a line, or conversations in ShareGPT's form.
+
+    {"prompt": "Summarise …", "output_tokens": 200}
+    {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
+
+A JSONL line is one or the other; a `.json` file is a list of them. Of a conversation the first human turn is the prompt
+and the turn after it the answer, whose length under the model's tokenizer is the answer's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import UserError
+from tuner.workloads.files import read_lines
+
+_FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
+
+
+@dataclass(frozen=True)
+class UserText:
+    """One prompt of the user's; the length of its answer is `output_tokens`, or that of `answer`, or the class's."""
+
+    prompt: str
+    output_tokens: int | None = None
+    answer: str | None = None
+
+
+@cache
+def read_texts(file: Path) -> tuple[UserText, ...]:
+    """Return the prompts of a JSONL or JSON file.
+
+    Raises:
+        UserError: naming file and line (of a `.json` file: the entry), when it cannot be read, is empty or malformed.
+    """
+    if file.suffix == ".json":
+        return tuple(_listed(file))
+    return tuple(read_lines(file, "prompts", f"a file of {_FORM}", lambda line, _: _text(_json(line))))
+
+
+def _listed(file: Path) -> list[UserText]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"prompts {str(file)!r} cannot be read: {error}; give a file of {_FORM}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}:{error.lineno}: not JSON: {error.msg}; give a list of {_FORM}") from None
+    if not isinstance(data, list) or not data:
+        raise UserError(f"{file}: holds no list of prompts; give a list of {_FORM}")
+    found = []
+    for number, entry in enumerate(data, 1):
+        try:
+            found.append(_text(entry))
+        except ValueError as error:
+            raise UserError(f"{file}: entry {number}: {error}") from None
+    return found
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg}; give {_FORM}") from None
+
+
+def _text(entry: Any) -> UserText:
+    if isinstance(entry, dict) and isinstance(entry.get("conversations"), list):
+        return _conversation(entry["conversations"])
+    prompt = entry.get("prompt") if isinstance(entry, dict) else None
+    if not isinstance(prompt, str) or not prompt:
+        raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
+    tokens = entry.get("output_tokens", entry.get("max_tokens"))
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
+        raise ValueError(f"output_tokens {tokens!r} is no length; give a whole number of tokens from 1")
+    return UserText(prompt, tokens)
+
+
+def _conversation(turns: list[Any]) -> UserText:
+    said = [(str(turn.get("from", "")), turn.get("value")) for turn in turns if isinstance(turn, dict)]
+    for (speaker, prompt), (_, answer) in zip(said, [*said[1:], ("", None)], strict=True):
+        if speaker in ("human", "user") and isinstance(prompt, str) and prompt:
+            return UserText(prompt, None, answer if isinstance(answer, str) and answer else None)
+    raise ValueError("a conversation without a human turn; give [{'from': 'human', 'value': …}, …]")
