@@ -18,9 +18,9 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
-from tuner.study.load import make_judge
 from tuner.study.conclude import conclude, noise_of
 from tuner.study.confirm import nominate
+from tuner.study.load import make_judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JUDGE = make_judge(["output_throughput"], ["p99_tpot_ms<50"])
