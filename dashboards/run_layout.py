@@ -20,7 +20,10 @@ from typing import Any
 
 from storage.records import FailureKind, StudyRecord, TrialOutcome, TrialRecord
 
-ARTIFACTS = ("server.log", "command.txt", "bench-*.json", "bench-*.log")
+ARTIFACTS = (
+    *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
+    *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
+)
 """What is logged of a trial's folder."""
 
 INHERITED_TAGS = ("engine", "version")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.records import Config, TrialKind
+from tuner.scoring.slo import Slo
 from tuner.workloads.spec import AnyWorkload
 
 
@@ -47,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """One attempt at a trial."""
+    """One attempt at a trial. With `promises`, SLOs, it searches the highest rate at which they hold."""
 
     study: str
     number: int
@@ -60,6 +61,7 @@ class TrialSpec:
     repeats: int
     artifacts: Path
     limits: Limits = Limits()
+    promises: tuple[Slo, ...] | None = None
 
     @property
     def uid(self) -> str:

@@ -24,6 +24,10 @@ class Judge:
     slos: tuple[Slo, ...]
     scored: tuple[Objective, ...]
 
+    def wants(self, name: str) -> bool:
+        """Return whether a metric is an objective."""
+        return any(objective.metric == name for objective in self.objectives)
+
     def verdict(self, outcome: TrialOutcome, reference: Mapping[str, float | None] | None) -> Verdict | None:
         """Return the verdict; None where nobody can judge, because the failure was not the configuration's.
 

@@ -62,12 +62,14 @@ def find_judge(
         objectives = objectives or (GOOD_TRAFFIC if promised else TRAFFIC)
         slos = slos or (() if promised else ("success_rate>=1",))
     if not isinstance(workload, Traffic):
-        return _known(make_judge(objectives, slos), ())
+        return _known(make_judge(objectives, slos), workload, ())
     promises = [f"{name}.{text}" for name, slo in workload.slos.items() for text in slo.constraints]
-    return _known(make_judge(objectives, list(dict.fromkeys([*slos, *promises]))), tuple(workload.sent_classes))
+    return _known(
+        make_judge(objectives, list(dict.fromkeys([*slos, *promises]))), workload, tuple(workload.sent_classes)
+    )
 
 
-def _known(judge: Judge, classes: tuple[str, ...]) -> Judge:
+def _known(judge: Judge, workload: AnyWorkload, classes: tuple[str, ...]) -> Judge:
     """Return the judge, if this load can measure all that it asks for; `classes` are those of traffic."""
     for name in (*(objective.metric for objective in judge.objectives), *(slo.metric for slo in judge.slos)):
         prefix, _, base = name.rpartition(".")
@@ -75,7 +77,18 @@ def _known(judge: Judge, classes: tuple[str, ...]) -> Judge:
             raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
         if classes and prefix and prefix not in (*classes, *RESERVED):
             raise UserError(f"{name}: there is no class {prefix!r}; classes: {', '.join(classes)}, or worst, client")
+    if judge.wants("capacity"):
+        _check_capacity(judge, workload)
     return judge
+
+
+def _check_capacity(judge: Judge, workload: AnyWorkload) -> None:
+    if not isinstance(workload, Traffic) or workload.rate is None:
+        raise UserError("capacity is searched by rate; give traffic of process poisson, gamma or constant")
+    if not judge.slos:
+        raise UserError(
+            "capacity is the rate at which SLOs hold, and there are none; give `slo` in the traffic, or --slo"
+        )
 
 
 TRAFFIC = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")

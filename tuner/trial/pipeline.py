@@ -7,15 +7,21 @@ an engine raises that has no type is the tuner's own error, and ends this trial 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
 from tuner.clock import Clock, RealClock, Stopwatch
 from tuner.engines.base import Cancelled, Engine, Server
 from tuner.errors import TrialFailed
+from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
+from tuner.trial.capacity import Point, find_capacity, write_points
+from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.traffic import Traffic
 
 Report = Callable[[Phase], None]
 """Called at the start of each phase, for a progress display."""
@@ -68,14 +74,46 @@ class _Run:
         self.enter(Phase.WARMUP)
         with self.watch.measure(Phase.WARMUP):
             server.warm_up(spec.workload, self.cancelled)
-        for index in range(spec.repeats):
-            self.enter(Phase.BENCHMARK)
-            with self.watch.measure(Phase.BENCHMARK):
-                self.repeats.append(server.benchmark(spec.workload, index, self.cancelled))
+        if spec.promises is not None:
+            self.search_capacity(server, spec.workload, spec.promises)
+        else:
+            for index in range(spec.repeats):
+                self.repeats.append(self.load(server, spec.workload, index))
         if not any(repeat.completed for repeat in self.repeats):
             offered = sum(repeat.offered for repeat in self.repeats)
             message = f"none of {offered} requests succeeded"
             raise TrialFailed(Failure(FailureKind.REQUESTS_FAILED, Phase.BENCHMARK, message))
+
+    def load(self, server: Server, workload: AnyWorkload, index: int) -> Repeat:
+        """Send the load once."""
+        self.enter(Phase.BENCHMARK)
+        with self.watch.measure(Phase.BENCHMARK):
+            return server.benchmark(workload, index, self.cancelled)
+
+    def search_capacity(self, server: Server, workload: AnyWorkload, promises: tuple[Slo, ...]) -> None:
+        """Search the capacity once for each repeat, the later ones from what the earlier found.
+
+        A repeat is what was measured at the capacity; where no rate held, at the lowest that was tried.
+        """
+        assert isinstance(workload, Traffic)
+        assert workload.rate is not None  # checked where the study is made
+        indices, first = itertools.count(), workload.rate
+        points: list[Point] = []
+
+        def measure(rate: float) -> Point:
+            repeat = self.load(server, workload.as_long_at(rate), next(indices))
+            missed = tuple(str(slo) for slo in promises if not slo.met(repeat.metrics.get(slo.metric)))
+            points.append(Point(rate, repeat, missed))
+            write_points(self.spec.artifacts / "capacity.csv", points)
+            return points[-1]
+
+        for _ in range(self.spec.repeats):
+            search = find_capacity(measure, first)
+            best = search.best
+            chosen = best or min(search.points, key=lambda point: point.rate)
+            first = chosen.rate
+            metrics = {**chosen.repeat.metrics, "capacity": best.rate if best else None}
+            self.repeats.append(replace(chosen.repeat, metrics=metrics))
 
     def collect(self) -> None:
         """Read the server's own numbers; a server that failed may still have some in its log."""

@@ -219,6 +219,12 @@ class Traffic(BaseModel):
         }
         return self.model_copy(update=changes)
 
+    @property
+    def rate(self) -> float | None:
+        """The mean rate in requests/s; None for arrivals that have no one rate."""
+        arrivals = self.arrivals
+        return arrivals.rate if isinstance(arrivals, Poisson | Gamma | Constant) else None
+
     def at_rate(self, rate: float) -> Traffic:
         """Return the same traffic at another mean rate, in requests/s.
 
@@ -232,6 +238,20 @@ class Traffic(BaseModel):
             )
         return self.model_copy(update={"arrivals": arrivals.model_copy(update={"rate": rate})})
 
+    def as_long_at(self, rate: float) -> Traffic:
+        """Return the traffic at another rate for as long as it lasts at its own, with as many requests as that takes.
+
+        A load of a fixed number of requests would be over, at a rate that the server cannot keep up with, before its
+        queue has grown: it would flatter.
+        """
+        faster = self.at_rate(rate)
+        if self.requests is None or self.rate is None:
+            return faster
+        return faster.model_copy(update={"requests": max(FEWEST, math.ceil(self.requests * rate / self.rate))})
+
+
+FEWEST = 20
+"""Requests of a load at a lower rate, whatever its duration would make of them."""
 
 RESERVED = ("client", "worst")
 """Prefixes of metrics that are no classes: the client's own latencies, and the worst class."""

@@ -98,3 +98,42 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path: Path, text: 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml' cannot be read: No such file"):
         load_traffic(tmp_path / "none.yaml")
+
+
+def test_another_rate_keeps_the_duration_of_the_load(tmp_path: Path) -> None:
+    found = read(tmp_path, "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES)
+    assert (found.at_rate(12).rate, found.at_rate(12).requests) == (12, 100)
+    assert (found.as_long_at(12).rate, found.as_long_at(12).requests) == (12, 300)
+    assert found.as_long_at(0.5).requests == 20
+
+
+@pytest.mark.parametrize(
+    ("slo", "message"),
+    [
+        ("{b: {ttft_ms: 1}}", r"slo: there is no class 'b'; classes: a"),
+        ("{a: {ttft: 1}}", r"slo\.a: 'ttft' is no bound"),
+        ("{a: {p97_ttft_ms: 1}}", r"percentiles are 50, 90, 95, 99"),
+        ("{a: {p95_ttft_ms: 1, ttft_ms: 2}}", r"ttft has two bounds"),
+        ("{a: {p95_ttft_p95_ms: 1}}", r"is no bound"),
+        ("{a: {ttft_ms: 0}}", r"ttft_ms: 0.0 is no bound; give a number above 0"),
+        ("{a: {goodput_share: 1.5}}", r"a number above 0 and at most 1"),
+    ],
+)
+def test_a_promise_that_is_none(tmp_path: Path, slo: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES + f"slo: {slo}\n")
+
+
+def test_both_orders_of_a_percentile_read_the_same(tmp_path: Path) -> None:
+    text = "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES
+    one, other = (read(tmp_path, text + f"slo: {{a: {{{key}: 250}}}}\n").slos for key in ("p99_itl_ms", "itl_p99_ms"))
+    assert one == other
+    assert one["a"].constraints == ("p99_itl_ms<250",)
+    assert (one["a"].request.bounds_ms, one["a"].request.itl_percentile) == ({"itl": 250.0}, 99)
+
+
+@pytest.mark.parametrize("name", ["worst", "client", "a.b", "1st"])
+def test_names_that_are_no_class(tmp_path: Path, name: str) -> None:
+    text = f"arrivals: {{process: poisson, rate: 4}}\nrequests: 9\nclasses: {{{name}: {{input: 1, output: 1}}}}\n"
+    with pytest.raises(UserError, match="a class cannot be called"):
+        read(tmp_path, text)

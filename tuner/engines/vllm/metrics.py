@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
 import re
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from storage.records import ServerFacts
 
@@ -20,12 +23,26 @@ PREFIX_HITS = "vllm:prefix_cache_hits_total"
 QUEUE_SUM = "vllm:request_queue_time_seconds_sum"
 QUEUE_COUNT = "vllm:request_queue_time_seconds_count"
 KV_USAGE = "vllm:kv_cache_usage_perc"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 GAUGES = frozenset({KV_USAGE})
 WANTED = frozenset(
-    {PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE, DRAFTS, DRAFT_TOKENS, ACCEPTED}
+    {
+        RUNNING,
+        WAITING,
+        PREEMPTIONS,
+        PREFIX_QUERIES,
+        PREFIX_HITS,
+        QUEUE_SUM,
+        QUEUE_COUNT,
+        KV_USAGE,
+        DRAFTS,
+        DRAFT_TOKENS,
+        ACCEPTED,
+    }
 )
 
 
@@ -61,17 +78,41 @@ def scrape(host: str, port: int) -> dict[str, float] | None:
     return parse_metrics(body.decode("utf-8", "replace")) if response.status == 200 else None
 
 
-class KvUsageSampler:
-    """Looks at the KV cache's use every `SAMPLE_S` seconds between `start` and `stop`, in a thread of its own."""
+@dataclass(frozen=True)
+class Sample:
+    """The server's state at a time in seconds since sampling began; None where it did not say."""
+
+    at_s: float
+    running: float | None
+    waiting: float | None
+    kv_usage: float | None
+    preemptions: float | None
+
+
+class Sampler:
+    """Looks at the server every `SAMPLE_S` seconds while it is entered, in a thread of its own."""
 
     def __init__(self, host: str, port: int, period_s: float = SAMPLE_S) -> None:
-        self.samples: list[float] = []
+        self.samples: list[Sample] = []
         self._address = (host, port)
         self._period_s = period_s
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kv-usage", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="server-samples", daemon=True)
 
-    def __enter__(self) -> KvUsageSampler:
+    @property
+    def kv_usage(self) -> list[float]:
+        """The KV cache's use in the samples that have it."""
+        return [sample.kv_usage for sample in self.samples if sample.kv_usage is not None]
+
+    def write(self, path: Path) -> None:
+        """Write the samples as CSV."""
+        names = [field.name for field in fields(Sample)]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            writer.writerows([getattr(sample, name) for name in names] for sample in self.samples)
+
+    def __enter__(self) -> Sampler:
         self._thread.start()
         return self
 
@@ -80,10 +121,12 @@ class KvUsageSampler:
         self._thread.join(2 * _TIMEOUT_S)
 
     def _run(self) -> None:
+        began = time.monotonic()
         while not self._stop.wait(self._period_s):
-            usage = (scrape(*self._address) or {}).get(KV_USAGE)
-            if usage is not None:
-                self.samples.append(usage)
+            found = scrape(*self._address)
+            if found is not None:
+                state = (found.get(name) for name in (RUNNING, WAITING, KV_USAGE, PREEMPTIONS))
+                self.samples.append(Sample(time.monotonic() - began, *state))
 
 
 def with_load(

@@ -17,7 +17,7 @@ from tuner.engines.readiness import wait_ready
 from tuner.engines.vllm.bench import ResultError, bench_words, read_result
 from tuner.engines.vllm.failures import classify, read_log
 from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import KvUsageSampler, scrape, with_load
+from tuner.engines.vllm.metrics import Sampler, scrape, with_load
 from tuner.engines.vllm.resident_client import Job
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
@@ -112,11 +112,12 @@ class VllmServer:
         seed = workload.repeat_seed(index)
         if self._before is None:
             self._before = scrape(HOST, self.port)
-        with KvUsageSampler(HOST, self.port) as sampler:
+        with Sampler(HOST, self.port) as sampler:
             repeat = self._load(
                 workload, index, seed, f"bench-{index}", Phase.BENCHMARK, self._limits.benchmark_s, cancelled
             )
-        self._usage += sampler.samples
+        sampler.write(self._artifacts / f"server-{index}.csv")
+        self._usage += sampler.kv_usage
         self._after = scrape(HOST, self.port)
         return repeat
 

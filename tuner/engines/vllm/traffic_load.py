@@ -31,8 +31,8 @@ from tuner.workloads.traffic import TextFile, Traffic
 TOLERABLE_DELAY_S = 0.005
 """Own delays up to here never make a run invalid."""
 
-TOLERABLE_SHARE = 0.05
-"""Nor do those up to this share of the run's median TTFT: no figure is then off by more."""
+TOLERABLE_SHARE = 0.1
+"""Nor do those up to this share of the run's TTFT at the same percentile, the 99th."""
 
 GRACE_S = 15.0
 """What the generator gets beyond its own limit to write down its records."""
@@ -143,7 +143,7 @@ def read_load(traffic: Traffic, files: LoadFiles, index: int, seed: int, counts:
         raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
     records = read_records(files.records)
     repeat = repeat_of(traffic, records, index, seed)
-    late = too_late(read_delays(files.delays), repeat.metrics.get("p50_ttft_ms"))
+    late = too_late(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
     if counts and late is not None:
         raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK, late)
     return repeat
