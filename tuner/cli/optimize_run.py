@@ -69,7 +69,7 @@ def run(request: Request, budget: Budget, options: Options) -> int:
     _check_disk(folder)
     _check_output(options.output)
     with ExitStack() as stack:
-        stop = stack.enter_context(_stop_on_signals())
+        stop = stack.enter_context(stop_on_signals())
         reached = _reach_database(options.storage)
         executor = _executor(settings, devices, options)
         stack.callback(executor.close)
@@ -121,7 +121,7 @@ def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> 
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C, SIGTERM or hang-up into a request to stop; a second Ctrl-C ends the command at once.
 
     A hang-up that the caller ignores, as `nohup` does, stays ignored.

@@ -136,7 +136,7 @@ def context_of(plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile
         output_len=plan.workload.output_len,
         draft_model=plan.request.draft_model,
         checkpoints=plan.request.checkpoints,
-        base_argv=(*_sampling(plan.workload), *plan.request.server_arguments),
+        base_argv=(*sampling(plan.workload), *plan.request.server_arguments),
     )
 
 
@@ -156,7 +156,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         space=space,
         space_source=plan.space.to_dict(),
         judge=plan.judge,
-        base_argv=(*_sampling(plan.workload), *request.server_arguments),
+        base_argv=(*sampling(plan.workload), *request.server_arguments),
         base_environment=dict(request.environment),
         artifacts=artifacts / plan.name,
         enqueue=enqueue,
@@ -192,7 +192,7 @@ def resolve(
     return space, enqueue
 
 
-def _sampling(workload: AnyWorkload) -> tuple[str, ...]:
+def sampling(workload: AnyWorkload) -> tuple[str, ...]:
     """Return the server's arguments that fix how it samples."""
     if workload.temperature is None:
         return ()
