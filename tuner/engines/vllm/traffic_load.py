@@ -84,6 +84,19 @@ def start_load(
     Raises:
         TrialFailed: when the prompts cannot be made.
     """
+    requests = make_requests(tools, traffic, seed, files, tokenizer)
+    plan = LoadPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
+    return start_plan(plan, requests, files)
+
+
+def make_requests(
+    tools: Toolbox, traffic: Traffic, seed: int, files: LoadFiles, tokenizer: str
+) -> list[PlannedRequest]:
+    """Return every request of the load with its prompt.
+
+    Raises:
+        TrialFailed: when the prompts cannot be made.
+    """
     schedule = make_schedule(traffic, seed)
     wanted = files.folder / f"{files.name}-prompts.json"
     wanted.write_text(json.dumps({"tokenizer": tokenizer, "requests": [_wanted(traffic, o) for o in schedule]}))
@@ -91,8 +104,12 @@ def start_load(
         prompts = tools.prompts(wanted, files.log)
     finally:
         wanted.unlink(missing_ok=True)
-    plan = LoadPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
-    write_plan(files.plan, plan, [_planned(traffic, o, *made) for o, made in zip(schedule, prompts, strict=True)])
+    return [_planned(traffic, offered, *made) for offered, made in zip(schedule, prompts, strict=True)]
+
+
+def start_plan(plan: LoadPlan, requests: Sequence[PlannedRequest], files: LoadFiles) -> Job:
+    """Start the generator on a plan; the job must be waited for or cancelled."""
+    write_plan(files.plan, plan, requests)
     for stale in (files.records, files.delays):
         stale.unlink(missing_ok=True)
     result = files.records.with_suffix("")

@@ -1,0 +1,120 @@
+"""Traffic against a real vLLM: a rate that it holds, one that it cannot, and what the prefix cache does."""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.records import TrialKind
+from tuner.engines.base import EngineSettings
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.server import VllmServer
+from tuner.loadgen.result import read_records
+from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.workloads.traffic import Traffic, load_traffic
+
+NEVER = threading.Event()
+MIX = """
+arrivals: {process: poisson, rate: 6}
+requests: 72
+max_in_flight: 32
+timeout_s: 3
+system_prompt: 32
+classes:
+  siso: {input: {lognormal: {mean: 40, cv: 0.4, max: 96}}, output: 8}
+  silo: {input: 40, output: {uniform: [32, 48]}, text: repetitive}
+  liso: {input: 32, output: 8, prefix: {tokens: 256, documents: 3}}
+  own: {text: {file: prompts.jsonl}}
+slo:
+  siso: {p95_ttft_ms: 1500}
+  silo: {p95_itl_ms: 500}
+  liso: {p95_ttft_ms: 1500}
+  own: {p95_ttft_ms: 1500}
+"""
+OWN = """{"prompt": "the quick brown fox", "output_tokens": 5}
+{"conversations": [{"from": "human", "value": "what is this"}, {"from": "gpt", "value": "an answer of some words"}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory: pytest.TempPathFactory) -> Traffic:
+    folder = tmp_path_factory.mktemp("traffic")
+    (folder / "prompts.jsonl").write_text(OWN)
+    (folder / "mix.yaml").write_text(MIX)
+    return load_traffic(folder / "mix.yaml")
+
+
+@pytest.fixture(scope="module")
+def engine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        made = VllmEngine(EngineSettings("vllm", str(vllm), tmp_path_factory.mktemp("home")))
+    yield made
+    made.close()
+
+
+def started(engine: VllmEngine, model: Path, traffic: Traffic, folder: Path, *flags: str) -> VllmServer:
+    reference = ModelRef(str(model), str(model), "tiny model")
+    base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
+    launch = LaunchSpec(reference, flags, base, {"VLLM_CPU_KVCACHE_SPACE": "1"})
+    spec = TrialSpec("traffic", 0, 0, 1, TrialKind.SEARCH, {}, launch, traffic, 1, folder)
+    server = engine.launch(spec, spec.limits)
+    server.wait_ready(NEVER)
+    server.warm_up(traffic, NEVER)
+    return server
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("artifacts")
+
+
+@pytest.fixture(scope="module")
+def server(engine: VllmEngine, tiny_model: Path, traffic: Traffic, folder: Path) -> Iterator[VllmServer]:
+    running = started(engine, tiny_model, traffic, folder)
+    yield running
+    running.stop()
+
+
+def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: Traffic, folder: Path) -> None:
+    repeat = server.benchmark(traffic, 0, NEVER)
+    assert (repeat.offered, repeat.failed) == (72, 0)
+    for name in traffic.classes:
+        assert (repeat.metrics[f"{name}.goodput_share"] or 0) >= 0.99
+    records = read_records(folder / "requests-0.parquet")
+    # lengths are exact under the model's tokenizer, and the server counts the same
+    assert [r.input_tokens for r in records] == [r.planned_input for r in records]
+    assert [r.output_tokens for r in records] == [r.planned_output for r in records]
+    assert {r.planned_output for r in records if r.name == "own"} <= {5, *range(4, 40)}
+    # the system prompt and the documents come again
+    assert (server.facts().prefix_hit_rate or 0) > 0.2
+    rows = list(csv.DictReader((folder / "server-0.csv").open()))
+    assert {"at_s", "running", "waiting", "kv_usage", "preemptions"} == set(rows[0])
+    assert max(float(row["running"]) for row in rows) >= 1
+
+
+def test_a_rate_that_it_cannot_hold_is_told_as_it_is(server: VllmServer, traffic: Traffic, folder: Path) -> None:
+    repeat = server.benchmark(traffic.as_long_at(150), 1, NEVER)
+    assert repeat.offered == 72 * 25
+    assert repeat.completed < 0.9 * repeat.offered
+    assert (repeat.metrics["p50_ttft_ms"] or 0) > 2 * (repeat.metrics["client.p50_ttft_ms"] or 0)
+    assert (repeat.metrics["goodput_share"] or 0) < 0.9
+    assert len(read_records(folder / "requests-1.parquet")) == repeat.offered
+
+
+def test_without_the_prefix_cache_there_are_no_hits(
+    engine: VllmEngine, tiny_model: Path, traffic: Traffic, tmp_path: Path, server: VllmServer
+) -> None:
+    assert server.stop() is None  # one server at a time
+    other = started(engine, tiny_model, traffic, tmp_path, "--no-enable-prefix-caching")
+    try:
+        repeat = other.benchmark(traffic, 0, NEVER)
+        hits = other.facts().prefix_hit_rate
+    finally:
+        assert other.stop() is None
+    assert repeat.failed == 0
+    assert not hits

@@ -1,0 +1,40 @@
+"""The plan: what is written is what is read, and what is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.unit.loadgen.loads import due, plan
+from tuner.loadgen.plan import LoadPlan, PlannedRequest, read_plan, write_plan
+
+REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \ud800', 12, 34)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "plan.jsonl"
+    requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1)]
+    for known in (plan("http://h:1/v1"), LoadPlan("u", "m", 5, None, 1.5, 1e9), LoadPlan("u", "m", None, 7, 0.1, 2.0)):
+        write_plan(file, known, iter(requests))
+        assert read_plan(file) == (known, requests)
+
+
+def test_a_plan_may_be_without_requests(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan", plan("u"), [])
+    assert read_plan(tmp_path / "plan") == (plan("u"), [])
+
+
+def test_a_plan_has_a_line_for_itself_and_one_a_request(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan", plan("u"), [REQUEST, *due(0.0, 1.0)])
+    assert len((tmp_path / "plan").read_bytes().splitlines()) == 4
+
+
+def test_the_body_asks_for_exactly_so_many_tokens_in_a_stream_with_its_usage() -> None:
+    assert json.loads(plan("u", model="the model").body(REQUEST)) == {
+        "model": "the model",
+        "prompt": REQUEST.prompt,
+        "max_tokens": 34,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+    }

@@ -1,0 +1,210 @@
+"""Server-sent events, from bytes written by hand to tokens and their times."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tuner.loadgen.stream import Answer, MalformedError, Piece, read_answer
+
+FIRST = b'data: {"choices": [{"text": "a"}]}\n\n'
+SECOND = b'data: {"choices": [{"text": " b"}]}\r\n\r\n'
+USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+WHOLE = b": hello\n\n" + FIRST + b": ping\r\n\r\n" + SECOND + USAGE + DONE
+ENDS = (len(b": hello\n\n") + len(FIRST), len(WHOLE) - len(USAGE) - len(DONE))
+"""The number of bytes after which each of the two tokens is whole."""
+
+ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+"""A busy machine fails no test, and every run tries the same."""
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+USAGES = JSON | st.fixed_dictionaries({"prompt_tokens": JSON, "completion_tokens": JSON})
+
+
+def said(*events: bytes) -> Answer:
+    """Read events that all arrived after one second."""
+    return read_answer([(1.0, b"".join(events))])
+
+
+def cut(stream: bytes, *places: int) -> list[Piece]:
+    """Cut a stream; each piece's time is the number of bytes that have arrived with it."""
+    return [(float(end), stream[begin:end]) for begin, end in pairwise([0, *places, len(stream)])]
+
+
+def times_of(*places: int) -> tuple[float, ...]:
+    """Return when each token of `WHOLE` is whole, cut like that: with the first piece that reaches its end."""
+    return tuple(float(min(place for place in (*places, len(WHOLE)) if place >= end)) for end in ENDS)
+
+
+def test_a_cut_at_any_byte_changes_the_times_only() -> None:
+    for place in range(1, len(WHOLE)):
+        assert read_answer(cut(WHOLE, place)) == Answer(times_of(place), 7, 2, True), place
+
+
+def test_bytes_that_come_one_by_one() -> None:
+    # ": hello\n\n" has 9 bytes and the first event 36, ": ping\r\n\r\n" has 10 and the second event 39.
+    assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == Answer((45.0, 94.0), 7, 2, True)
+
+
+@ANY_PACE
+@given(st.sets(st.integers(1, len(WHOLE) - 1)))
+def test_any_cuts_change_the_times_only(places: set[int]) -> None:
+    at = sorted(places)
+    assert read_answer(cut(WHOLE, *at)) == Answer(times_of(*at), 7, 2, True)
+
+
+def test_a_beginning_of_an_answer_is_unfinished_and_not_malformed() -> None:
+    for end in range(len(WHOLE)):
+        answer = said(WHOLE[:end])
+        assert not answer.finished, end
+        assert len(answer.times_s) == sum(end >= whole for whole in ENDS), end
+
+
+def test_each_event_has_the_time_of_its_last_byte() -> None:
+    pieces = [(1.0, FIRST + FIRST[:10]), (2.0, FIRST[10:]), (3.5, FIRST + FIRST), (9.0, DONE)]
+    assert read_answer(pieces).times_s == (1.0, 2.0, 3.5, 3.5)
+
+
+def test_nothing_at_all() -> None:
+    assert read_answer([]) == Answer((), None, None, False)
+    assert read_answer([(1.0, b"")]) == Answer((), None, None, False)
+
+
+def test_an_end_without_its_empty_line_is_no_end() -> None:
+    assert not said(FIRST, b"data: [DONE]\n").finished
+    assert said(FIRST, b"data: [DONE]\n\n").finished
+
+
+def test_fields_that_are_no_data_say_nothing() -> None:
+    assert said(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == Answer((1.0,), None, None, True)
+
+
+def test_data_needs_no_blank_after_its_colon() -> None:
+    assert said(b'data:{"choices": [{"text": "a"}]}\n\n', b"data:[DONE]\n\n") == Answer((1.0,), None, None, True)
+
+
+def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
+    empty = b'data: {"choices": [{"text": ""}]}\n\n'
+    assert said(FIRST, empty, DONE).times_s == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("delta", "tokens"),
+    [
+        ({"content": "a"}, 1),
+        ({"reasoning_content": "hm"}, 1),
+        ({"role": "assistant", "content": ""}, 0),
+        ({"role": "assistant"}, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_in_a_chat_only_content_is_a_token(delta: object, tokens: int) -> None:
+    event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+    assert len(said(event, DONE).times_s) == tokens
+
+
+def test_the_last_usage_counts_and_none_is_no_usage() -> None:
+    running = b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}\n\n'
+    absent = b'data: {"choices": [{"text": "a"}], "usage": null}\n\n'
+    assert said(running, USAGE, absent, DONE) == Answer((1.0, 1.0), 7, 2, True)
+
+
+def test_a_usage_may_leave_a_count_out() -> None:
+    answer = said(b'data: {"choices": [], "usage": {"prompt_tokens": 0}}\n\n', DONE)
+    assert (answer.input_tokens, answer.output_tokens) == (0, None)
+
+
+@pytest.mark.parametrize("usage", ["5", "[1]", '"x"', '{"completion_tokens": "7"}', '{"prompt_tokens": -1}'])
+def test_a_usage_that_counts_nothing_is_malformed(usage: str) -> None:
+    with pytest.raises(MalformedError, match="a usage that does not count tokens"):
+        said(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())
+
+
+@pytest.mark.parametrize("count", ["true", "2.0", "NaN", "9223372036854775808"])
+def test_a_count_is_a_whole_number_that_a_column_holds(count: str) -> None:
+    with pytest.raises(MalformedError, match="a usage that does not count tokens"):
+        said(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
+
+
+def test_an_error_event_is_kept_and_reading_goes_on() -> None:
+    answer = said(FIRST, b'data: {"error": {"message": "out of memory"}}\n\n', FIRST, DONE)
+    assert answer == Answer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
+
+
+def test_an_error_of_null_is_none() -> None:
+    answer = said(b'data: {"error": null, "choices": [{"text": "a"}]}\n\n', DONE)
+    assert answer == Answer((1.0,), None, None, True)
+
+
+def test_an_error_can_be_written_down_whatever_it_says() -> None:
+    error = said(b'data: {"error": "\\ud800' + b"x" * 999 + b'"}\n\n').error
+    assert error is not None
+    assert error.encode("utf-8").startswith(b'{"error": "\\ud800xxx')
+    assert len(error) == 200
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (b'data: {"choices": [\n\n', "no JSON"),
+        (b"data:\n\n", "no JSON"),
+        (b"data: \xff\n\n", "no JSON"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "no JSON"),
+        (b'data: "text"\n\n', "no object"),
+        (b"data: 5\n\n", "no object"),
+        (b'data: {"text": "a"}\n\n', "an event without choices"),
+        (b'data: {"choices": {"text": "a"}}\n\n', "an event without choices"),
+        (b'data: {"choices": ["a"]}\n\n', "no object but a str"),
+        (b"<html>\n\n", "no field of an event: b'<html>'"),
+        (b'{"object": "error", "message": "no"}', "no field of an event"),
+        (b'{"object": "error"}\n\n', "no field of an event"),
+        (b"Not found", "no field of an event"),
+    ],
+)
+def test_what_is_no_event_of_the_api_is_malformed(event: bytes, message: str) -> None:
+    with pytest.raises(MalformedError, match=message):
+        said(FIRST, event)
+
+
+def test_what_comes_with_the_end_is_read_too() -> None:
+    with pytest.raises(MalformedError, match="no JSON"):
+        said(FIRST, DONE, b"data: {\n\n")
+
+
+@ANY_PACE
+@given(st.lists(st.tuples(st.floats(0, 9), st.binary(max_size=40) | st.sampled_from([FIRST, DONE, b"data: ", b"\n"]))))
+def test_any_bytes_are_an_answer_or_malformed(pieces: list[Piece]) -> None:
+    try:
+        answer = read_answer(pieces)
+    except MalformedError as reason:
+        str(reason).encode("utf-8")
+    else:
+        assert set(answer.times_s) <= {at for at, _ in pieces}
+
+
+@ANY_PACE
+@given(st.fixed_dictionaries({}, optional={"choices": JSON | st.just([]), "usage": USAGES, "error": JSON}))
+def test_any_object_is_an_event_or_malformed(event: dict[str, object]) -> None:
+    try:
+        answer = said(b"data: " + json.dumps(event).encode() + b"\n\n")
+    except MalformedError:
+        return
+    assert (answer.error is None) == (event.get("error") is None)
+    for count in (answer.input_tokens, answer.output_tokens):
+        assert count is None or (type(count) is int and 0 <= count < 2**63)
+
+
+def test_an_endless_event_is_read_in_linear_time() -> None:
+    # 64 MiB in 4,096 pieces; joining each to all before it would copy 128 GiB.
+    pieces = [(1.0, b"data: ")] + [(1.0, b"x" * 2**14)] * 2**12
+    assert read_answer(pieces) == Answer((), None, None, False)
