@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboards import run_layout
+from dashboards import pictures, run_layout
 from dashboards.run_layout import Point
 from dashboards.tracking import artifact_root, embedded_uri, first_line, one_at_a_time, quiet
 from storage.errors import StorageError
@@ -186,6 +186,8 @@ class _Journal:
         self._write(run_id, run_layout.trial_points(trial, outcome), run_layout.trial_params(trial, outcome))
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._client.log_artifact(run_id, str(file))
+        with pictures.of_trial(trial, outcome) as folder:
+            self._client.log_artifacts(run_id, str(folder))
         self._client.set_terminated(run_id, run_layout.status(outcome), run_layout.milliseconds(outcome.ended_at))
         self._write(parent.info.run_id, run_layout.curve(trial, outcome))
         self._store.mark_synced(trial.study, trial.number, trial.round, run_id)
@@ -198,14 +200,17 @@ class _Journal:
         return self._find(experiment, TRIAL_TAG, f"{parent.data.tags[STUDY_TAG]}/{trial.number}r0") or parent
 
     def summarise(self, study: StudyRecord) -> None:
-        """Write what is known of the study by now to its parent run: facts, the best trial, the conclusion."""
+        """Write what is known of the study by now to its parent run: facts, trade-offs, best trial, conclusion."""
         _, parent = self._parent(study.name)
         run_id = parent.info.run_id
         for name in ("premise", "facts", "conclusion"):
             content = getattr(study, name)
             if content is not None:
                 self._client.log_dict(run_id, dict(content), f"{name}.json")
-        best = run_layout.best_trial(self._store.trials(study.name, finished=True))
+        trials = self._store.trials(study.name, finished=True)
+        with pictures.of_study(study, trials) as folder:
+            self._client.log_artifacts(run_id, str(folder))
+        best = run_layout.best_trial(trials)
         if best is not None:
             self._write(run_id, run_layout.best_points(best), tags={"best_trial": run_layout.run_name(best)})
         self._write(run_id, tags=run_layout.study_tags(study))

@@ -24,7 +24,7 @@ ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
     *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
 )
-"""What is logged of a trial's folder."""
+"""What is logged of a trial's folder; `dashboards.pictures` draws more from it."""
 
 INHERITED_TAGS = ("engine", "version")
 """The study's tags that its trials carry too."""

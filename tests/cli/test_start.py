@@ -12,7 +12,21 @@ import pytest
 from tests.cli.command import run_here
 from tuner.cli.main import app
 
-HEAVY = ("alembic", "mlflow", "numpy", "optuna", "pandas", "pydantic", "ray", "rich", "scipy", "sqlalchemy", "yaml")
+HEAVY = (
+    "alembic",
+    "matplotlib",
+    "mlflow",
+    "numpy",
+    "optuna",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "ray",
+    "rich",
+    "scipy",
+    "sqlalchemy",
+    "yaml",
+)
 PROBE = """
 import contextlib, io, json, sys
 sys.argv = ["tuner", "--help"]
@@ -31,6 +45,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_every_command_is_there() -> None:
     wanted = {"optimize", "trials", "best", "show", "export", "sync", "ui", "space", "doctor"}
+    wanted |= {"capacity", "load", "tradeoff", "requests"}
     assert wanted <= {*COMMANDS}
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import typer
 
-from tuner.cli import capacity, doctor, export, mlflow, optimize, read, space
+from tuner.cli import capacity, doctor, export, load, mlflow, optimize, read, space, traffic
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, TunerError
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
@@ -26,9 +26,12 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 app.command("optimize", context_settings=PASS_ON)(optimize.optimize)
 app.command("capacity", context_settings=PASS_ON)(capacity.capacity)
+app.command("load")(load.load)
 app.command("trials")(read.trials)
 app.command("best")(read.best)
 app.command("show")(read.show)
+app.command("tradeoff")(traffic.tradeoff)
+app.command("requests")(traffic.requests)
 app.command("export")(export.export)
 app.command("sync")(mlflow.sync)
 app.command("ui")(mlflow.ui)

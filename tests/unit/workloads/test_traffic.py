@@ -137,3 +137,10 @@ def test_names_that_are_no_class(tmp_path: Path, name: str) -> None:
     text = f"arrivals: {{process: poisson, rate: 4}}\nrequests: 9\nclasses: {{{name}: {{input: 1, output: 1}}}}\n"
     with pytest.raises(UserError, match="a class cannot be called"):
         read(tmp_path, text)
+
+
+def test_the_documents_example(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text()
+    found = read(tmp_path, text.split("```yaml\n")[1].split("```")[0])
+    assert set(found.slos) == {"chat", "documents"}
+    assert found.longest_request == 256 + 2000 + 64 + 512

@@ -154,16 +154,25 @@ def read_load(traffic: Traffic, files: LoadFiles, index: int, seed: int, counts:
     Raises:
         TrialFailed: when there are none, or the generator was itself too late for its figures to count.
     """
+    repeat, late = read_anyhow(traffic, files, index, seed)
+    if counts and late is not None:
+        raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK, late)
+    return repeat
+
+
+def read_anyhow(traffic: Traffic, files: LoadFiles, index: int, seed: int) -> tuple[Repeat, str | None]:
+    """Return what a load's records say, and why they cannot count; None if they can.
+
+    Raises:
+        TrialFailed: when there are none.
+    """
     files.plan.unlink(missing_ok=True)
     if not files.delays.exists():
         message = f"the load generator left no records; see {files.log.name}"
         raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
     records = read_records(files.records)
     repeat = repeat_of(traffic, records, index, seed)
-    late = too_late(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
-    if counts and late is not None:
-        raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK, late)
-    return repeat
+    return repeat, too_late(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
 
 
 def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int, seed: int) -> Repeat:

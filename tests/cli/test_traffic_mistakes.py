@@ -1,0 +1,83 @@
+"""Mistakes in traffic: one line with the rule, the value and the next step, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import everything_in, run_here
+from tests.fakes import install_fake_vllm
+
+HEAD = "arrivals: {process: poisson, rate: 4}\nrequests: 10\n"
+CLASS = "classes: {a: {input: 4, output: 4}}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("command", ["optimize", "capacity"])
+@pytest.mark.parametrize(
+    ("text", "files", "parts"),
+    [
+        (HEAD + "classes: {a: {weight: 0, input: 4, output: 4}}\n", {}, ("weights of the classes sum to 0",)),
+        (
+            HEAD + "classes: {a: {input: 90000, output: 4}}\nslo: {a: {p95_ttft_ms: 9}}\n",
+            {},
+            ("class 'a' has requests of up to 90004 tokens", "the model's context of", "lower its lengths"),
+        ),
+        (HEAD + "classes: {a: {text: {file: p.jsonl}, output: 4}}\n", {"p.jsonl": ""}, ("p.jsonl' is empty", "give")),
+        (
+            HEAD + "classes: {a: {text: {file: p.jsonl}, output: 4}}\n",
+            {"p.jsonl": '{"prompt": "x"}\n{"prompt": \n'},
+            ("p.jsonl:2: not JSON", "give lines such as"),
+        ),
+        (
+            "arrivals: {process: trace, file: times.txt}\n" + CLASS,
+            {"times.txt": "1\n3\n2\n"},
+            ("times.txt:3: 2 s comes after 3 s; sort the trace",),
+        ),
+        (HEAD + CLASS + "slo: {b: {ttft_ms: 4}}\n", {}, ("there is no class 'b'", "classes: a")),
+        (HEAD, {}, ("classes: Field required",)),
+    ],
+)
+def test_a_traffic_file_that_cannot_be_used(
+    folder: Path, tmp_path: Path, model: Path, command: str, text: str, files: dict[str, str], parts: tuple[str, ...]
+) -> None:
+    for name, content in {**files, "traffic.yaml": text}.items():
+        (tmp_path / name).write_text(content)
+    vllm = install_fake_vllm(tmp_path / "bin")
+    said = run_here(
+        folder, command, "--vllm", str(vllm), "--model", str(model), "--workload", str(tmp_path / "traffic.yaml")
+    )
+    assert said.code == 2, said.err
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
+    assert everything_in(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["optimize", "--rate", "5"], "--rate 5: a closed loop has no rate"),
+        (["optimize", "--objective", "goodput"], "goodput is a metric of traffic; give --workload"),
+        (["optimize", "--objective", "capacity"], "capacity is a metric of traffic"),
+        (["capacity", "--preset", "system-prompt"], "capacity is searched by rate; give traffic of process poisson"),
+        (["capacity", "--preset", "nothing"], "--preset 'nothing': there is none of that name"),
+        (["load"], "give one of --workload, --preset and --study"),
+        (["load", "--preset", "qwen2.5-0.5b-t4"], "send it by that command"),
+        (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no server of OpenAI's API answers there"),
+    ],
+)
+def test_an_option_that_does_not_fit(folder: Path, tmp_path: Path, model: Path, argv: list[str], part: str) -> None:
+    vllm = install_fake_vllm(tmp_path / "bin")
+    extra = [] if argv[0] == "load" else ["--model", str(model)]
+    said = run_here(folder, *argv, "--vllm", str(vllm), *extra)
+    assert (said.code, part in said.err) == (2, True), said.err
+    assert len(said.err.splitlines()) == 1
+    assert everything_in(folder) == []

@@ -1,0 +1,221 @@
+"""Pictures are PNG files that show what their frames hold, and one that cannot be drawn stops nothing."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from dashboards import pictures
+from dashboards.mlflow_log import SyncReport, sync
+from dashboards.tracking import embedded_uri
+from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from storage.store import open_store
+from storage.traffic_frames import rate_frame, requests_by_length_frame, server_frame, tradeoff_frame
+from tests import store_samples as samples
+from tuner.loadgen.result import write_records
+from tuner.workloads.requests import RequestRecord, RequestStatus
+
+pytestmark = pytest.mark.filterwarnings("error")
+RATES = """\
+rate,held,missed,offered,completed,success_rate,goodput_share,goodput,p50_ttft_ms,p95_ttft_ms,p99_ttft_ms,p95_tpot_ms
+16,True,,10,10,1,1,16,40,100,110,20
+64,False,a.goodput_share>=0.95,10,5,0.5,0.5,20,1000,1900,2000,40
+32,True,,10,10,1,1,32,50,120,130,25
+128,False,a.goodput_share>=0.95,10,0,0,0,,,,,
+"""
+
+
+def study(name: str = "demo $(x)$") -> StudyRecord:
+    workload = {"classes": {"a": {"weight": 1.0}, "b": {"weight": 2.0}}, "slo": {"a": {"ttft_ms": 1.0}}}
+    return replace(samples.study(name), premise={"workload": workload, "objectives": ["goodput:1"]})
+
+
+def trial(number: int, a: float, b: float) -> TrialRecord:
+    metrics = {
+        "a.goodput_share": a,
+        "b.goodput_share": b,
+        "worst.goodput_share": min(a, b),
+        "goodput_share": (a + b) / 2,
+    }
+    repeat = replace(samples.repeat(0), metrics=metrics)
+    record = samples.pending(number, study="demo $(x)$")
+    return replace(record, outcome=samples.success(repeat), verdict=samples.verdict(1.0))
+
+
+def written(file: Path) -> bool:
+    return file.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and file.stat().st_size > 5000
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def points(line: Line2D) -> tuple[list[float], list[float]]:
+    x, y = np.asarray(line.get_xydata()).T
+    return x.tolist(), y.tolist()
+
+
+def legend(holder: Figure | Axes) -> list[str]:
+    found = holder.legends[0] if isinstance(holder, Figure) else holder.get_legend()
+    assert found is not None
+    return [text.get_text() for text in found.get_texts()]
+
+
+def test_the_matrix(tmp_path: Path) -> None:
+    died = replace(samples.pending(2), outcome=samples.failed(FailureKind.ENGINE_CRASH), label="awq")
+    frame = tradeoff_frame(study(), [trial(0, 0.5, 1.0), trial(1, 0.75, 1.0), died])
+    figure = pictures.tradeoff_picture(frame, tmp_path / "x.png", "demo $x$ (measured)")
+    matrix, explained = figure.axes[:2]
+    assert written(tmp_path / "x.png")
+    assert figure.get_suptitle() == "demo $x$ (measured)"
+    assert [label.get_text() for label in matrix.get_yticklabels()] == ["a", "b", "worst", "all"]
+    assert [label.get_text() for label in matrix.get_xticklabels()] == ["#0", "#1", "#2"]
+    assert texts(matrix) == [
+        *("50%", "75%*", "–"),
+        *("100%*", "100%*", "–"),
+        *("50%", "75%*", "–"),
+        *("75%", "87.5%*", "–"),
+    ]
+    assert texts(explained)[2] == "#2 awq (engine_crash)"
+
+
+def test_requests_have_a_panel_a_class(tmp_path: Path) -> None:
+    columns = ["class", "from", "to", "offered", "completed", "not_sent", "timed_out"]
+    rows = [["a", 1, 64, 10, 10, 0, 0], ["a", 129, 256, 9, 4, 2, 3], ["b", None, None, 5, 0, 5, 0]]
+    frame = pd.DataFrame(rows, columns=columns).astype({"from": "Int64", "to": "Int64"})
+    figure = pictures.requests_picture(frame, tmp_path / "x.png", "demo (simulated)")
+    a, b = figure.axes
+    assert written(tmp_path / "x.png")
+    assert [axes.get_title() for axes in (a, b)] == ["a", "b"]
+    assert [label.get_text() for label in a.get_xticklabels()] == ["1–64", "65–128", "129–256", "unknown"]
+    assert texts(a) == ["10", "9\n5 failed"]
+    assert texts(b) == ["5\n5 failed"]
+    # completed, then not_sent, then timed_out, each over the one before
+    boxes = [bar.get_bbox() for bar in a.patches if isinstance(bar, Rectangle)]
+    assert [(round((box.x0 + box.x1) / 2, 6), box.y0, box.y1) for box in boxes] == [
+        *((0, 0, 10), (2, 0, 4)),
+        *((0, 10, 10), (2, 4, 6)),
+        *((0, 10, 10), (2, 6, 9)),
+    ]
+    assert legend(figure) == ["completed", "not sent", "timed out"]
+
+
+def test_the_rate_has_its_knee_and_what_missed(tmp_path: Path) -> None:
+    (tmp_path / "capacity.csv").write_text(RATES)
+    figure = pictures.rate_picture(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
+    (axes,) = figure.axes
+    assert written(tmp_path / "x.png")
+    assert axes.get_yscale() == "log"
+    assert legend(axes) == ["p50", "p95", "p99", "knee: 32 requests/s", "missed an SLO"]
+    knee, missed = axes.lines[3:]
+    assert points(knee)[0] == [32, 32]
+    assert points(missed)[0] == [64, 128]
+
+
+def test_rates_at_which_nothing_completed(tmp_path: Path) -> None:
+    header, *_, none = RATES.splitlines()
+    (tmp_path / "capacity.csv").write_text(f"{header}\n{none}\n")
+    figure = pictures.rate_picture(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
+    assert texts(figure.axes[0]) == ["no request completed at any rate"]
+    assert legend(figure.axes[0]) == ["p50", "p95", "p99", "missed an SLO"]
+    assert written(tmp_path / "x.png")
+
+
+def test_the_server_over_time(tmp_path: Path) -> None:
+    for index in range(2):
+        (tmp_path / f"server-{index}.csv").write_text(
+            "at_s,running,waiting,kv_usage,preemptions\n1,2,,0.5,0\n2,3,1,0.6,0\n"
+        )
+    frame = server_frame([tmp_path / "server-0.csv", tmp_path / "server-1.csv"])
+    figure = pictures.server_picture(frame, tmp_path / "x.png", "demo")
+    above, below = figure.axes
+    assert written(tmp_path / "x.png")
+    assert legend(above) == ["running", "waiting"]
+    assert [points(line)[1] for line in below.lines[:2]] == [[50, 60], [50, 60]]
+    assert points(below.lines[2])[0] == [3, 3]  # the second load's first sample
+
+
+@pytest.mark.parametrize("frame", [requests_by_length_frame([]), server_frame([])])
+def test_nothing_is_a_picture_too(tmp_path: Path, frame: pd.DataFrame) -> None:
+    draw = pictures.requests_picture if "class" in frame else pictures.server_picture
+    draw(frame, tmp_path / "x.png", "demo")
+    assert (tmp_path / "x.png").exists()
+
+
+def loads(folder: Path) -> TrialOutcome:
+    """A trial's folder with two loads, the second one's records torn."""
+    folder.mkdir()
+    write_records(folder / "requests-0.parquet", [RequestRecord(0, "a", RequestStatus.COMPLETED, planned_input=70)])
+    (folder / "server-0.csv").write_text("at_s,running,waiting,kv_usage,preemptions\n1,2,0,0.5,0\n")
+    (folder / "capacity.csv").write_text(RATES)
+    return replace(trial(0, 0.5, 1.0).outcome or samples.success(), artifacts=str(folder))
+
+
+def test_of_a_trial_all_is_drawn_that_it_left(tmp_path: Path) -> None:
+    outcome = loads(tmp_path / "t")
+    with pictures.of_trial(trial(0, 0.5, 1.0), outcome) as folder:
+        files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
+        assert files == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
+        assert all(written(folder / file) for file in files)
+    assert not folder.exists()
+    with pictures.of_trial(trial(0, 0.5, 1.0), samples.success()) as folder:
+        assert list(folder.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_drawn_is_named_and_the_others_are_there(tmp_path: Path) -> None:
+    outcome = loads(tmp_path / "t")
+    (tmp_path / "t" / "requests-1.parquet").write_bytes(b"PAR1 torn")
+    with pictures.of_trial(trial(0, 0.5, 1.0), outcome) as folder:
+        files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
+        assert files == {"pictures/undrawn.txt", "pictures/server.png", "pictures/rate.png"}
+        said = (folder / "pictures" / "undrawn.txt").read_text()
+        assert said.startswith("pictures/requests.png: StorageError: ")
+        assert "requests-1.parquet cannot be read" in said
+
+
+def test_of_a_study_the_matrix_is_drawn_and_the_csv_has_all() -> None:
+    trials = [trial(number, number / 100, 1.0) for number in range(30)]
+    with pictures.of_study(study(), trials) as folder:
+        assert written(folder / "pictures" / "tradeoff.png")
+        rows = (folder / "tradeoff.csv").read_text().splitlines()
+    assert rows[0].count(",") == 31
+    assert rows[1].endswith(",0.29,#29")
+    for nothing in (samples.study(), replace(study(), premise={"workload": {"max_concurrency": 1}})):
+        with pictures.of_study(nothing, trials) as folder:
+            assert list(folder.iterdir()) == []
+    with pictures.of_study(study(), []) as folder:
+        assert list(folder.iterdir()) == []
+
+
+def test_the_follower_logs_them_once(tmp_path: Path) -> None:
+    url, uri = f"sqlite:///{tmp_path / 'tuner.db'}", embedded_uri(tmp_path)
+    store = open_store(url)
+    store.create_study(study())
+    finished = trial(0, 0.5, 1.0)
+    store.add_trial(samples.pending(0, 0, "demo $(x)$", TrialKind.SEARCH))
+    store.begin_attempt("demo $(x)$", 0)
+    store.finish_trial("demo $(x)$", 0, 0, loads(tmp_path / "t"), finished.verdict)
+
+    with warnings.catch_warnings(action="ignore"):  # MLflow's own
+        assert sync(url, None, uri) == SyncReport(logged=1)
+        assert sync(url, None, uri) == SyncReport()
+
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run, parent = store.synced_run("demo $(x)$", 0), store.study_run("demo $(x)$")
+    store.close()
+    assert run is not None
+    assert parent is not None
+    drawn = {file.path for file in client.list_artifacts(run, "pictures")}
+    assert drawn == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
+    assert {file.path for file in client.list_artifacts(parent, "pictures")} == {"pictures/tradeoff.png"}
+    assert "tradeoff.csv" in {file.path for file in client.list_artifacts(parent)}
