@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, ServerFacts
+from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tuner.engines.base import Cancelled
+from tuner.scoring.slo import parse_slo
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
+from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.traffic import Traffic
 
 Result = dict[str, float | None] | Failure
 
@@ -115,3 +121,60 @@ def test_what_survives_and_what_has_no_type_fail_the_trial_the_first_counts(tmp_
     assert outcome.failure.kind is FailureKind.TUNER_ERROR
     assert outcome.failure.phase is Phase.COLLECT
     assert engine.servers[0].stopped == 1
+
+
+class RatedServer(StubServer):
+    """A server whose TTFT is its load's rate in ms, and that remembers the loads."""
+
+    loads: ClassVar[list[tuple[float, int | None, int]]] = []
+
+    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+        assert isinstance(workload, Traffic)
+        assert workload.rate is not None
+        self.loads.append((workload.rate, workload.requests, index))
+        return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"p95_ttft_ms": workload.rate})
+
+
+class RatedEngine(StubEngine):
+    """Starts `RatedServer`s."""
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        self.servers.append(RatedServer(spec, figures, None))
+        return self.servers[-1]
+
+
+def test_a_trial_with_promises_searches_its_capacity_once_a_repeat(tmp_path: Path) -> None:
+    load = Traffic.model_validate(
+        {
+            "arrivals": {"process": "poisson", "rate": 8},
+            "requests": 80,
+            "classes": {"a": {"input": 1, "output": 1}},
+        }
+    )
+    RatedServer.loads.clear()
+    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, promises=(parse_slo("p95_ttft_ms<23"),))
+    outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    # 8, 16, 32 (missed), then 22.6, 26.9 and 24.7 (missed); the second search begins at 22.6.
+    assert [round(rate, 1) for rate, _, _ in RatedServer.loads][:6] == [8, 16, 32, 22.6, 26.9, 24.7]
+    assert [requests for _, requests, _ in RatedServer.loads][:3] == [80, 160, 320]
+    assert [index for _, _, index in RatedServer.loads] == list(range(len(RatedServer.loads)))
+    assert outcome.succeeded
+    assert outcome.metric("capacity") == pytest.approx(22.63, abs=0.01)
+    assert outcome.metric("p95_ttft_ms") == pytest.approx(22.63, abs=0.01)
+    rows = (spec.artifacts / "capacity.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(RatedServer.loads)
+
+
+def test_where_no_rate_holds_there_is_no_capacity(tmp_path: Path) -> None:
+    load = Traffic.model_validate(
+        {
+            "arrivals": {"process": "constant", "rate": 8},
+            "requests": 80,
+            "classes": {"a": {"input": 1, "output": 1}},
+        }
+    )
+    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=1, promises=(parse_slo("p95_ttft_ms<0.01"),))
+    outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    assert outcome.succeeded
+    assert outcome.metric("capacity") is None
+    assert outcome.metric("p95_ttft_ms") == 0.25
