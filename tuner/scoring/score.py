@@ -19,10 +19,21 @@ from collections.abc import Mapping, Sequence
 from storage.metrics import Direction
 from tuner.scoring.objectives import Objective
 
+NOTHING = 100.0
+"""Factor by which something is better than nothing, where a metric is better when higher: a goodput of 0 is measured,
+and leaving it out would flatter the configuration that kept no promise at all."""
 
-def improvement(objective: Objective, value: float, reference: float) -> float:
-    """Return the factor by which `value` is better than `reference` (1: equal, 2: twice as good)."""
-    return value / reference if objective.direction is Direction.MAXIMIZE else reference / value
+
+def improvement(objective: Objective, value: float, reference: float) -> float | None:
+    """Return the factor by which `value` is better than `reference` (1: equal, 2: twice as good).
+
+    None where that cannot be said: both are 0, or one is and the metric is better when lower.
+    """
+    if objective.direction is Direction.MAXIMIZE:
+        if value <= 0 or reference <= 0:
+            return None if value <= 0 and reference <= 0 else NOTHING if reference <= 0 else 1.0 / NOTHING
+        return value / reference
+    return reference / value if value > 0 and reference > 0 else None
 
 
 def score(
@@ -33,13 +44,14 @@ def score(
     Args:
         values: metric name to value of the trial.
         reference: metric name to value of the reference.
-        objectives: metrics with weights; those that either side lacks, or has as 0 or less, are left out.
+        objectives: metrics with weights; those that either side lacks, or that cannot be compared, are left out.
     """
     total = weighted = 0.0
     for objective in objectives:
         value, base = values.get(objective.metric), reference.get(objective.metric)
-        if value is None or base is None or value <= 0 or base <= 0:
+        factor = None if value is None or base is None else improvement(objective, value, base)
+        if factor is None:
             continue
         total += objective.weight
-        weighted += objective.weight * math.log(improvement(objective, value, base))
+        weighted += objective.weight * math.log(factor)
     return math.exp(weighted / total) if total else None

@@ -187,15 +187,22 @@ def _disqualified(
     return None
 
 
+AS_GOOD_AS_NOTHING = 1e-3
+"""What a metric that is better when higher counts as where it is 0; left out, it would flatter."""
+
+
 def _merit(judge: Judge, record: TrialRecord) -> float:
     """Return the weighted mean of the logarithms of what is scored, larger is better; see `tuner.scoring.score`."""
     assert record.outcome is not None
     total = weighted = 0.0
     for objective in judge.scored:
         value = record.outcome.metric(objective.metric)
+        higher = objective.direction is Direction.MAXIMIZE
+        if value == 0 and higher:
+            value = AS_GOOD_AS_NOTHING
         if value is None or value <= 0:
             continue
-        sign = 1.0 if objective.direction is Direction.MAXIMIZE else -1.0
+        sign = 1.0 if higher else -1.0
         total += objective.weight
         weighted += objective.weight * sign * math.log(value)
     return weighted / total if total else 0.0

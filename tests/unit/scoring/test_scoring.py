@@ -133,3 +133,14 @@ def test_the_success_rate_counts_every_request_of_all_repeats() -> None:
     verdict = judge.verdict(result, None)
     assert verdict is not None
     assert not verdict.feasible
+
+
+def test_nothing_at_all_is_a_hundred_times_worse_than_something() -> None:
+    goodput = parse_objective("goodput:1")
+    assert score({"goodput": 0.0}, {"goodput": 5.0}, [goodput]) == pytest.approx(0.01)
+    assert score({"goodput": 5.0}, {"goodput": 0.0}, [goodput]) == pytest.approx(100.0)
+    assert score({"goodput": 0.0}, {"goodput": 0.0}, [goodput]) is None
+    # Half the latency cannot make up for it: exp((ln 0.01 + ln 2) / 2) = sqrt(0.02).
+    both = [goodput, parse_objective("p99_ttft_ms:1")]
+    values, base = {"goodput": 0.0, "p99_ttft_ms": 5.0}, {"goodput": 5.0, "p99_ttft_ms": 10.0}
+    assert score(values, base, both) == pytest.approx(0.02**0.5)
