@@ -59,7 +59,7 @@ def refused(said: Said, folder: Path, *parts: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["--preset", "nope"], ["--preset 'nope'", "presets: qwen2.5-0.5b-t4, qwen2.5-0.5b-t4-greedy"]),
+        (["--preset", "nope"], ["--preset 'nope'", "presets: chat, lilo, liso, mixed, qwen2.5-0.5b-t4"]),
         (["--trails", "3"], ["No such option: --trails", "tuner optimize --help"]),
         (["stray"], ["'stray' is neither an option nor a server's flag", "before `--`"]),
         (["--slo", "p99_speed<3"], ["--slo 'p99_speed<3'", "no metric is called 'p99_speed'", "did you mean"]),
