@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,14 @@ SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--confirm-rounds", "0")
 SERVER = ("--", "--max-model-len", "1024")
 
 MakeStudy = Callable[[int, float], Study]
+
+
+@pytest.fixture(autouse=True)
+def hang_ups_end_a_process() -> Iterator[None]:
+    """Under `nohup` commands would inherit that a hang-up is ignored, and rightly go on after one."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
