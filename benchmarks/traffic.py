@@ -131,7 +131,7 @@ class Bench:
         job = start_plan(plan, timed, files)
         if not job.wait(CLIENT_S):
             job.cancel()
-        return theirs, read_load(traffic, files, number, number, counts=False)
+        return theirs, read_load(traffic, number, files)[0]
 
     def client(self, server: VllmServer, prompts: Path, count: int, number: int) -> tuple[Repeat, list[float]]:
         """Run `vllm bench serve` on the prompts; return its figures and when it sent each request."""

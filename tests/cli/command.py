@@ -55,3 +55,12 @@ def run_apart(folder: Path, *argv: str, timeout_s: float = 240.0, **environment:
 def everything_in(folder: Path) -> list[str]:
     """Return every path below a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def refused(said: Said, folder: Path, *parts: str) -> None:
+    """Assert one line that holds `parts`, exit code 2, and an empty folder."""
+    assert said.code == 2, said.err
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
+    assert everything_in(folder) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Said, everything_in, run_here
+from tests.cli.command import Said, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
 from tuner.cli import optimize_run
@@ -45,15 +45,6 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         return run_here(folder, "optimize", "--vllm", str(vllm), "--model", str(model), *load, *argv)
 
     return run
-
-
-def refused(said: Said, folder: Path, *parts: str) -> None:
-    """Assert one line that holds `parts`, exit code 2, and an empty folder."""
-    assert said.code == 2, said.err
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
-    assert everything_in(folder) == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import everything_in, run_here
+from tests.cli.command import everything_in, refused, run_here
 from tests.fakes import install_fake_vllm
 
 HEAD = "arrivals: {process: poisson, rate: 4}\nrequests: 10\n"
@@ -54,17 +54,14 @@ def test_a_traffic_file_that_cannot_be_used(
     said = run_here(
         folder, command, "--vllm", str(vllm), "--model", str(model), "--workload", str(tmp_path / "traffic.yaml")
     )
-    assert said.code == 2, said.err
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
-    assert everything_in(folder) == []
+    refused(said, folder, *parts)
 
 
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
         (["optimize", "--rate", "5"], "--rate 5: a closed loop has no rate"),
+        (["capacity", "--preset", "chat", "--rate", "0"], "a rate of 0 requests/s sends nothing"),
         (["optimize", "--objective", "goodput"], "goodput is a metric of traffic; give --workload"),
         (["optimize", "--objective", "capacity"], "capacity is a metric of traffic"),
         (["capacity", "--preset", "system-prompt"], "capacity is searched by rate; give traffic of process poisson"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from storage.records import TrialKind
-from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.server import VllmServer
 from tuner.loadgen.result import read_records
@@ -48,15 +47,6 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Traffic:
     return load_traffic(folder / "mix.yaml")
 
 
-@pytest.fixture(scope="module")
-def engine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        made = VllmEngine(EngineSettings("vllm", str(vllm), tmp_path_factory.mktemp("home")))
-    yield made
-    made.close()
-
-
 def started(engine: VllmEngine, model: Path, traffic: Traffic, folder: Path, *flags: str) -> VllmServer:
     reference = ModelRef(str(model), str(model), "tiny model")
     base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
@@ -89,7 +79,10 @@ def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: T
     # lengths are exact under the model's tokenizer, and the server counts the same
     assert [r.input_tokens for r in records] == [r.planned_input for r in records]
     assert [r.output_tokens for r in records] == [r.planned_output for r in records]
-    assert {r.planned_output for r in records if r.name == "own"} <= {5, *range(4, 40)}
+    # one of the two prompts says 5, the other's answer is as long as the recorded one
+    own = {r.planned_output for r in records if r.name == "own"}
+    assert len(own) == 2
+    assert 5 in own
     # the system prompt and the documents come again
     assert (server.facts().prefix_hit_rate or 0) > 0.2
     rows = list(csv.DictReader((folder / "server-0.csv").open()))

@@ -11,7 +11,6 @@ import pytest
 
 from storage.records import FailureKind, Phase, Repeat, TrialKind
 from tuner import gpu
-from tuner.engines.base import EngineSettings
 from tuner.engines.ports import somebody_answers
 from tuner.engines.proc import is_alive
 from tuner.engines.process import ServerProcess
@@ -27,15 +26,6 @@ from tuner.workloads.spec import Workload
 
 NEVER = threading.Event()
 LOAD = Workload(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
-
-
-@pytest.fixture(scope="module")
-def engine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        made = VllmEngine(EngineSettings("vllm", str(vllm), tmp_path_factory.mktemp("home")))
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

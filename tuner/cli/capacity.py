@@ -25,9 +25,9 @@ def capacity(
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Searches on the one server.")] = 1,
     startup_timeout: Annotated[str, typer.Option(help="Deadline of the server's start.")] = "15m",
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the rates tried, a record a request, and logs.")
-    ] = Path("tuner_capacity"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of searches, each in one of its own.")] = Path(
+        "tuner_capacity"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Search the highest request rate at which every SLO holds, by bisection on one server.

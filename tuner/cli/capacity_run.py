@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.cli.common import home
@@ -30,6 +33,7 @@ def run(request: Request, vllm: str | None, output: Path, as_json: bool) -> int:
     plan = draft(request, on_cpu=not devices.gpus)
     if output.exists() and not output.is_dir():
         raise UserError(f"-o {str(output)!r}: that is a file; give a folder")
+    output = _fresh(output)
     engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=myself()))(0)
     try:
         outcome = _search(engine, _trial(plan, output), devices)
@@ -40,6 +44,11 @@ def run(request: Request, vllm: str | None, output: Path, as_json: bool) -> int:
         return EXIT_OURS
     _report(outcome, plan, output, as_json)
     return 0
+
+
+def _fresh(output: Path) -> Path:
+    """Return the first of the folders 1, 2, … within `output` that is not there: logs of two searches never mix."""
+    return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
 def _trial(plan: Draft, output: Path) -> TrialSpec:
@@ -80,9 +89,11 @@ def _search(engine: Engine, spec: TrialSpec, devices: Devices) -> TrialOutcome:
 def _report(outcome: TrialOutcome, plan: Draft, output: Path, as_json: bool) -> None:
     found = [repeat.metrics.get("capacity") for repeat in outcome.repeats]
     table = (output / "capacity.csv").read_text(encoding="utf-8")
+    bounded = any(row["held"] == "False" for row in csv.DictReader(table.splitlines()))
     if as_json:
-        shown = {"capacity": outcome.metric("capacity"), "searches": found, "provenance": str(outcome.provenance)}
-        print(json.dumps({**shown, "slos": [str(slo) for slo in plan.judge.slos], "folder": os.fspath(output)}))
+        shown: dict[str, Any] = {"capacity": outcome.metric("capacity"), "searches": found, "lower_bound": not bounded}
+        shown |= {"provenance": str(outcome.provenance), "slos": [str(slo) for slo in plan.judge.slos]}
+        print(json.dumps({**shown, "folder": os.fspath(output)}))
         return
     sys.stdout.write(table)
     slos = ", ".join(str(slo) for slo in plan.judge.slos)
@@ -91,7 +102,8 @@ def _report(outcome: TrialOutcome, plan: Draft, output: Path, as_json: bool) -> 
         print(f"no rate that was tried held {slos}")
         return
     each = f" ({', '.join(text.number(value) for value in known)})" if len(known) > 1 else ""
-    print(f"capacity {text.number(outcome.metric('capacity'))} req/s{each} ({outcome.provenance}): {slos}")
+    least = "" if bounded else "at least "
+    print(f"capacity {least}{text.number(outcome.metric('capacity'))} req/s{each} ({outcome.provenance}): {slos}")
 
 
 def _say(line: str) -> None:

@@ -15,8 +15,8 @@ from tuner.cli.common import find_study, home, storage_url
 from tuner.engines.vllm.environment import base_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_anyhow, start_load
-from tuner.errors import EXIT_OURS, TrialFailed, UserError
+from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
+from tuner.errors import EXIT_OURS, TrialFailed, TunerError, UserError
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.sinks import text
 from tuner.study.load import find_judge, find_workload
@@ -62,7 +62,7 @@ def run(asked: Asked, as_json: bool) -> int:
             if part is not None:
                 repeat, late = _send(asked, tools, part, model, asked.tokenizer or root)
     except TrialFailed as error:
-        raise UserError(f"the load gave no figures: {error.failure.message}") from None
+        raise TunerError(f"the load gave no figures: {error.failure.message}") from None
     finally:
         tools.close()
     return _report(repeat, late, traffic, slos, asked.output, as_json)
@@ -105,14 +105,12 @@ def _served(asked: Asked) -> tuple[str, str]:
 
 def _send(asked: Asked, tools: Toolbox, traffic: Traffic, model: str, tokenizer: str) -> tuple[Repeat, str | None]:
     files = LoadFiles(asked.output.absolute(), "requests-0")
-    job = start_load(
-        tools, traffic, traffic.seed, files, f"{asked.url}/v1/completions", model, tokenizer, asked.limit_s
-    )
+    job = start_load(tools, traffic, 0, files, f"{asked.url}/v1/completions", model, tokenizer, asked.limit_s)
     try:
         job.wait(asked.limit_s + GRACE_S)
     finally:
         job.cancel()
-    return read_anyhow(traffic, files, 0, traffic.seed)
+    return read_load(traffic, 0, files)
 
 
 def _report(

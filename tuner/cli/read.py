@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from storage.records import StudyRecord, TrialRecord
 
 
-def _read(storage: str | None, study: str | None) -> tuple[StudyRecord, list[TrialRecord]]:
+def read_trials(storage: str | None, study: str | None) -> tuple[StudyRecord, list[TrialRecord]]:
+    """Return a study and its trials, re-measurements included.
+
+    Raises:
+        UserError: when there is no such database or study.
+    """
     from storage import open_store
 
     with closing(open_store(storage_url(storage, create=False))) as store:
@@ -40,7 +45,7 @@ def trials(
     """List the trials of a study, re-measurements included."""
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
-    record, found = _read(storage, study)
+    record, found = read_trials(storage, study)
     if as_json or csv:
         from storage import frames
 
@@ -88,7 +93,7 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
     """Say which configuration won, by how much, and how sure that is."""
     from tuner.sinks import text
 
-    record, found = _read(storage, study)
+    record, found = read_trials(storage, study)
     conclusion = dict(record.conclusion or {})
     if as_json:
         winner = next((t for t in found if t.number == conclusion.get("winner") and not t.round), None)
@@ -120,7 +125,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all that is known of one trial: command, figures, the server's own numbers, timings, failure."""
-    record, found = _read(storage, study)
+    record, found = read_trials(storage, study)
     trial = next((t for t in found if t.number == number and t.round == round_), None)
     if trial is None:
         raise UserError(f"study {record.name!r} has no trial {number} round {round_}; see `tuner trials`")

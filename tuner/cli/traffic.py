@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.common import AsJson, Storage, StudyName
-from tuner.cli.read import _read
+from tuner.cli.read import read_trials
 from tuner.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def tradeoff(study: StudyName = None, storage: Storage = None, csv: _AsCsv = Fal
     """Show the share of requests within their SLO: classes by configurations, the best of a row marked."""
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
-    record, trials = _read(storage, study)
+    record, trials = read_trials(storage, study)
     found = _configurations(record, trials)
     from storage import frames, traffic_frames
 
@@ -136,7 +136,7 @@ def requests(
     csv: _AsCsv = False,
 ) -> None:
     """Count completed and failed requests by class and prompt length; with a capacity search, latency by rate."""
-    record, trials = _read(storage, study)
+    record, trials = read_trials(storage, study)
     _require_classes(record)
     number = trial if trial is not None else (record.conclusion or {}).get("winner") or 0
     found = next((t for t in trials if (t.number, t.round) == (number, round_)), None)

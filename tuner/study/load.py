@@ -77,6 +77,12 @@ def _known(judge: Judge, workload: AnyWorkload, classes: tuple[str, ...]) -> Jud
             raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
         if classes and prefix and prefix not in (*classes, *RESERVED):
             raise UserError(f"{name}: there is no class {prefix!r}; classes: {', '.join(classes)}, or worst, client")
+        if base in ("goodput", "goodput_share") and isinstance(workload, Traffic) and not workload.slo:
+            raise UserError(f"{name}: no class was promised anything; give `slo` in the traffic")
+    if any(slo.metric.rpartition(".")[2] == "capacity" for slo in judge.slos):
+        raise UserError(
+            "capacity is an objective, not an SLO: it is the rate at which SLOs hold; give --objective capacity"
+        )
     if judge.wants("capacity"):
         _check_capacity(judge, workload)
     return judge

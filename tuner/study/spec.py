@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.traffic import Traffic
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,12 @@ class StudySpec:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
-        """Return, as plain JSON, all that makes two trials of this study comparable."""
+        """Return, as plain JSON, all that makes two trials of this study comparable; files by what is in them."""
+        files = self.workload.files() if isinstance(self.workload, Traffic) else []
         return {
             "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
             "workload": self.workload.model_dump(mode="json"),
+            **({"files": {str(file): sha256(file.read_bytes()).hexdigest() for file in files}} if files else {}),
             "space": {
                 "source": dict(self.space_source),
                 "parameters": [parameter.name for parameter in self.space.parameters],

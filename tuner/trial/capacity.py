@@ -39,7 +39,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found. `best` is the point at the capacity; None if no rate held."""
+    """What a search found. `best` is the point at the capacity; None if no rate held.
+
+    Where every rate held, the capacity is at least the highest that was tried.
+    """
 
     points: tuple[Point, ...]
 
@@ -49,11 +52,6 @@ class Search:
         lowest_miss = min((point.rate for point in self.points if not point.held), default=math.inf)
         held = [point for point in self.points if point.held and point.rate < lowest_miss]
         return max(held, key=lambda point: point.rate, default=None)
-
-    @property
-    def settled(self) -> bool:
-        """Whether a rate that missed bounds it; without one the capacity is at least what was tried."""
-        return any(not point.held for point in self.points)
 
 
 def find_capacity(measure: Callable[[float], Point], first: float) -> Search:

@@ -202,6 +202,14 @@ class Traffic(BaseModel):
         """The longest request's tokens without the longest answer's: with `output_len`, what a context must hold."""
         return max(1, self.longest_request - self.output_len)
 
+    def files(self) -> list[Path]:
+        """Return every file that the load is made from."""
+        found: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, Trace) else []
+        for each in self.sent_classes.values():
+            found += [length.file for length in (each.input, each.output) if length is not None and length.file]
+            found += [each.text.file] if isinstance(each.text, TextFile) else []
+        return found
+
     def repeat_seed(self, index: int) -> int:
         """Return the seed of repeat `index` (0-based)."""
         return self.seed + index
@@ -229,9 +237,11 @@ class Traffic(BaseModel):
         """Return the same traffic at another mean rate, in requests/s.
 
         Raises:
-            UserError: for arrivals that have no one rate.
+            UserError: for arrivals that have no one rate, or a rate that is none.
         """
         arrivals = self.arrivals
+        if not (rate > 0 and math.isfinite(rate)):
+            raise UserError(f"a rate of {rate:g} requests/s sends nothing; give a number above 0")
         if not isinstance(arrivals, Poisson | Gamma | Constant):
             raise UserError(
                 f"arrivals of process {arrivals.process!r} have no rate to vary; use poisson, gamma or constant"
@@ -270,10 +280,10 @@ def load_traffic(path: Path) -> Traffic:
 
 
 def beside(data: Any, folder: Path) -> Any:
-    """Return the data with every `file` relative to the folder."""
+    """Return the data with every `file` found from the folder, as an absolute path: workers may run elsewhere."""
     if isinstance(data, dict):
         return {
-            key: str(folder / value) if key == "file" and isinstance(value, str) else beside(value, folder)
+            key: str(folder.absolute() / value) if key == "file" and isinstance(value, str) else beside(value, folder)
             for key, value in data.items()
         }
     return data

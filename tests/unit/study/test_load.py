@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,8 @@ def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
     [
         (PLAIN, None, {"max_concurrency": 5}, "--users is for the closed loop of fixed lengths"),
         (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no rate to vary"),
+        (PLAIN, 0.0, {}, "a rate of 0 requests/s sends nothing; give a number above 0"),
+        (PLAIN, math.nan, {}, "a rate of nan requests/s"),
         (
             PLAIN.replace("rate: 4", "rate: 0.001").replace("requests: 10", "duration_s: 1"),
             None,
@@ -84,6 +87,22 @@ def test_what_does_not_fit_is_refused(
 def test_what_the_load_cannot_measure_is_refused(preset: Preset, objective: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         find_judge(preset, preset.workload, (objective,), (), own=True)
+
+
+@pytest.mark.parametrize(
+    ("objectives", "slos", "message"),
+    [
+        (("goodput",), (), "goodput: no class was promised anything; give `slo` in the traffic"),
+        (("a.goodput_share",), (), "no class was promised anything"),
+        ((), ("capacity>=4",), "capacity is an objective, not an SLO"),
+    ],
+)
+def test_what_promises_nothing_cannot_be_judged_by_promises(
+    tmp_path: Path, objectives: tuple[str, ...], slos: tuple[str, ...], message: str
+) -> None:
+    load = find_workload(BURST, written(tmp_path, PLAIN), None, {})
+    with pytest.raises(UserError, match=message):
+        find_judge(BURST, load, objectives, slos, own=False)
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from search_spaces import SpaceError
-from storage.records import Failure, FailureKind, Phase, TrialKind, TrialRecord
+from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind, TrialRecord
 from tests.unit.study.conftest import Bench
+from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.items import Ending
 from tuner.study.spec import Enqueued, difference
+from tuner.workloads.traffic import load_traffic
 
 FIGURES = {"success_rate": 1.0, "p99_tpot_ms": 10.0}
 
@@ -181,6 +183,20 @@ def test_a_changed_premise_is_refused_with_the_difference(bench: Bench) -> None:
     changed = bench.spec().workload.model_copy(update={"num_prompts": 50})
     with pytest.raises(UserError, match=r"workload\.num_prompts: 100 -> 50"):
         bench.run(peak_at_16, trials=3, workload=changed)
+
+
+def test_a_file_of_the_load_is_part_of_the_premise_by_what_is_in_it(bench: Bench) -> None:
+    (bench.folder / "prompts.jsonl").write_text('{"prompt": "one"}\n')
+    (bench.folder / "load.yaml").write_text(
+        "arrivals: {process: poisson, rate: 4}\nrequests: 10\nclasses: {a: {text: {file: prompts.jsonl}, output: 4}}\n"
+    )
+    load = load_traffic(bench.folder / "load.yaml")
+    info = EngineInfo("stub", "1", None, None, Provenance.MEASURED)
+    premise = bench.spec(workload=load).premise(info, ["cpu"])
+    # printf '{"prompt": "one"}\n' | sha256sum
+    assert list(premise["files"].values()) == ["bcd84350c596513dbb13274db88eea7bbc55410c84ca42a820bc59a360c3ba55"]
+    (bench.folder / "prompts.jsonl").write_text('{"prompt": "two"}\n')
+    assert bench.spec(workload=load).premise(info, ["cpu"]) != premise
 
 
 def test_two_slots_share_the_work(bench: Bench) -> None:

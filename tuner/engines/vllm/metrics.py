@@ -28,7 +28,7 @@ WAITING = "vllm:num_requests_waiting"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-GAUGES = frozenset({KV_USAGE})
+SHARES = frozenset({KV_USAGE})
 WANTED = frozenset(
     {
         RUNNING,
@@ -47,7 +47,7 @@ WANTED = frozenset(
 
 
 def parse_metrics(text: str, wanted: frozenset[str] = WANTED) -> dict[str, float]:
-    """Return the wanted samples of a Prometheus text page: counters summed over their labels, gauges the largest."""
+    """Return the wanted samples of a Prometheus text page: summed over their labels, but of a share the largest."""
     values: dict[str, float] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _LINE.match(line)
@@ -57,7 +57,7 @@ def parse_metrics(text: str, wanted: frozenset[str] = WANTED) -> dict[str, float
             value = float(match[3])
         except ValueError:
             continue
-        if match[1] in GAUGES:
+        if match[1] in SHARES:
             values[match[1]] = max(value, values.get(match[1], value))
         else:
             values[match[1]] = values.get(match[1], 0.0) + value

@@ -102,20 +102,17 @@ class VllmServer:
         short = workload.warmup()
         if short is None:
             return
-        warmed = self._load(short, 0, short.seed, "warmup", Phase.WARMUP, self._limits.warmup_s, cancelled)
+        warmed = self._load(short, 0, Phase.WARMUP, cancelled)
         if warmed.completed == 0:
             message = f"none of {warmed.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
     def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
         """See `Server`."""
-        seed = workload.repeat_seed(index)
         if self._before is None:
             self._before = scrape(HOST, self.port)
         with Sampler(HOST, self.port) as sampler:
-            repeat = self._load(
-                workload, index, seed, f"bench-{index}", Phase.BENCHMARK, self._limits.benchmark_s, cancelled
-            )
+            repeat = self._load(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
         self._after = scrape(HOST, self.port)
@@ -153,75 +150,56 @@ class VllmServer:
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return classify(read_log(self._log), exit_code, phase)
 
-    def _load(
-        self,
-        workload: AnyWorkload,
-        index: int,
-        seed: int,
-        name: str,
-        phase: Phase,
-        deadline_s: float,
-        cancelled: Cancelled,
-    ) -> Repeat:
+    def _load(self, workload: AnyWorkload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Send a load once and read what came of it.
 
         Raises:
             TrialFailed: as `Server.benchmark`.
         """
         if isinstance(workload, Traffic):
-            repeat = self._traffic(workload, index, seed, phase, deadline_s, cancelled)
-        else:
-            repeat = self._bench(workload, index, seed, name, phase, deadline_s, cancelled)
+            return self._traffic(workload, index, phase, cancelled)
+        repeat = self._bench(workload, index, phase, cancelled)
         if repeat.failed:
             self._fail_if_dying(phase)
         return repeat
 
-    def _traffic(
-        self,
-        traffic: Traffic,
-        index: int,
-        seed: int,
-        phase: Phase,
-        deadline_s: float,
-        cancelled: Cancelled,
-    ) -> Repeat:
+    def _deadline_s(self, phase: Phase) -> float:
+        return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
+
+    def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Have our own generator send traffic; it ends by itself at the deadline, its records written."""
         files = LoadFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
-        url = f"http://{HOST}:{self.port}/v1/completions"
+        url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
         model = self._model
-        job = start_load(self._tools, traffic, seed, files, url, model.served_name, model.tokenizer, deadline_s)
+        job = start_load(self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline)
         try:
-            self._watch(job, phase, deadline_s + GRACE_S, cancelled)
+            self._watch(job, phase, deadline + GRACE_S, cancelled)
         finally:
             job.cancel()
-        return read_load(traffic, files, index, seed, counts=phase is Phase.BENCHMARK)
+        repeat, late = read_load(traffic, index, files)
+        if repeat.failed:
+            self._fail_if_dying(phase)  # a dying server's figures say nothing of the generator
+        if late is not None and phase is Phase.BENCHMARK:
+            raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
+        return repeat
 
-    def _bench(
-        self,
-        workload: Workload,
-        index: int,
-        seed: int,
-        name: str,
-        phase: Phase,
-        deadline_s: float,
-        cancelled: Cancelled,
-    ) -> Repeat:
+    def _bench(self, workload: Workload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Run the benchmark client once and read its result."""
+        name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
         url = f"http://{HOST}:{self.port}/v1"
         words = bench_words(self._model, workload, url, seed, self._artifacts, result.name)
         result.unlink(missing_ok=True)
         job = self._tools.start(words, self._client_environment, log, self._artifacts)
         try:
-            self._watch(job, phase, deadline_s, cancelled)
+            self._watch(job, phase, self._deadline_s(phase), cancelled)
         finally:
             job.cancel()
         try:
-            repeat = read_result(result, workload, index, seed)
+            return read_result(result, workload, index, seed)
         except ResultError as error:
             self._fail_if_dying(phase)
             raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
-        return repeat
 
     def _watch(self, job: Job, phase: Phase, deadline_s: float, cancelled: Cancelled) -> None:
         deadline = time.monotonic() + deadline_s

@@ -101,7 +101,7 @@ class Toolbox:
             message = f"the load's prompts could not be made in vLLM's interpreter; see {log.name}"
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message)
         if "error" in said:
-            raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, str(said["error"]))
+            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(said["error"]))
         return [(str(text), int(tokens), answer) for text, tokens, answer in said["prompts"]]
 
     def start(self, words: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:

@@ -67,14 +67,14 @@ class LoadFiles:
 
 
 def start_load(
-    tools: Toolbox, traffic: Traffic, seed: int, files: LoadFiles, url: str, model: str, tokenizer: str, limit_s: float
+    tools: Toolbox, traffic: Traffic, index: int, files: LoadFiles, url: str, model: str, tokenizer: str, limit_s: float
 ) -> Job:
-    """Make a load and start its generator; the job must be waited for or cancelled.
+    """Make repeat `index` of a load and start its generator; the job must be waited for or cancelled.
 
     Args:
         tools: the worker's.
         traffic: what to send.
-        seed: of the schedule and the prompts.
+        index: of the repeat, whose schedule and prompts are of a seed of their own.
         files: where to.
         url: of the completions API.
         model: its name in requests.
@@ -84,7 +84,7 @@ def start_load(
     Raises:
         TrialFailed: when the prompts cannot be made.
     """
-    requests = make_requests(tools, traffic, seed, files, tokenizer)
+    requests = make_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
     plan = LoadPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
     return start_plan(plan, requests, files)
 
@@ -148,20 +148,8 @@ def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": path}
 
 
-def read_load(traffic: Traffic, files: LoadFiles, index: int, seed: int, counts: bool) -> Repeat:
-    """Return what a load's records say; `counts` is False for a warm-up, whose figures nobody uses.
-
-    Raises:
-        TrialFailed: when there are none, or the generator was itself too late for its figures to count.
-    """
-    repeat, late = read_anyhow(traffic, files, index, seed)
-    if counts and late is not None:
-        raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK, late)
-    return repeat
-
-
-def read_anyhow(traffic: Traffic, files: LoadFiles, index: int, seed: int) -> tuple[Repeat, str | None]:
-    """Return what a load's records say, and why they cannot count; None if they can.
+def read_load(traffic: Traffic, index: int, files: LoadFiles) -> tuple[Repeat, str | None]:
+    """Return what the records of repeat `index` say, and why they cannot count; None if they can.
 
     Raises:
         TrialFailed: when there are none.
@@ -171,18 +159,23 @@ def read_anyhow(traffic: Traffic, files: LoadFiles, index: int, seed: int) -> tu
         message = f"the load generator left no records; see {files.log.name}"
         raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
     records = read_records(files.records)
-    repeat = repeat_of(traffic, records, index, seed)
+    repeat = repeat_of(traffic, records, index)
     return repeat, too_late(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
 
 
-def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int, seed: int) -> Repeat:
+def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:
     """Return the figures of a run."""
     slos = {name: slo.request for name, slo in traffic.slos.items()}
     summary = summarise(records, traffic.sent_classes, slos, traffic.users)
     overall = summary.overall
-    failed = overall.offered - overall.completed
     return Repeat(
-        index, seed, overall.offered, overall.completed, failed, overall.duration_s, run_metrics(summary, records)
+        index=index,
+        seed=traffic.repeat_seed(index),
+        offered=overall.offered,
+        completed=overall.completed,
+        failed=overall.offered - overall.completed,
+        duration_s=overall.duration_s,
+        metrics=run_metrics(summary, records),
     )
 
 

@@ -1,0 +1,94 @@
+"""`tuner capacity` on a server that holds a known rate: what it prints, and where it puts what it tried."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.records import Repeat
+from tests.cli.command import Said, run_here
+from tests.fakes import install_fake_vllm
+from tests.fakes.stub_engine import StubEngine, StubServer
+from tuner.cli import capacity_run
+from tuner.engines.base import Cancelled, EngineSettings
+from tuner.specs import Limits, TrialSpec
+from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.traffic import Traffic
+
+TRAFFIC = """
+arrivals: {process: poisson, rate: 4}
+requests: 10
+classes: {a: {input: 4, output: 4}}
+slo: {a: {p95_ttft_ms: 100}}
+"""
+Capacity = Callable[..., Said]
+
+
+class HoldsUpTo(StubServer):
+    """A server whose TTFT is 50 ms up to a rate, and 500 ms above it."""
+
+    limit = 10.0
+
+    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+        assert isinstance(workload, Traffic)
+        assert workload.rate is not None
+        ttft = 50.0 if workload.rate <= self.limit else 500.0
+        return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"a.p95_ttft_ms": ttft, "p95_ttft_ms": ttft})
+
+
+class HoldingEngine(StubEngine):
+    """An engine of such servers."""
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+        return HoldsUpTo(spec, lambda *_: {}, None)
+
+
+@pytest.fixture
+def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Capacity:
+    def factory(settings: EngineSettings) -> Callable[[int], StubEngine]:
+        return lambda slot: HoldingEngine(lambda *_: {})
+
+    monkeypatch.setattr(capacity_run, "EngineFactory", factory)
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    vllm = install_fake_vllm(tmp_path / "bin")
+
+    def run(limit: float, *argv: str) -> Said:
+        monkeypatch.setattr(HoldsUpTo, "limit", limit)
+        return run_here(
+            tmp_path, "capacity", "--vllm", str(vllm), "--model", str(model), "--workload", "traffic.yaml", *argv
+        )
+
+    return run
+
+
+def test_the_rate_between_what_held_and_what_missed(capacity: Capacity, tmp_path: Path) -> None:
+    said = capacity(10.0)
+    assert said.code == 0, said.err
+    # 4 and 8 hold, 16 misses; then √(8·16) = 11.31 misses, √(8·11.31) = 9.51 holds, √(9.51·11.31) = 10.37 misses
+    assert said.out.splitlines()[-1].startswith("capacity 9.5"), said.out
+    assert "at least" not in said.out
+    assert (tmp_path / "tuner_capacity" / "1" / "capacity.csv").is_file()
+
+
+def test_each_search_has_a_folder_of_its_own(capacity: Capacity, tmp_path: Path) -> None:
+    capacity(10.0)
+    first = (tmp_path / "tuner_capacity" / "1" / "capacity.csv").read_text()
+    said = json.loads(capacity(5.0, "--json").out)
+    assert said["folder"].endswith("tuner_capacity/2")
+    assert said["lower_bound"] is False
+    assert (tmp_path / "tuner_capacity" / "1" / "capacity.csv").read_text() == first
+
+
+def test_where_every_rate_held_the_capacity_is_at_least_the_highest(capacity: Capacity) -> None:
+    assert "capacity at least " in capacity(math.inf).out
+    assert json.loads(capacity(math.inf, "--json").out)["lower_bound"] is True
+
+
+def test_where_no_rate_held_there_is_none(capacity: Capacity) -> None:
+    said = json.loads(capacity(0.0, "--json").out)
+    assert (said["capacity"], said["searches"]) == (None, [None])
+    assert "no rate that was tried held a.p95_ttft_ms<100" in capacity(0.0).out
