@@ -59,15 +59,26 @@ class Configuration:
 
 def sent_classes(study: StudyRecord) -> list[str]:
     """Return the classes of requests that the study sends; none if its load is no traffic."""
-    workload = study.premise.get("workload")
-    classes = workload.get("classes") if isinstance(workload, Mapping) else None
-    return [name for name, each in (classes or {}).items() if each.get("weight", 1) > 0]
+    return [
+        prefix + name
+        for prefix, load in _loads(study)
+        for name, each in (load.get("classes") or {}).items()
+        if each.get("weight", 1) > 0
+    ]
 
 
 def promises_anything(study: StudyRecord) -> bool:
     """Return whether a class was promised something; without that there is no share within SLO."""
+    return any(load.get("slo") for _, load in _loads(study))
+
+
+def _loads(study: StudyRecord) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the study's loads, each with what its classes' names begin with: nothing where there is one load."""
     workload = study.premise.get("workload")
-    return isinstance(workload, Mapping) and bool(workload.get("slo"))
+    if not isinstance(workload, Mapping):
+        return []
+    several = workload.get("loads")
+    return [("", workload)] if several is None else [(f"{name}.", load) for name, load in several.items()]
 
 
 def at_own_rates(study: StudyRecord) -> bool:

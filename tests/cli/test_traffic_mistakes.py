@@ -64,7 +64,10 @@ def test_a_traffic_file_that_cannot_be_used(
         (["capacity", "--preset", "chat", "--rate", "0"], "a rate of 0 requests/s sends nothing"),
         (["optimize", "--objective", "goodput"], "goodput is a metric of traffic; give --workload"),
         (["optimize", "--objective", "capacity"], "capacity is a metric of traffic"),
-        (["capacity", "--preset", "system-prompt"], "capacity is searched by rate; give traffic of process poisson"),
+        (
+            ["capacity", "--preset", "system-prompt"],
+            "capacity is searched by rate; give one traffic of process poisson",
+        ),
         (["capacity", "--preset", "nothing"], "--preset 'nothing': there is none of that name"),
         (["load"], "give one of --workload, --preset and --study"),
         (["load", "--preset", "qwen2.5-0.5b-t4"], "send it by that command"),

@@ -46,7 +46,7 @@ def capacity(
         tokenizer=tokenizer,
         objectives=("capacity",),
         slos=tuple(slo or ()),
-        workload=workload,
+        workloads=() if workload is None else (workload,),
         rate=rate,
         load=bound_load(users=None, prompts=None, input_len=None, output_len=None, temperature=temperature),
         server_arguments=tuple(context.args),

@@ -21,7 +21,8 @@ from tuner.scoring.slo import Slo, parse_slo
 from tuner.sinks import text
 from tuner.study.load import find_judge, find_workload
 from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import AnyWorkload, read_workload
+from tuner.workloads.spec import AnyWorkload, Workload, read_workload
+from tuner.workloads.suite import Suite, merged
 from tuner.workloads.traffic import Traffic
 
 ASK_S = 10.0
@@ -58,9 +59,7 @@ def run(asked: Asked, as_json: bool) -> int:
     asked.output.mkdir(parents=True, exist_ok=True)
     tools = Toolbox(installation(executable, home()), home(), base_environment(os.environ))
     try:
-        for part in (traffic.warmup(), traffic):
-            if part is not None:
-                repeat, late = _send(asked, tools, part, model, asked.tokenizer or root)
+        repeat, late = _send_all(asked, tools, traffic, model, asked.tokenizer or root)
     except TrialFailed as error:
         raise TunerError(f"the load gave no figures: {error.failure.message}") from None
     finally:
@@ -68,7 +67,23 @@ def run(asked: Asked, as_json: bool) -> int:
     return _report(repeat, late, traffic, slos, asked.output, as_json)
 
 
-def _traffic(asked: Asked) -> tuple[Traffic, tuple[Slo, ...]]:
+def _send_all(
+    asked: Asked, tools: Toolbox, traffic: Traffic | Suite, model: str, tokenizer: str
+) -> tuple[Repeat, str | None]:
+    """Send the load after its warm-up, or each of several; return the figures, and why they cannot count, if so."""
+    parts = traffic.parts() if isinstance(traffic, Suite) else {"": traffic}
+    found, reasons = [], []
+    for place, (name, part) in enumerate(parts.items()):
+        warm = part.warmup()
+        if warm is not None:
+            _send(asked, tools, warm, place, model, tokenizer)
+        repeat, late = _send(asked, tools, part, place, model, tokenizer)
+        found.append((name, repeat))
+        reasons += [late] if late is not None else []
+    return found[0][1] if isinstance(traffic, Traffic) else merged(0, found), "; ".join(reasons) or None
+
+
+def _traffic(asked: Asked) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
     given = [name for name in (asked.workload, asked.preset, asked.study) if name is not None]
     if len(given) != 1:
         raise UserError("give one of --workload, --preset and --study: the traffic to send")
@@ -79,13 +94,17 @@ def _traffic(asked: Asked) -> tuple[Traffic, tuple[Slo, ...]]:
         premise = find_study(store, asked.study).premise
         store.close()
         found, known = read_workload(premise["workload"]), tuple(parse_slo(each) for each in slos or premise["slos"])
+        if isinstance(found, Suite) and asked.rate is not None:
+            raise UserError(
+                f"--rate {asked.rate:g} is for one load, and study {asked.study!r} has several; leave it out"
+            )
         if isinstance(found, Traffic) and asked.rate is not None:
             found = found.at_rate(asked.rate)
     else:
         preset = load_preset(asked.preset or "mixed")
-        found = find_workload(preset, asked.workload, asked.rate, {})
+        found = find_workload(preset, [asked.workload] if asked.workload else [], asked.rate, {})
         known = find_judge(preset, found, (), slos, own=asked.workload is None).slos
-    if not isinstance(found, Traffic):
+    if isinstance(found, Workload):
         raise UserError("that load is the closed loop of `vllm bench serve`; send it by that command")
     return found, known
 
@@ -103,18 +122,20 @@ def _served(asked: Asked) -> tuple[str, str]:
     return first["id"], first.get("root") or first["id"]
 
 
-def _send(asked: Asked, tools: Toolbox, traffic: Traffic, model: str, tokenizer: str) -> tuple[Repeat, str | None]:
-    files = LoadFiles(asked.output.absolute(), "requests-0")
-    job = start_load(tools, traffic, 0, files, f"{asked.url}/v1/completions", model, tokenizer, asked.limit_s)
+def _send(
+    asked: Asked, tools: Toolbox, traffic: Traffic, index: int, model: str, tokenizer: str
+) -> tuple[Repeat, str | None]:
+    files = LoadFiles(asked.output.absolute(), f"requests-{index}")
+    job = start_load(tools, traffic, index, files, f"{asked.url}/v1/completions", model, tokenizer, asked.limit_s)
     try:
         job.wait(asked.limit_s + GRACE_S)
     finally:
         job.cancel()
-    return read_load(traffic, 0, files)
+    return read_load(traffic, index, files)
 
 
 def _report(
-    repeat: Repeat, late: str | None, traffic: Traffic, slos: tuple[Slo, ...], output: Path, as_json: bool
+    repeat: Repeat, late: str | None, traffic: Traffic | Suite, slos: tuple[Slo, ...], output: Path, as_json: bool
 ) -> int:
     held = {str(slo): slo.met(repeat.metrics.get(slo.metric)) for slo in slos}
     code = 0 if late is None and all(held.values()) else EXIT_OURS
@@ -125,10 +146,12 @@ def _report(
         )
         return code
     print(f"{repeat.completed} of {repeat.offered} requests completed (measured); a record of each is in {output}")
-    print(f"{'':<12}" + "".join(f"{name:>15}" for name in SHOWN))
-    for name in ("", *(f"{kind}." for kind in traffic.sent_classes)):
+    width = 2 + max(10, *map(len, traffic.sent_classes))
+    print(f"{'':<{width}}" + "".join(f"{name:>15}" for name in SHOWN))
+    loads = traffic.loads if isinstance(traffic, Suite) else ()
+    for name in ("", *(f"{kind}." for kind in (*loads, *traffic.sent_classes))):
         row = "".join(f"{text.number(repeat.metrics.get(f'{name}{metric}')):>15}" for metric in SHOWN)
-        print(f"{name.rstrip('.') or 'all':<12}{row}")
+        print(f"{name.rstrip('.') or 'all':<{width}}{row}")
     for slo in slos:
         verdict = "holds" if held[str(slo)] else "BROKEN"
         print(f"SLO {slo}: measured {text.number(repeat.metrics.get(slo.metric))}: {verdict}")

@@ -33,7 +33,9 @@ def optimize(
     enqueue: Annotated[list[str] | None, typer.Option(help="Named or JSON configuration to measure.")] = None,
     checkpoint: Annotated[list[str] | None, typer.Option(help="METHOD=MODEL: a quantized checkpoint.")] = None,
     draft_model: Annotated[Text, typer.Option(help="Draft model for speculative decoding.")] = None,
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's load]")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Traffic: a YAML file; several are sent one after another.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Mean requests a second of the traffic.")] = None,
     users: Annotated[int | None, typer.Option(help="Concurrent users.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Prompts of one benchmark.")] = None,
@@ -85,7 +87,7 @@ def optimize(
         enqueue=tuple(enqueue or ()),
         checkpoints=pairs("--checkpoint", checkpoint),
         draft_model=draft_model,
-        workload=workload,
+        workloads=tuple(workload or ()),
         rate=rate,
         load=load,
         server_arguments=tuple(context.args),

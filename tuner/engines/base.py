@@ -14,7 +14,7 @@ from typing import Protocol
 from storage.records import Failure, Provenance, Repeat, ServerFacts
 from tuner.engines.proc import Identity
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import AnyLoad
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Server(Protocol):
             TrialFailed: typed, when its process exits, the deadline passes or the trial is cancelled.
         """
 
-    def warm_up(self, workload: AnyWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
         """Send the unscored load `workload.warmup()`.
 
         Raises:
             TrialFailed: when no request of it succeeds, the server dies, or its deadline passes.
         """
 
-    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
         """Run repeat `index` of the load and return its figures, failed requests included.
 
         Raises:

@@ -15,7 +15,6 @@ from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef
 from tuner.workloads.spec import AnyWorkload, Workload, read_workload
-from tuner.workloads.traffic import Traffic
 
 VERIFY_SEED = 900_000
 """Added to the study's seed: prompts that no trial and no warm-up of it sent."""
@@ -76,7 +75,7 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
 
 def _bench_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
     """Return the client's words for a verification; none for traffic, which vLLM's client cannot send."""
-    if isinstance(workload, Traffic):
+    if not isinstance(workload, Workload):
         return ()
     words = list(_client_words(model, workload))
     words[words.index("--seed") + 1] = SEED
@@ -84,8 +83,10 @@ def _bench_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
 
 
 def _warmup_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
+    if not isinstance(workload, Workload):
+        return ()
     warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
-    return () if warm is None or isinstance(warm, Traffic) else _client_words(model, warm)
+    return () if warm is None else _client_words(model, warm)
 
 
 def _client_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from storage.metrics import metric
 
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.\w+)?)\s*(<=|>=|<|>)\s*(\S+)\s*")
+_PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(<=|>=|<|>)\s*(\S+)\s*")
 
 JUST_MISSED = 1e-9
 """Violation of a strict SLO whose value equals its threshold."""

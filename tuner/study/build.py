@@ -37,7 +37,7 @@ class Request:
     enqueue: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     draft_model: str | None = None
-    workload: str | None = None
+    workloads: tuple[str, ...] = ()
     rate: float | None = None
     load: Mapping[str, int | float] = field(default_factory=dict)
     server_arguments: tuple[str, ...] = ()
@@ -88,8 +88,8 @@ def draft(request: Request, on_cpu: bool) -> Draft:
     if not _STUDY_NAME.fullmatch(name):
         raise UserError(f"--study {name!r}: a name starts with a letter or digit and holds no slash; choose another")
     _check_server_arguments(request.server_arguments)
-    workload = find_workload(preset, request.workload, request.rate, request.load)
-    judge = find_judge(preset, workload, request.objectives, request.slos, own=request.workload is None)
+    workload = find_workload(preset, request.workloads, request.rate, request.load)
+    judge = find_judge(preset, workload, request.objectives, request.slos, own=not request.workloads)
     model, shape = find_model(preset.model if request.model is None else request.model, request.tokenizer)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:

@@ -15,6 +15,7 @@ from tuner.scoring.slo import Slo, parse_slo
 from tuner.workloads.presets import Preset
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.suite import POOLED, Suite
 from tuner.workloads.traffic import RESERVED, Traffic, load_traffic
 
 _LOAD_OPTIONS = {"max_concurrency": "--users", "num_prompts": "--prompts"}
@@ -58,39 +59,57 @@ def find_judge(
     if own:
         objectives, slos = objectives or preset.objectives, slos or preset.slos
     else:
-        promised = isinstance(workload, Traffic) and bool(workload.slo)
-        objectives = objectives or (GOOD_TRAFFIC if promised else TRAFFIC)
+        promised = isinstance(workload, Traffic | Suite) and bool(workload.slos)
+        objectives = objectives or _usual_objectives(workload)
         slos = slos or (() if promised else ("success_rate>=1",))
-    if not isinstance(workload, Traffic):
-        return _known(make_judge(objectives, slos), workload, ())
-    promises = [f"{name}.{text}" for name, slo in workload.slos.items() for text in slo.constraints]
-    return _known(
-        make_judge(objectives, list(dict.fromkeys([*slos, *promises]))), workload, tuple(workload.sent_classes)
-    )
-
-
-def _known(judge: Judge, workload: AnyWorkload, classes: tuple[str, ...]) -> Judge:
-    """Return the judge, if this load can measure all that it asks for; `classes` are those of traffic."""
+    promises = [] if isinstance(workload, Workload) else _promises(workload)
+    judge = make_judge(objectives, list(dict.fromkeys([*slos, *promises])))
     for name in (*(objective.metric for objective in judge.objectives), *(slo.metric for slo in judge.slos)):
-        prefix, _, base = name.rpartition(".")
-        if not classes and (prefix or base in TRAFFIC_ONLY):
+        _check_measured(name, workload)
+    _check_capacity(judge, workload)
+    return judge
+
+
+def _promises(traffic: Traffic | Suite) -> list[str]:
+    return [f"{name}.{text}" for name, slo in traffic.slos.items() for text in slo.constraints]
+
+
+def _usual_objectives(workload: AnyWorkload) -> Sequence[str]:
+    """Return the objectives of a load that no preset has judged; those of each load where there are several."""
+    if isinstance(workload, Suite):
+        return [f"{name}.{each}" for name, load in workload.loads.items() for each in _usual_objectives(load)]
+    return GOOD_TRAFFIC if isinstance(workload, Traffic) and workload.slo else TRAFFIC
+
+
+def _check_measured(name: str, workload: AnyWorkload) -> None:
+    """Refuse a metric that this load does not give."""
+    prefix, _, base = name.rpartition(".")
+    if isinstance(workload, Workload):
+        if prefix or base in TRAFFIC_ONLY:
             raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
-        if classes and prefix and prefix not in (*classes, *RESERVED):
-            raise UserError(f"{name}: there is no class {prefix!r}; classes: {', '.join(classes)}, or worst, client")
-        if base in ("goodput", "goodput_share") and isinstance(workload, Traffic) and not workload.slo:
-            raise UserError(f"{name}: no class was promised anything; give `slo` in the traffic")
+        return
+    if isinstance(workload, Suite):
+        known = workload.prefixes
+        if not prefix and base not in (*POOLED, "capacity"):
+            raise UserError(f"{name} has no meaning over several loads; name one: {next(iter(workload.loads))}.{name}")
+        if prefix and prefix not in known:
+            raise UserError(f"{name}: there is no load or class {prefix!r}; known: {', '.join(known)}")
+    elif prefix and prefix not in (*workload.sent_classes, *RESERVED):
+        classes = ", ".join(workload.sent_classes)
+        raise UserError(f"{name}: there is no class {prefix!r}; classes: {classes}, or worst, client")
+    if base in ("goodput", "goodput_share") and not workload.slos:
+        raise UserError(f"{name}: no class was promised anything; give `slo` in the traffic")
+
+
+def _check_capacity(judge: Judge, workload: AnyWorkload) -> None:
     if any(slo.metric.rpartition(".")[2] == "capacity" for slo in judge.slos):
         raise UserError(
             "capacity is an objective, not an SLO: it is the rate at which SLOs hold; give --objective capacity"
         )
-    if judge.wants("capacity"):
-        _check_capacity(judge, workload)
-    return judge
-
-
-def _check_capacity(judge: Judge, workload: AnyWorkload) -> None:
+    if not judge.wants("capacity"):
+        return
     if not isinstance(workload, Traffic) or workload.rate is None:
-        raise UserError("capacity is searched by rate; give traffic of process poisson, gamma or constant")
+        raise UserError("capacity is searched by rate; give one traffic of process poisson, gamma or constant")
     if not judge.slos:
         raise UserError(
             "capacity is the rate at which SLOs hold, and there are none; give `slo` in the traffic, or --slo"
@@ -104,45 +123,69 @@ GOOD_TRAFFIC = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 
 def too_long(workload: AnyWorkload, context: int) -> str:
     """Return the line that refuses a load whose longest request exceeds the model's context of so many tokens."""
-    if isinstance(workload, Traffic):
-        name = max(workload.sent_classes, key=lambda name: workload.classes[name].longest())
+    load = workload.longest if isinstance(workload, Suite) else workload
+    if isinstance(load, Traffic):
+        name = max(load.sent_classes, key=lambda name: load.classes[name].longest())
         return (
-            f"class {name!r} has requests of up to {workload.longest_request} tokens, more than the model's context of "
+            f"class {name!r} has requests of up to {load.longest_request} tokens, more than the model's context of "
             f"{context}; lower its lengths"
         )
     return (
-        f"requests of {workload.input_len} + {workload.output_len} tokens exceed the model's context of {context}; "
+        f"requests of {load.input_len} + {load.output_len} tokens exceed the model's context of {context}; "
         "lower --input-len or --output-len"
     )
 
 
 def find_workload(
-    preset: Preset, file: str | None, rate: float | None, given: Mapping[str, int | float]
+    preset: Preset, files: Sequence[str], rate: float | None, given: Mapping[str, int | float]
 ) -> AnyWorkload:
-    """Return the load: the file's or the preset's, with what the command line says of it.
+    """Return the load: the files' or the preset's, with what the command line says of it.
 
     Raises:
         UserError: when a file cannot be read, or what was said does not fit the load.
     """
-    load = dict(given)
-    known = preset.workload if file is None else load_traffic(Path(file))
+    if len(files) > 1:
+        return _suite(files, rate, given)
+    known = load_traffic(Path(files[0])) if files else preset.workload
     if isinstance(known, Traffic):
-        temperature = load.pop("temperature", known.temperature)
-        if load:
-            raise UserError(
-                f"{_option(next(iter(load)))} is for the closed loop of fixed lengths; edit the traffic instead"
-            )
-        known = known if rate is None else known.at_rate(rate)
-        make_schedule(known, known.seed)  # reads what files it names, so that a mistake in one is found now
-        return known.model_copy(update={"temperature": temperature})
+        return _checked(known, rate, given)
     if rate is not None:
         raise UserError(f"--rate {rate:g}: a closed loop has no rate; give --workload with an open one")
     try:
-        return Workload.model_validate({**known.model_dump(), **load})
+        return Workload.model_validate({**known.model_dump(), **given})
     except ValidationError as error:
         first = error.errors()[0]
         option = _option(str(first["loc"][0]))
         raise UserError(f"{option} {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _checked(traffic: Traffic, rate: float | None, given: Mapping[str, int | float]) -> Traffic:
+    load = dict(given)
+    temperature = load.pop("temperature", traffic.temperature)
+    if load:
+        raise UserError(
+            f"{_option(next(iter(load)))} is for the closed loop of fixed lengths; edit the traffic instead"
+        )
+    traffic = traffic if rate is None else traffic.at_rate(rate)
+    make_schedule(traffic, traffic.seed)  # reads what files it names, so that a mistake in one is found now
+    return traffic.model_copy(update={"temperature": temperature})
+
+
+def _suite(files: Sequence[str], rate: float | None, given: Mapping[str, int | float]) -> Suite:
+    """Return the loads of several files, each under its file's name."""
+    if rate is not None:
+        raise UserError(f"--rate {rate:g} is for one load, and --workload gives {len(files)}; edit the traffic instead")
+    names = [Path(file).stem for file in files]
+    if len({*names}) < len(names):
+        raise UserError(f"--workload: loads are called by their files, and {', '.join(names)} are not distinct; rename")
+    loads = {name: _checked(load_traffic(Path(file)), None, given) for name, file in zip(names, files, strict=True)}
+    temperatures = {load.temperature for load in loads.values()}
+    if len(temperatures) > 1:
+        raise UserError("--workload: the loads want different temperatures of one server; give one, or --temperature")
+    try:
+        return Suite.model_validate({"loads": loads, "temperature": temperatures.pop()})
+    except ValidationError as error:
+        raise UserError(f"--workload: {error.errors()[0]['ctx']['error']}; rename the file") from None
 
 
 def _option(name: str) -> str:

@@ -14,6 +14,7 @@ from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
 
@@ -63,7 +64,7 @@ class StudySpec:
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, all that makes two trials of this study comparable; files by what is in them."""
-        files = self.workload.files() if isinstance(self.workload, Traffic) else []
+        files = self.workload.files() if isinstance(self.workload, Traffic | Suite) else []
         return {
             "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
             "workload": self.workload.model_dump(mode="json"),

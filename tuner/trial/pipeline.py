@@ -10,7 +10,7 @@ import errno
 import itertools
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
@@ -20,7 +20,8 @@ from tuner.errors import TrialFailed
 from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import Point, find_capacity, write_points
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import AnyLoad, AnyWorkload
+from tuner.workloads.suite import Suite, merged
 from tuner.workloads.traffic import Traffic
 
 Report = Callable[[Phase], None]
@@ -29,6 +30,10 @@ Report = Callable[[Phase], None]
 
 def _ignore(_: Phase) -> None:
     """Report to nobody."""
+
+
+def _parts(workload: AnyWorkload) -> Mapping[str, AnyLoad]:
+    return workload.parts() if isinstance(workload, Suite) else {"": workload}
 
 
 class _Run:
@@ -73,18 +78,28 @@ class _Run:
             server.wait_ready(self.cancelled)
         self.enter(Phase.WARMUP)
         with self.watch.measure(Phase.WARMUP):
-            server.warm_up(spec.workload, self.cancelled)
+            for load in _parts(spec.workload).values():
+                server.warm_up(load, self.cancelled)
         if spec.promises is not None:
             self.search_capacity(server, spec.workload, spec.promises)
         else:
             for index in range(spec.repeats):
-                self.repeats.append(self.load(server, spec.workload, index))
+                self.repeats.append(self.repeat(server, spec.workload, index))
         if not any(repeat.completed for repeat in self.repeats):
             offered = sum(repeat.offered for repeat in self.repeats)
             message = f"none of {offered} requests succeeded"
             raise TrialFailed(Failure(FailureKind.REQUESTS_FAILED, Phase.BENCHMARK, message))
 
-    def load(self, server: Server, workload: AnyWorkload, index: int) -> Repeat:
+    def repeat(self, server: Server, workload: AnyWorkload, index: int) -> Repeat:
+        """Send the load once, or each of several once."""
+        if not isinstance(workload, Suite):
+            return self.load(server, workload, index)
+        parts = enumerate(workload.parts().items())
+        return merged(
+            index, [(name, self.load(server, load, workload.place(index, place))) for place, (name, load) in parts]
+        )
+
+    def load(self, server: Server, workload: AnyLoad, index: int) -> Repeat:
         """Send the load once."""
         self.enter(Phase.BENCHMARK)
         with self.watch.measure(Phase.BENCHMARK):

@@ -25,7 +25,7 @@ def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> Metric
     for name, found in by_class.items():
         result |= {f"{name}.{key}": value for key, value in found.items()}
     offered = [found for name, found in by_class.items() if summary.classes[name].offered]
-    result |= {f"worst.{key}": _worst(key, offered) for key in result if "." not in key}
+    result |= {f"worst.{key}": worst(key, offered) for key in result if "." not in key}
     return result | {f"client.{key}": value for key, value in summary.overall.client_latencies.items()}
 
 
@@ -55,7 +55,8 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return None if None in known else sum(value for value in known if value is not None)
 
 
-def _worst(name: str, found: Sequence[Mapping[str, float | None]]) -> float | None:
+def worst(name: str, found: Sequence[Mapping[str, float | None]]) -> float | None:
+    """Return the worst value of a metric; None if one of them lacks it."""
     values = [figures.get(name) for figures in found]
     known = [value for value in values if value is not None]
     if not known or len(known) != len(values):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
 
@@ -59,10 +60,15 @@ class Workload(BaseModel):
         )
 
 
-AnyWorkload = Workload | Traffic
-"""The published closed loop, made by `vllm bench serve`, or traffic, made by `tuner.loadgen`."""
+AnyLoad = Workload | Traffic
+"""What a server is sent at once: the published closed loop, by `vllm bench serve`, or traffic, by `tuner.loadgen`."""
+
+AnyWorkload = AnyLoad | Suite
+"""What a trial measures: one load, or several one after another."""
 
 
 def read_workload(data: Mapping[str, Any]) -> AnyWorkload:
     """Return the workload that `model_dump` wrote."""
+    if "loads" in data:
+        return Suite.model_validate(data)
     return Traffic.model_validate(data) if "classes" in data else Workload.model_validate(data)

@@ -129,8 +129,7 @@ class Traffic(BaseModel):
     @classmethod
     def _has_names(cls, classes: dict[str, RequestClass]) -> dict[str, RequestClass]:
         for name in classes:
-            if not _NAME.fullmatch(name) or name in RESERVED:
-                raise ValueError(f"a class cannot be called {name!r}; letters, digits, _ and -, and not {_RESERVED}")
+            check_name(name, "class")
         return classes
 
     @model_validator(mode="after")
@@ -268,6 +267,16 @@ RESERVED = ("client", "worst")
 
 _RESERVED = " or ".join(RESERVED)
 _NAME = re.compile(r"[A-Za-z][\w-]*")
+
+
+def check_name(name: str, kind: str) -> None:
+    """Refuse a name that could not stand in a metric's.
+
+    Raises:
+        ValueError: with what a name may be.
+    """
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        raise ValueError(f"a {kind} cannot be called {name!r}; letters, digits, _ and -, and not {_RESERVED}")
 
 
 def load_traffic(path: Path) -> Traffic:

@@ -44,6 +44,14 @@ def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = 
     return replace(samples.study(), premise={"workload": workload, "objectives": [objective]})
 
 
+def test_classes_of_several_loads_carry_their_loads_name() -> None:
+    loads = {"day": study("a", "b").premise["workload"], "night": study("c", slo={}).premise["workload"]}
+    found = replace(study(), premise={"workload": {"loads": loads}})
+    assert sent_classes(found) == ["day.a", "day.b", "night.c"]
+    assert traffic_frames.promises_anything(found)
+    assert traffic_frames.rows_of(found)["day.a"] == "day.a.goodput_share"
+
+
 def trial(
     number: int,
     *shares: Mapping[str, float | None],

@@ -23,7 +23,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
 from tuner.errors import TrialFailed, trial_failed
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.spec import AnyLoad, Workload
 from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
@@ -97,7 +97,7 @@ class VllmServer:
         self._was_ready = True
         self._process.remember()
 
-    def warm_up(self, workload: AnyWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
         """See `Server`."""
         short = workload.warmup()
         if short is None:
@@ -107,7 +107,7 @@ class VllmServer:
             message = f"none of {warmed.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
-    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
         """See `Server`."""
         if self._before is None:
             self._before = scrape(HOST, self.port)
@@ -150,7 +150,7 @@ class VllmServer:
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return classify(read_log(self._log), exit_code, phase)
 
-    def _load(self, workload: AnyWorkload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _load(self, workload: AnyLoad, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Send a load once and read what came of it.
 
         Raises:
