@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from storage.records import FailureKind, StudyRecord, TrialOutcome, TrialRecord
+from storage.records import FailureKind, Provenance, StudyRecord, TrialOutcome, TrialRecord
 
 ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
@@ -86,6 +86,7 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
         "device": outcome.device,
         "worker": outcome.worker,
         "provenance": outcome.provenance.value,
+        "simulated": str(outcome.provenance is Provenance.SIMULATED).lower(),
         "kind": trial.kind.value,
         "label": trial.label,
         "state": trial.state,
@@ -158,7 +159,8 @@ def study_params(study: StudyRecord) -> dict[str, str]:
 
 def study_tags(study: StudyRecord) -> dict[str, str]:
     """Return the study's provenance, engine and version, its facts and its conclusion."""
-    tags = {"provenance": study.provenance.value, "study": study.name}
+    simulated = str(study.provenance is Provenance.SIMULATED).lower()
+    tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name}
     engine = study.premise.get("engine")
     if isinstance(engine, Mapping):
         tags |= {"engine": _text(engine.get("name", "")), "version": _text(engine.get("version", ""))}

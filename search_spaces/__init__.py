@@ -2,8 +2,9 @@
 
 from search_spaces.errors import SpaceError
 from search_spaces.facts import Context, ModelShape
-from search_spaces.hardware import HardwareProfile, hardware_named, known_hardware
+from search_spaces.hardware import HardwareProfile, hardware_from_file, hardware_named, known_hardware
 from search_spaces.loader import load_space, space_names
+from search_spaces.models import known_model, known_models
 from search_spaces.parameter import JsonScalar, Parameter, Trial
 from search_spaces.render import Rendered
 from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
@@ -23,8 +24,11 @@ __all__ = [
     "SpaceError",
     "Trial",
     "Violation",
+    "hardware_from_file",
     "hardware_named",
     "known_hardware",
+    "known_model",
+    "known_models",
     "load_space",
     "space_names",
 ]

@@ -160,6 +160,9 @@ def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | 
         compute_capability=device.compute_capability,
         memory_gib=known.memory_gib if known and same_memory else total,
         bandwidth_gbs=known.bandwidth_gbs if known else _bandwidth_gbs(nvml, index),
+        tflops=known.tflops if known else {},
+        launch_us=known.launch_us if known else None,
+        host_speed=known.host_speed if known else None,
     )
 
 

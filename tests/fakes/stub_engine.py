@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from tuner.clock import Clock, RealClock
 from tuner.engines.base import Cancelled, EngineInfo
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, TrialSpec
@@ -67,6 +68,7 @@ class StubEngine:
     """See `Engine`. `launched` lists the trials that reached a launch."""
 
     def __init__(self, landscape: Landscape, hold: threading.Event | None = None) -> None:
+        self.clock: Clock = RealClock()
         self._landscape = landscape
         self._hold = hold
         self.launched: list[TrialSpec] = []

@@ -23,8 +23,10 @@ def optimize(
     study: Annotated[Text, typer.Option(help="Name of the study; the same name goes on.  [default: preset]")] = None,
     model: Annotated[Text, typer.Option(help="Model folder or hub name.")] = None,
     tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the load generator.  [default: the model's]")] = None,
-    engine: Annotated[str, typer.Option(help="vllm, or auto: whatever is installed.")] = "auto",
+    engine: Annotated[str, typer.Option(help="vllm, simulated, or auto: simulated without a GPU.")] = "auto",
     vllm: Annotated[Text, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
+    gpu: Annotated[Text, typer.Option(help="The card to simulate, or a YAML file.  [default: preset]")] = None,
+    vllm_version: Annotated[Text, typer.Option(help="The vLLM to simulate.  [default: by card]")] = None,
     objective: Annotated[list[str] | None, typer.Option(help="METRIC or METRIC:WEIGHT; repeatable.")] = None,
     slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_tpot_ms<50'; repeatable.")] = None,
     space: Annotated[Text, typer.Option(help="Search space: a shipped one or a YAML file.")] = None,
@@ -100,5 +102,7 @@ def optimize(
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
     budget = Budget(trials, None if timeout is None else seconds("--timeout", timeout))
-    options = Options(engine, vllm, workers, warm_start, ray_address, storage, output, plain, as_json)
+    options = Options(
+        engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output, plain, as_json
+    )
     raise typer.Exit(run(request, budget, options))

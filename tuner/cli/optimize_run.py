@@ -18,6 +18,7 @@ from tuner.cli.common import FOLDER, home, storage_url, tracking_uri
 from tuner.cli.export import write_script
 from tuner.cli.hardware import Devices, find_devices
 from tuner.cli.result import Shown, report
+from tuner.cli.simulation import refuse_simulation_options, simulated_engine, wants_simulation
 from tuner.clock import RealClock
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import ENGINES, EngineFactory
@@ -25,6 +26,7 @@ from tuner.engines.proc import Identity, myself
 from tuner.errors import UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import Executor
+from tuner.executors.inline import InlineExecutor
 from tuner.sinks.console import Progress, console
 from tuner.sinks.fan_out import FanOut
 from tuner.sinks.follower import MlflowFollower
@@ -41,6 +43,8 @@ class Options:
 
     engine: str
     vllm: str | None
+    gpu: str | None
+    vllm_version: str | None
     workers: int | None
     warm_start: bool | None
     ray_address: str | None
@@ -59,10 +63,9 @@ def run(request: Request, budget: Budget, options: Options) -> int:
         raise UserError(f"--engine {options.engine!r}: there is none of that name; engines: {', '.join(ENGINES)}")
     if budget.trials < 1:
         raise UserError(f"--trials {budget.trials}: at least 1 is needed (the defaults)")
-    devices = find_devices(options.workers, options.ray_address)
-    driver = _driver(options.ray_address)
-    settings = EngineSettings("vllm", _find_vllm(options.vllm), home(), warm_start=options.warm_start, driver=driver)
-    plan = draft(request, on_cpu=not devices.gpus)
+    settings, devices = _engine(request, options)
+    simulated = settings.card is not None
+    plan = draft(request, on_cpu=not devices.gpus and not simulated, simulated=simulated)
     resolve(plan, None, devices.profile)  # names that are in no space are found before anything is started
     folder = _folder(options.storage)
     refuse_running(folder / "artifacts" / plan.name, plan.name)
@@ -92,7 +95,8 @@ def _watched(
     view = console(progress, options.plain)
     follower = MlflowFollower(url, spec.name, tracking_uri(url), spec.artifacts / "mlflow.log")
     try:
-        view.note(_opening(spec, budget, executor, progress.done))
+        for line in _opening(spec, budget, executor, progress.done):
+            view.note(line)
         result = run_study(spec, budget, store, url, executor, FanOut(view, follower), stop)
         script = _script(result, spec, store, options.output)
     finally:
@@ -110,14 +114,19 @@ def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> P
     return path
 
 
-def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> str:
+def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> list[str]:
     info = executor.engine_info()
+    banner = []
+    if info.provenance is Provenance.SIMULATED:
+        card = spec.facts["hardware"]
+        banner = [f"SIMULATED: predicted, not measured, for vLLM {info.version} on one {card}; --engine vllm measures"]
     goes_on = f", {done} of them done" if done else ""
     dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
-    return (
+    return [
+        *banner,
         f"study {spec.name}: {budget.trials} trials{goes_on}, {executor.slots} worker(s), {info.name} {info.version}, "
-        f"{len(spec.space.parameters)} parameters{dropped}"
-    )
+        f"{len(spec.space.parameters)} parameters{dropped}",
+    ]
 
 
 @contextmanager
@@ -149,6 +158,18 @@ def stop_on_signals() -> Iterator[threading.Event]:
 def _driver(ray_address: str | None) -> Identity | None:
     """Return this process as the owner of servers, where its workers share its host."""
     return myself() if ray_address is None else None
+
+
+def _engine(request: Request, options: Options) -> tuple[EngineSettings, Devices]:
+    """Return the engine and what it runs on: vLLM where there is a GPU or one was named, else a simulated one."""
+    if wants_simulation(options.engine, options.vllm, options.gpu):
+        return simulated_engine(options.gpu, options.vllm_version, request.preset, options.workers)
+    refuse_simulation_options(options.gpu, options.vllm_version)
+    devices = find_devices(options.workers, options.ray_address)
+    driver = _driver(options.ray_address)
+    return EngineSettings(
+        "vllm", _find_vllm(options.vllm), home(), warm_start=options.warm_start, driver=driver
+    ), devices
 
 
 def _find_vllm(given: str | None) -> str:
@@ -206,7 +227,9 @@ def _reach_database(storage: str | None) -> Store | None:
 
 
 def _executor(settings: EngineSettings, devices: Devices, options: Options) -> Executor:
-    """Return Ray's pool of workers, one a device."""
+    """Return Ray's pool of workers, one a device; what is simulated runs in this process."""
+    if settings.card is not None:
+        return InlineExecutor(EngineFactory(settings), len(devices.names), devices.names[0])
     ray_environment.prepare(options.ray_address)
     from tuner.executors.ray_pool import RayExecutor
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.records import TrialRecord
+from storage.records import Provenance, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
 from tuner.sinks import text
@@ -33,6 +33,8 @@ def report(shown: Shown, spec: StudySpec, info: EngineInfo, records: list[TrialR
     """Say how the run ended and return the exit code."""
     result, script, logged = shown.result, shown.script, shown.logged
     lines = [*_ending_lines(result, records), *_conclusion_lines(spec, records, result.conclusion)]
+    if info.provenance is Provenance.SIMULATED:
+        lines.append(f"all figures are predicted, not measured: {info.name} {info.version}, {spec.facts['hardware']}")
     if script is not None:
         lines.append(f"wrote {script}: start it by `{_dotted(script)}`, check it by `{_dotted(script)} --verify`")
     if not logged:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from search_spaces import HardwareProfile
 from storage.records import Failure, Provenance, Repeat, ServerFacts
+from tuner.clock import Clock
 from tuner.engines.proc import Identity
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import AnyLoad
@@ -76,6 +78,10 @@ class Server(Protocol):
 class Engine(Protocol):
     """An engine on one worker: one device, one server at a time."""
 
+    @property
+    def clock(self) -> Clock:
+        """The time that its trials take: the machine's, or a simulated engine's own."""
+
     def info(self) -> EngineInfo:
         """Return what is installed."""
 
@@ -100,7 +106,8 @@ class EngineSettings:
     `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
     the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
     `warm_start` starts servers as forks of a process that has the engine imported; None: on a worker without a device,
-    where the figures were shown to agree with those of the plain command.
+    where the figures were shown to agree with those of the plain command. `card` and `version` are what a simulated
+    engine simulates.
     """
 
     name: str
@@ -109,6 +116,8 @@ class EngineSettings:
     device_index: int | None = None
     warm_start: bool | None = None
     driver: Identity | None = None
+    card: HardwareProfile | None = None
+    version: str | None = None
 
 
 def new_cancel_event() -> threading.Event:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import UserError
 
-ENGINES = ("auto", "vllm")
+ENGINES = ("auto", "vllm", "simulated")
 
 
 @dataclass(frozen=True)
@@ -34,4 +34,9 @@ class EngineFactory:
             reap_orphans(settings.home / "processes")
             engine: Engine = VllmEngine(settings)
             return engine
+        if settings.name == "simulated" and settings.card is not None and settings.version is not None:
+            from tuner.engines.simulator.engine import SimulatedEngine
+            from tuner.engines.simulator.models import default_packages
+
+            return SimulatedEngine(settings.card, settings.version, default_packages(settings.card))
         raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

@@ -15,7 +15,7 @@ from tuner.errors import UserError
 from tuner.scoring.judge import Judge
 from tuner.specs import Limits, ModelRef
 from tuner.study.load import find_judge, find_workload, too_long
-from tuner.study.model import find_model
+from tuner.study.model import find_model, find_simulated_model
 from tuner.study.spec import Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import AnyWorkload
@@ -69,12 +69,13 @@ RESERVED = ("--host", "--port", "--served-model-name", "--model", "--uds")
 _STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 
 
-def draft(request: Request, on_cpu: bool) -> Draft:
+def draft(request: Request, on_cpu: bool, simulated: bool = False) -> Draft:
     """Check a request.
 
     Args:
         request: what the user asked for.
         on_cpu: whether the workers have no GPU; then the default space is the one for CPUs.
+        simulated: whether nothing is measured; then a model need only be known by its shape.
 
     Raises:
         UserError: one line with the rule, the value and the next step.
@@ -90,7 +91,8 @@ def draft(request: Request, on_cpu: bool) -> Draft:
     _check_server_arguments(request.server_arguments)
     workload = find_workload(preset, request.workloads, request.rate, request.load)
     judge = find_judge(preset, workload, request.objectives, request.slos, own=not request.workloads)
-    model, shape = find_model(preset.model if request.model is None else request.model, request.tokenizer)
+    find = find_simulated_model if simulated else find_model
+    model, shape = find(preset.model if request.model is None else request.model, request.tokenizer)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise UserError(too_long(workload, longest))

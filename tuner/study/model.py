@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-from search_spaces import ModelShape
+from search_spaces import ModelShape, known_model, known_models
 from tuner.errors import UserError
 from tuner.specs import ModelRef
 
@@ -38,6 +39,26 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
     if config is None:
         _ask_hub(name)
     return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
+
+
+def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:
+    """Return the model and its shape, without asking anybody: a known one, a folder's, or one downloaded before.
+
+    Raises:
+        UserError: when no shape of it is known.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        reference, shape = find_model(name, tokenizer)
+    else:
+        config = _cached_config(name)
+        reference = ModelRef(name, tokenizer or name, name)
+        shape = known_model(name) or (None if config is None else _shape(config))
+    if shape is None:
+        near = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? or give" if near else "give"
+        raise UserError(f"--model {name!r}: no shape of it is known to simulate; {hint} a folder with its config.json")
+    return reference, shape
 
 
 def _shape(config: Path) -> ModelShape | None:

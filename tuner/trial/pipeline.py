@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
-from tuner.clock import Clock, RealClock, Stopwatch
+from tuner.clock import Clock, Stopwatch
 from tuner.engines.base import Cancelled, Engine, Server
 from tuner.errors import TrialFailed
 from tuner.scoring.slo import Slo
@@ -177,9 +177,9 @@ def run_trial(
         worker: name of the worker, for the record.
         device: name of the device, for the record.
         report: told each phase as it starts.
-        clock: the time; real by default.
+        clock: the time; by default the engine's.
     """
-    clock = clock or RealClock()
+    clock = clock or engine.clock
     started = clock.now()
     run = _Run(engine, spec, cancelled, report, clock)
     failure: Failure | None = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from storage.metrics import Direction, metric
+from storage.records import Repeat
 from tuner.workloads.requests import RequestRecord
-from tuner.workloads.summary import Figures, RunSummary
+from tuner.workloads.summary import Figures, RunSummary, summarise
+from tuner.workloads.traffic import Traffic
 
 Metrics = dict[str, float | None]
 
@@ -62,3 +64,19 @@ def worst(name: str, found: Sequence[Mapping[str, float | None]]) -> float | Non
     if not known or len(known) != len(values):
         return None
     return min(known) if metric(name).direction is Direction.MAXIMIZE else max(known)
+
+
+def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:
+    """Return the figures of repeat `index` of traffic."""
+    slos = {name: slo.request for name, slo in traffic.slos.items()}
+    summary = summarise(records, traffic.sent_classes, slos, traffic.users)
+    overall = summary.overall
+    return Repeat(
+        index=index,
+        seed=traffic.repeat_seed(index),
+        offered=overall.offered,
+        completed=overall.completed,
+        failed=overall.offered - overall.completed,
+        duration_s=overall.duration_s,
+        metrics=run_metrics(summary, records),
+    )

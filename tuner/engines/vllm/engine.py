@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
+from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.ports import PortLease, lease_port, refuse_taken_port
 from tuner.engines.process import ServerProcess, start
@@ -35,6 +36,7 @@ class VllmEngine:
         Raises:
             UserError: when there is no vLLM, or it does not tell its version.
         """
+        self.clock: Clock = RealClock()
         self._home = settings.home
         self._registry = Registry(settings.home / "processes", settings.driver)
         found = installation(find_executable(settings.executable), settings.home)

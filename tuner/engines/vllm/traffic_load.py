@@ -21,10 +21,8 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import LoadPlan, PlannedRequest, write_plan
 from tuner.loadgen.result import OwnDelays, read_delays, read_records
-from tuner.workloads.requests import RequestRecord
-from tuner.workloads.run_metrics import run_metrics
+from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.schedule import Offered, make_schedule
-from tuner.workloads.summary import summarise
 from tuner.workloads.texts import UserText, read_texts
 from tuner.workloads.traffic import TextFile, Traffic
 
@@ -161,22 +159,6 @@ def read_load(traffic: Traffic, index: int, files: LoadFiles) -> tuple[Repeat, s
     records = read_records(files.records)
     repeat = repeat_of(traffic, records, index)
     return repeat, too_late(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
-
-
-def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:
-    """Return the figures of a run."""
-    slos = {name: slo.request for name, slo in traffic.slos.items()}
-    summary = summarise(records, traffic.sent_classes, slos, traffic.users)
-    overall = summary.overall
-    return Repeat(
-        index=index,
-        seed=traffic.repeat_seed(index),
-        offered=overall.offered,
-        completed=overall.completed,
-        failed=overall.offered - overall.completed,
-        duration_s=overall.duration_s,
-        metrics=run_metrics(summary, records),
-    )
 
 
 def too_late(delays: OwnDelays, ttft_ms: float | None) -> str | None:

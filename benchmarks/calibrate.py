@@ -1,0 +1,198 @@
+"""Fit the simulator's free parameters to recorded runs, and say how well it predicts those that it has not seen.
+
+    python benchmarks/calibrate.py [--write] [--only NAME …] [--rounds 2]
+
+Least squares on the logarithms of predicted / measured, over the H200 tables (39 rows) and the published runs that are
+marked for it, with each parameter's logarithm held near its start by a weak prior: what no row tells of stays. Printed:
+the parameters, each row, and the errors of the fit and of leaving one out. Leaving a row out takes one Gauss-Newton step
+from the full fit without that row, and predicts it by the simulation itself. `--write` puts the values into
+`parameters.yaml`. Takes some minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from simulator_rows import METRICS, Row, h200, predict, published
+
+from tuner.engines.simulator.parameters import FILE, parameters_of
+
+WEIGHTS = {"output_throughput": 2.0, "mean_tpot_ms": 1.0, "p99_tpot_ms": 1.0, "mean_ttft_ms": 0.5, "p99_ttft_ms": 1.0}
+EXTRA = ("median_tpot_ms", "median_ttft_ms")
+PRIOR = 0.7
+"""Standard deviation of a parameter's logarithm around its start."""
+SCALE = 0.1
+"""Standard deviation of a residual's logarithm."""
+CLIP = 1.0
+STEP = 0.04
+FITTED = (
+    *("arithmetic_share", "native_arithmetic_share", "attention_arithmetic_share", "bandwidth_share"),
+    *("flash_attn_3_bandwidth_share", "flash_attn_2_bandwidth_share", "triton_attn_bandwidth_share", "flashinfer_bandwidth_share"),
+    *("gemm_arithmetic_share", "kernel_us", "quantize_kernels_per_layer", "sampling_passes", "greedy_passes"),
+    *("step_us", "step_sequence_us", "piece_us", "launches_per_kernel", "request_us", "fused_passes"),
+    *("t4:arithmetic_share", "l4:arithmetic_share", "loop_onset_tokens"),
+)
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows and parameters; `start` are the logarithms of the stored values."""
+
+    rows: Sequence[Row]
+    names: Sequence[str]
+    start: Vector
+
+
+def changes_of(row: Row, names: Sequence[str], values: Vector) -> dict[str, float]:
+    """Return the parameters of a row's card: `card:name` is that card's own, `name` everybody else's."""
+    found: dict[str, float] = {}
+    own = {name.partition(":")[2] for name in names if name.startswith(f"{row.card.key}:")}
+    for name, value in zip(names, values, strict=True):
+        card, colon, base = name.rpartition(":")
+        if (colon and card == row.card.key) or (not colon and base not in own):
+            found[base] = math.exp(float(value))
+    return found
+
+
+def residuals_of(row: Row, names: Sequence[str], values: Vector) -> list[float]:
+    """Return a row's weighted residuals; a missing figure counts as far off."""
+    predicted = predict(row, changes_of(row, names, values))
+    found = []
+    for metric in (*METRICS, *EXTRA):
+        measured = row.metrics.get(metric)
+        if measured is None:
+            continue
+        value = predicted.get(metric)
+        off = CLIP if not value else max(-CLIP, min(CLIP, math.log(value / measured)))
+        found.append(off * WEIGHTS.get(metric, 1.0) / SCALE / len(row.metrics))
+    return found
+
+
+def evaluate(problem: Problem, values: Vector, pool: ProcessPoolExecutor) -> list[list[float]]:
+    """Return each row's residuals."""
+    tasks = [pool.submit(residuals_of, row, problem.names, values) for row in problem.rows]
+    return [task.result() for task in tasks]
+
+
+def jacobian(problem: Problem, values: Vector, base: list[list[float]], pool: ProcessPoolExecutor) -> list[Vector]:
+    """Return, for each row, the derivatives of its residuals by each parameter."""
+    columns = []
+    for index in range(len(values)):
+        moved = values.copy()
+        moved[index] += STEP
+        columns.append(evaluate(problem, moved, pool))
+    return [
+        np.array([[(b - a) / STEP for a, b in zip(base[k], column[k], strict=True)] for column in columns]).T
+        for k in range(len(problem.rows))
+    ]
+
+
+def solve(problem: Problem, values: Vector, base: list[list[float]], slopes: list[Vector], leave: int | None) -> Vector:
+    """Return the parameters after one Gauss-Newton step, damped by the prior, without row `leave`."""
+    kept = [k for k in range(len(problem.rows)) if k != leave]
+    matrix = np.vstack([slopes[k] for k in kept] + [np.eye(len(values)) / PRIOR])
+    right = np.concatenate([np.array(base[k]) for k in kept] + [(values - problem.start) / PRIOR])
+    step = np.linalg.lstsq(matrix, -right, rcond=None)[0]
+    return values + np.clip(step, -0.7, 0.7)
+
+
+def cost(problem: Problem, values: Vector, base: list[list[float]]) -> float:
+    """Return the sum of squares, the prior's included."""
+    return sum(r * r for row in base for r in row) + float(np.sum(((values - problem.start) / PRIOR) ** 2))
+
+
+def fit(problem: Problem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Vector, list[list[float]], list[Vector]]:
+    """Return the fitted parameters, their residuals and slopes."""
+    values = problem.start.copy()
+    base = evaluate(problem, values, pool)
+    slopes = jacobian(problem, values, base, pool)
+    for number in range(rounds):
+        target = solve(problem, values, base, slopes, None)
+        for share in (1.0, 0.5, 0.25, 0.1):
+            tried = values + share * (target - values)
+            found = evaluate(problem, tried, pool)
+            if cost(problem, tried, found) < cost(problem, values, base):
+                values, base = tried, found
+                break
+        else:
+            break
+        print(f"round {number + 1}: cost {cost(problem, values, base):.1f}", flush=True)
+        slopes = jacobian(problem, values, base, pool)
+    return values, base, slopes
+
+
+def summarise(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> None:
+    """Print Spearman's correlation, the median and the 90th percentile of the error, by metric and table."""
+    print(f"\n{title}")
+    for group in dict.fromkeys(row.group for row in rows):
+        for metric in METRICS:
+            pairs = [
+                (row.metrics[metric], values[metric])
+                for row, values in zip(rows, predicted, strict=True)
+                if row.group == group and metric in row.metrics and values.get(metric)
+            ]
+            if len(pairs) > 1:
+                off = sorted(abs(value / measured - 1) for measured, value in pairs if value)
+                rho = spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic
+                high = float(np.percentile(off, 90))
+                print(
+                    f"  {group:<10}{metric:<20} n {len(pairs):>2}  Spearman {rho:6.3f}  median {statistics.median(off):6.1%}  p90 {high:6.1%}"
+                )
+
+
+def write(names: Sequence[str], values: Vector) -> None:
+    """Put the values into the parameters' file, leaving everything else as it is."""
+    text = FILE.read_text(encoding="utf-8")
+    for name, value in zip(names, values, strict=True):
+        card, _, base = name.rpartition(":")
+        number = f"{math.exp(float(value)):.4g}"
+        pattern = rf"(?m)^(  {card}: \{{.*?{base}: )[\d.e+-]+" if card else rf"(?m)^(  {base}: \{{value: )[\d.e+-]+"
+        text, count = re.subn(pattern, rf"\g<1>{number}", text)
+        if count != 1:
+            raise SystemExit(f"{FILE.name} has no place for {name}")
+    FILE.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Fit, print and, if asked, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    rows = [row for row in (*h200(), *published()) if row.fit]
+    stored = {card: parameters_of(card) for card in ("h200", "t4", "l4")}
+    start = np.array(
+        [math.log(getattr(stored[card or "h200"], base)) for card, _, base in (name.rpartition(":") for name in FITTED)]
+    )
+    problem = Problem(rows, FITTED, start)
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        values, base, slopes = fit(problem, arguments.rounds, pool)
+        fitted = list(pool.map(predict, rows, [changes_of(row, FITTED, values) for row in rows]))
+        left = [solve(problem, values, base, slopes, index) for index in range(len(rows))]
+        alone = [changes_of(row, FITTED, own) for row, own in zip(rows, left, strict=True)]
+        unseen = list(pool.map(predict, rows, alone))
+    print()
+    for name, before, after in zip(FITTED, start, values, strict=True):
+        print(f"{name:<32}{math.exp(before):>10.4g} -> {math.exp(after):.4g}")
+    for row, found in zip(rows, fitted, strict=True):
+        shown = "  ".join(f"{found[m] or 0:.4g}/{row.metrics[m]:.4g}" for m in METRICS if m in row.metrics)
+        print(f"{row.id:<24}{shown}")
+    summarise("fitted", rows, fitted)
+    summarise("leaving one out", rows, unseen)
+    if arguments.write:
+        write(FITTED, values)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What `tuner simulate` does once its arguments are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from search_spaces import HardwareProfile
+from tuner.cli.simulation import find_card, find_version
+from tuner.engines.simulator.config import ConfigRefused, ServeConfig, resolve
+from tuner.engines.simulator.figures import bench_metrics, record_of
+from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.models import default_packages, version_tuple
+from tuner.engines.simulator.parameters import error_bands, parameters_of
+from tuner.engines.simulator.roofline import Roofline, roofline_of
+from tuner.errors import UserError
+from tuner.sinks import text
+from tuner.study.build import sampling
+from tuner.study.load import find_workload, too_long
+from tuner.study.model import find_simulated_model
+from tuner.workloads.presets import load_preset
+from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.suite import Suite
+from tuner.workloads.traffic import Traffic
+
+SHOWN = ("output_throughput", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for."""
+
+    gpu: str | None
+    model: str | None
+    preset: str
+    workload: str | None
+    rate: float | None
+    load: Mapping[str, int | float]
+    environment: Mapping[str, str]
+    version: str | None
+    words: tuple[str, ...]
+    seed: int
+    noise: bool
+
+
+def run(asked: Asked, as_json: bool) -> int:
+    """Simulate and print; return the exit code."""
+    preset = load_preset(asked.preset)
+    card = find_card(asked.gpu or preset.hardware)
+    version = find_version(asked.version, card)
+    load = find_workload(preset, [asked.workload] if asked.workload else [], asked.rate, asked.load)
+    assert not isinstance(load, Suite)  # one file makes one load
+    load = load.model_copy(update={"seed": asked.seed})
+    reference, shape = find_simulated_model(asked.model or preset.model, None)
+    words = (*sampling(load), *asked.words)
+    try:
+        config = resolve(words, asked.environment, shape, card, version_tuple(version), default_packages(card))
+        if load.longest_request > config.max_model_len:
+            raise UserError(too_long(load, config.max_model_len))
+        machine = Machine(config, parameters_of(card.key), asked.environment.get("VLLM_MARLIN_INPUT_DTYPE"))
+    except (ConfigRefused, StartFailed) as error:
+        raise UserError(f"vLLM {version} would not serve that on {card.name}: {error}") from None
+    found = _predict(machine, load, asked)
+    if as_json:
+        print(json.dumps(_document(found, machine, card, version, reference.name), indent=1))
+    else:
+        _print(found, machine, card, version, reference.name)
+    return 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A prediction."""
+
+    metrics: Mapping[str, float | None]
+    offered: int
+    completed: int
+    run: Run
+    roofline: Roofline
+
+
+def _predict(machine: Machine, load: AnyLoad, asked: Asked) -> Found:
+    config = machine.config
+    client = client_of(load, asked.seed, config.prefix_caching, machine.known.client_us * 1e-6)
+    done = machine.run(client, asked.seed, noise=asked.noise)
+    metrics = _metrics(load, done, config, machine.speculative)
+    completed = sum(job.status == "completed" for job in done.jobs)
+    return Found(metrics, len(done.jobs), completed, done, roofline_of(config, done))
+
+
+def _metrics(load: AnyLoad, done: Run, config: ServeConfig, speculative: bool) -> Mapping[str, float | None]:
+    if isinstance(load, Workload):
+        return bench_metrics(done.jobs, done.seen, config.stream_interval, speculative, load.percentiles)
+    assert isinstance(load, Traffic)
+    records = [record_of(job, done.seen, config.stream_interval, speculative) for job in done.jobs]
+    return repeat_of(load, records, 0).metrics
+
+
+def _shares(done: Run) -> dict[str, float]:
+    total = sum(done.seconds.values()) or 1.0
+    return {name: seconds / total for name, seconds in done.seconds.items()}
+
+
+def _document(found: Found, machine: Machine, card: HardwareProfile, version: str, model: str) -> dict[str, Any]:
+    counts = found.run.counts
+    return {
+        "provenance": "simulated",
+        "vllm": version,
+        "gpu": card.name,
+        "model": model,
+        "completed": found.completed,
+        "failed": found.offered - found.completed,
+        **found.metrics,
+        "kv_cache_tokens": machine.budget.tokens,
+        "preemptions": counts.preemptions,
+        "prefix_cache_hit_rate": counts.hit_tokens / counts.queried_tokens if counts.queried_tokens else None,
+        "spec_decode_acceptance_rate": counts.accepted_tokens / counts.drafted_tokens
+        if counts.drafted_tokens
+        else None,
+        "attention_backend": machine.config.backend,
+        "step_shares": _shares(found.run),
+        "roofline": asdict(found.roofline),
+        "error_bands": error_bands(),
+    }
+
+
+def _print(found: Found, machine: Machine, card: HardwareProfile, version: str, model: str) -> None:
+    roof = found.roofline
+    print(f"SIMULATED: predicted, not measured, for vLLM {version} serving {model} on one {card.name}")
+    print(f"{found.completed} of {found.offered} requests completed")
+    bands = error_bands()
+    for name in SHOWN:
+        band = bands.get(name)
+        likely = "" if band is None else f"   (nine of ten recorded runs within {band:.0%})"
+        print(f"  {name:<22}{text.number(found.metrics.get(name)):>12}{likely}")
+    print(
+        f"  KV cache {machine.budget.tokens:,} tokens, {found.run.counts.preemptions} preemptions, {machine.config.backend}"
+    )
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in _shares(found.run).items())
+    print(f"  a step's time: {shares}")
+    print(
+        f"  roofline: {roof.intensity:.0f} FLOP a byte, the {roof.roof} is the roof (ridge at {roof.ridge:.0f}); "
+        f"{roof.share:.0%} of it reached"
+    )

@@ -1,0 +1,235 @@
+"""The simulated vLLM as an engine: the production path on a virtual clock."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Hashable
+from datetime import datetime
+
+from search_spaces import HardwareProfile
+from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from tuner.clock import RealClock
+from tuner.engines.base import Cancelled, EngineInfo
+from tuner.engines.simulator.config import ConfigRefused, ServeConfig, resolve
+from tuner.engines.simulator.figures import bench_metrics, record_of
+from tuner.engines.simulator.flags import flag_names
+from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.memory import StartFailed
+from tuner.engines.simulator.models import find_shape, version_tuple
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.startup import compile_key, startup_s
+from tuner.errors import trial_failed
+from tuner.loadgen.result import write_records
+from tuner.specs import Limits, TrialSpec
+from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.spec import AnyLoad, Workload
+
+BANNER = "SIMULATED: predicted, not measured"
+STOP_S = 3.0
+
+
+class VirtualClock:
+    """Seconds that only a simulation lets pass; the date is the real one."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._real = RealClock()
+
+    def monotonic(self) -> float:
+        """Return the virtual seconds that have passed."""
+        return self._seconds
+
+    def now(self) -> datetime:
+        """Return the real date and time, UTC."""
+        return self._real.now()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._seconds += seconds
+
+
+class SimulatedServer:
+    """One simulated server; see `Server`. Every load starts from an empty cache."""
+
+    def __init__(
+        self, config: ServeConfig, spec: TrialSpec, limits: Limits, clock: VirtualClock, compiled: set[Hashable]
+    ) -> None:
+        launch = spec.launch
+        self.argv: tuple[str, ...] = ("vllm", "serve", launch.model.name, *launch.base_argv, *launch.argv)
+        self.environment = dict(launch.environment)
+        self._config = config
+        self._spec = spec
+        self._limits = limits
+        self._clock = clock
+        self._compiled = compiled
+        self._machine: Machine | None = None
+        self._runs: list[Run] = []
+        self._log = spec.artifacts / "server.log"
+
+    def wait_ready(self, cancelled: Cancelled) -> None:
+        """See `Server`: weights, memory and compilation take their time, and may fail as vLLM's do."""
+        self._refuse_cancelled(cancelled, Phase.READY)
+        config = self._config
+        known = parameters_of(config.card.key)
+        try:
+            machine = Machine(config, known, self.environment.get("VLLM_MARLIN_INPUT_DTYPE"))
+        except StartFailed as error:
+            self._clock.advance(known.start_s / (config.card.host_speed or 1.0))
+            self._write_log(f"ERROR EngineCore failed to start.\n{error}")
+            raise trial_failed(error.kind, Phase.READY, str(error)) from None
+        key = compile_key(config)
+        seconds = startup_s(config, machine.budget, known, key in self._compiled)
+        if seconds > self._limits.startup_s:
+            self._clock.advance(self._limits.startup_s)
+            message = f"not ready after {self._limits.startup_s:g} s"
+            raise trial_failed(FailureKind.STARTUP_TIMEOUT, Phase.READY, message)
+        self._clock.advance(seconds)
+        self._compiled.add(key)
+        budget = machine.budget
+        self._write_log(
+            f"INFO Model loading took {budget.weights_gib:.2f} GiB memory\n"
+            f"INFO Using {config.backend} attention backend\n"
+            f"INFO Available KV cache memory: {budget.kv_gib:.2f} GiB\n"
+            f"INFO GPU KV cache size: {budget.tokens:,} tokens\n"
+            f"INFO Application startup complete after {seconds:.0f} s (simulated)"
+        )
+        self._machine = machine
+
+    def _write_log(self, text: str) -> None:
+        self._log.write_text(f"{BANNER}\n{shlex.join(self.argv)}\n{text}\n", encoding="utf-8")
+
+    def _refuse_cancelled(self, cancelled: Cancelled, phase: Phase) -> None:
+        if cancelled.is_set():
+            raise trial_failed(FailureKind.CANCELLED, phase, "cancelled")
+
+    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
+        """See `Server`."""
+        self._refuse_cancelled(cancelled, Phase.WARMUP)
+        short = workload.warmup()
+        if short is not None:
+            self._run(short, 0, self._limits.warmup_s)
+
+    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
+        """See `Server`."""
+        self._refuse_cancelled(cancelled, Phase.BENCHMARK)
+        run = self._run(workload, index, self._limits.benchmark_s)
+        self._runs.append(run)
+        self._write_states(run, index)
+        machine = self._started()
+        interval, speculative = self._config.stream_interval, machine.speculative
+        if not isinstance(workload, Workload):
+            records = [record_of(job, run.seen, interval, speculative) for job in run.jobs]
+            write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
+            return repeat_of(workload, records, index)
+        if any(job.in_flight or job.end_s is None for job in run.jobs):
+            message = f"the load was not over after {self._limits.benchmark_s:g} s"
+            raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
+        metrics = bench_metrics(run.jobs, run.seen, interval, speculative, workload.percentiles)
+        return self._repeat(workload, index, run, metrics)
+
+    def _repeat(self, workload: Workload, index: int, run: Run, metrics: dict[str, float | None]) -> Repeat:
+        completed = sum(job.status == "completed" for job in run.jobs)
+        offered = len(run.jobs)
+        duration = max(job.end_s or 0.0 for job in run.jobs)
+        counts = {"completed": completed, "failed": offered - completed, "duration": duration}
+        text = json.dumps({"simulated": True, **counts, **metrics})
+        (self._spec.artifacts / f"bench-{index}.json").write_text(text, encoding="utf-8")
+        seed = workload.repeat_seed(index)
+        return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
+
+    def _run(self, workload: AnyLoad, index: int, limit_s: float) -> Run:
+        machine = self._started()
+        seed = workload.repeat_seed(index)
+        client = client_of(workload, seed, self._config.prefix_caching, machine.known.client_us * 1e-6)
+        noise = seed + 7919 * self._spec.number + 104729 * self._spec.round
+        run = machine.run(client, noise, limit_s=limit_s)
+        self._clock.advance(max((job.end_s or 0.0 for job in run.jobs), default=0.0))
+        return run
+
+    def _started(self) -> Machine:
+        assert self._machine is not None, "the server is not ready"
+        return self._machine
+
+    def _write_states(self, run: Run, index: int) -> None:
+        with (self._spec.artifacts / f"server-{index}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["at_s", "running", "waiting", "kv_usage", "preemptions"])
+            writer.writerows(run.trace.states)
+
+    def facts(self) -> ServerFacts:
+        """See `Server`."""
+        machine = self._machine
+        if machine is None:
+            return ServerFacts()
+        budget, counts = machine.budget, [run.counts for run in self._runs]
+        queried = sum(each.queried_tokens for each in counts)
+        queued = [seconds for each in counts for seconds in each.queued_s]
+        usage = [state[3] for run in self._runs for state in run.trace.states]
+        drafts, drafted = sum(each.drafts for each in counts), sum(each.drafted_tokens for each in counts)
+        accepted = sum(each.accepted_tokens for each in counts)
+        return ServerFacts(
+            kv_cache_tokens=budget.tokens,
+            kv_cache_gib=budget.kv_gib,
+            max_concurrency=budget.tokens / self._config.max_model_len,
+            weights_gib=budget.weights_gib,
+            graph_gib=budget.graphs_gib,
+            attention_backend=self._config.backend,
+            preemptions=float(sum(each.preemptions for each in counts)) if counts else None,
+            prefix_hit_rate=sum(each.hit_tokens for each in counts) / queried if queried else None,
+            queue_time_mean_s=sum(queued) / len(queued) if queued else None,
+            kv_usage_max=max(usage, default=None),
+            kv_usage_mean=sum(usage) / len(usage) if usage else None,
+            spec_acceptance_rate=accepted / drafted if drafted else None,
+            spec_tokens_per_draft=accepted / drafts if drafts else None,
+        )
+
+    def stop(self) -> Failure | None:
+        """Let go of everything; see `Server`."""
+        if self._machine is not None:
+            self._clock.advance(STOP_S)
+        self._machine = None
+        return None
+
+
+class SimulatedEngine:
+    """vLLM on a card that is not there; see `Engine`."""
+
+    def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str]) -> None:
+        self.clock = VirtualClock()
+        self._card = card
+        self._version = version
+        self._packages = packages
+        self._compiled: set[Hashable] = set()
+
+    def info(self) -> EngineInfo:
+        """Return the version that is simulated; there is no executable."""
+        return EngineInfo("simulated vllm", self._version, None, flag_names(), Provenance.SIMULATED, self._packages)
+
+    def check(self, spec: TrialSpec) -> Failure | None:
+        """Return what vLLM's own check of the configuration says; see `Engine`."""
+        try:
+            self._config(spec)
+        except ConfigRefused as error:
+            return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, str(error))
+        return None
+
+    def launch(self, spec: TrialSpec, limits: Limits) -> SimulatedServer:
+        """Start a server that computes nothing; see `Engine`."""
+        try:
+            config = self._config(spec)
+        except ConfigRefused as error:
+            raise trial_failed(FailureKind.INVALID_CONFIGURATION, Phase.LAUNCH, str(error)) from None
+        spec.artifacts.mkdir(parents=True, exist_ok=True)
+        return SimulatedServer(config, spec, limits, self.clock, self._compiled)
+
+    def _config(self, spec: TrialSpec) -> ServeConfig:
+        launch = spec.launch
+        words = (*launch.base_argv, *launch.argv)
+        shape = find_shape(launch.model.name)
+        return resolve(words, launch.environment, shape, self._card, version_tuple(self._version), self._packages)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,127 @@
+"""From a simulated run to figures: the metrics of `vllm bench serve`, and the records of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.engines.simulator.clients import Job
+from tuner.workloads.requests import RequestRecord, RequestStatus
+
+Times = NDArray[np.float64]
+_ERRORS = {
+    RequestStatus.TIMED_OUT: "given up before its last token",
+    RequestStatus.REFUSED: "refused: longer than max_model_len, or the queue was full",
+    RequestStatus.NOT_SENT: "the run ended before it was sent",
+}
+
+
+def bench_metrics(
+    jobs: Sequence[Job], seen: Times, interval: int, speculative: bool, percentiles: Sequence[int]
+) -> dict[str, float | None]:
+    """Return what `vllm bench serve` would write of a run; latencies in ms over completed requests.
+
+    Args:
+        jobs: every request.
+        seen: seconds at which clients saw the tokens of each step.
+        interval: tokens that are sent together.
+        speculative: whether sequences got more than one token a step.
+        percentiles: to give of each latency.
+    """
+    done = [job for job in jobs if job.status is RequestStatus.COMPLETED]
+    duration = max((job.end_s for job in jobs if job.end_s is not None), default=0.0)
+    outputs, inputs = sum(job.prompt.output for job in done), sum(job.prompt.tokens for job in done)
+    ttft = np.array([_span(job.sent_s, job.first_s) for job in done])
+    whole = np.array([_span(job.sent_s, job.end_s) for job in done])
+    lengths = np.array([job.prompt.output for job in done])
+    several = lengths > 1
+    tpot = (whole[several] - ttft[several]) / (lengths[several] - 1) if done else ttft
+    found: dict[str, float | None] = {
+        "output_throughput": outputs / duration if done else None,
+        "total_token_throughput": (outputs + inputs) / duration if done else None,
+        "request_throughput": len(done) / duration if done else None,
+        "success_rate": len(done) / len(jobs) if jobs else None,
+    }
+    gaps = all_gaps(done, seen, interval, speculative)
+    for name, values in (("ttft", ttft), ("tpot", tpot), ("itl", gaps), ("e2el", whole)):
+        found |= _statistics(name, 1000.0 * values, percentiles)
+    return found
+
+
+def _span(begin: float | None, end: float | None) -> float:
+    assert begin is not None
+    assert end is not None
+    return end - begin
+
+
+def _statistics(name: str, values: Times, percentiles: Sequence[int]) -> dict[str, float | None]:
+    if not len(values):
+        return {f"{each}_{name}_ms": None for each in ("mean", "median", "std", *(f"p{p}" for p in percentiles))}
+    found: dict[str, float | None] = {
+        f"mean_{name}_ms": float(values.mean()),
+        f"median_{name}_ms": float(np.median(values)),
+        f"std_{name}_ms": float(values.std()),
+    }
+    shown = np.percentile(values, list(percentiles)) if percentiles else []
+    return found | {f"p{p}_{name}_ms": float(value) for p, value in zip(percentiles, shown, strict=True)}
+
+
+def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> Times:
+    """Return every time between two pieces of one answer, over all jobs, in seconds."""
+    if speculative or interval > 1:
+        each = [np.diff(chunk_times(job, seen, interval, speculative)) for job in jobs]
+        return np.concatenate(each) if each else np.empty(0)
+    gaps = np.diff(seen, prepend=0.0)
+    cover = np.zeros(len(seen) + 1, dtype=np.int64)
+    across: list[float] = []
+    for job in jobs:
+        for place, (begin, end) in enumerate(job.segments):
+            cover[begin + 1] += 1
+            cover[end] -= 1
+            if place:
+                across.append(float(seen[begin] - seen[job.segments[place - 1][1] - 1]))
+    return np.concatenate([np.repeat(gaps, np.cumsum(cover)[:-1]), np.array(across)])
+
+
+def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Times:
+    """Return when a job's pieces came: the first token at once, then every `interval` tokens, and what is left."""
+    if speculative:
+        steps = np.array([step for step, _ in job.segments])
+        tokens = np.cumsum([count for _, count in job.segments])
+    else:
+        steps = np.concatenate([np.arange(begin, end) for begin, end in job.segments]) if job.segments else np.empty(0)
+        tokens = np.arange(1, len(steps) + 1)
+    if not len(steps):
+        return np.empty(0)
+    if interval > 1:
+        groups = (tokens - 1) // interval
+        sent = np.append(groups[1:] != groups[:-1], True)
+        sent[0] = True
+        steps = steps[sent]
+    times: Times = seen[steps.astype(np.int64)]
+    return times
+
+
+def record_of(job: Job, seen: Times, interval: int, speculative: bool) -> RequestRecord:
+    """Return the record of a request, as the load generator would have kept it."""
+    times = chunk_times(job, seen, interval, speculative)
+    if job.end_s is not None:
+        times = times[times <= job.end_s]
+    completed = job.status is RequestStatus.COMPLETED
+    return RequestRecord(
+        index=job.prompt.index,
+        name=job.name,
+        status=job.status,
+        planned_input=job.prompt.tokens,
+        planned_output=job.prompt.output,
+        due_s=job.due_s,
+        sent_s=job.sent_s,
+        first_token_s=float(times[0]) if len(times) else None,
+        end_s=job.end_s if job.sent_s is not None else None,
+        input_tokens=job.prompt.tokens if completed else None,
+        output_tokens=job.prompt.output if completed else None,
+        gaps_s=tuple(np.diff(times).tolist()),
+        error=_ERRORS.get(job.status),
+    )

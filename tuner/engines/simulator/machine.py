@@ -1,0 +1,83 @@
+"""One configured server: its memory is laid out once, and any number of loads is run against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.engines.simulator.clients import Client, Job
+from tuner.engines.simulator.config import ServeConfig
+from tuner.engines.simulator.figures import Times
+from tuner.engines.simulator.memory import Budget, find_budget
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.scheduler import Counts, Scheduler
+from tuner.engines.simulator.speculation import SpeculativeScheduler, Text
+from tuner.engines.simulator.step_time import StepTime
+from tuner.engines.simulator.world import Trace, World
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one load. `seen` are the seconds at which clients saw each step's tokens.
+
+    `seconds` says where the time of all steps went; `flops` and `bytes` what they needed; see `StepTime`.
+    """
+
+    jobs: list[Job]
+    seen: Times
+    trace: Trace
+    counts: Counts
+    seconds: Mapping[str, float]
+    flops: float
+    bytes: float
+
+
+class Machine:
+    """A server on a card.
+
+    Raises:
+        StartFailed: when the configuration does not fit.
+    """
+
+    def __init__(self, config: ServeConfig, known: Parameters, eight_bit: str | None = None) -> None:
+        self.config = config
+        self.known = known
+        self._eight_bit = eight_bit
+        self.budget: Budget = find_budget(config, StepTime(config, known, eight_bit).weights, known)
+
+    @property
+    def speculative(self) -> bool:
+        """Whether a sequence may get several tokens in a step."""
+        return self.config.speculation is not None
+
+    def run(
+        self, client: Client, seed: int, *, noise: bool = True, limit_s: float = math.inf, together: bool = True
+    ) -> Run:
+        """Run a load from an empty cache.
+
+        Args:
+            client: who sends it.
+            seed: of the noise and of the answers' text.
+            noise: whether the run is as much faster or slower than the prediction as measured ones differ.
+            limit_s: virtual seconds after which it is cut off.
+            together: see `World.run`.
+        """
+        scale = _noise(seed, self.known.noise_share) if noise else 1.0
+        time = StepTime(self.config, self.known, self._eight_bit, scale)
+        scheduler = self._scheduler(seed)
+        trace = World(self.config, self.known, scheduler, time, client).run(limit_s, together)
+        seen = np.array(trace.seen_s)
+        return Run(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
+
+    def _scheduler(self, seed: int) -> Scheduler:
+        config, blocks = self.config, self.budget.blocks
+        if config.speculation is None:
+            return Scheduler(config, blocks)
+        return SpeculativeScheduler(config, blocks, Text(config.speculation, config.temperature, self.known, seed))
+
+
+def _noise(seed: int, share: float) -> float:
+    return float(np.exp(share * np.random.default_rng([seed, 0x51]).standard_normal()))

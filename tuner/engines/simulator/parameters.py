@@ -1,0 +1,91 @@
+"""The simulator's free parameters, read from `parameters.yaml`; each has a unit, a meaning and a source there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FILE = Path(__file__).with_name("parameters.yaml")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """One card's parameters. Names end in their unit: `share` is of what the data sheet says, `us` microseconds.
+
+    Host times are those of a host of speed 1 (`HardwareProfile.host_speed`).
+    """
+
+    bandwidth_share: float
+    arithmetic_share: float
+    native_arithmetic_share: float
+    marlin_arithmetic_share: float
+    gemm_arithmetic_share: float
+    attention_arithmetic_share: float
+    flash_attn_3_bandwidth_share: float
+    flash_attn_2_bandwidth_share: float
+    flashinfer_bandwidth_share: float
+    triton_attn_bandwidth_share: float
+    flex_attention_bandwidth_share: float
+    kernel_us: float
+    fused_kernels_per_layer: float
+    eager_kernels_per_layer: float
+    quantize_kernels_per_layer: float
+    fused_passes: float
+    eager_passes: float
+    sampling_passes: float
+    greedy_passes: float
+    step_us: float
+    step_sequence_us: float
+    full_graph_us: float
+    piece_us: float
+    launches_per_kernel: float
+    ngram_draft_us: float
+    suffix_draft_us: float
+    request_us: float
+    prompt_token_us: float
+    token_us: float
+    chunk_us: float
+    client_us: float
+    runtime_gib: float
+    activation_factor: float
+    graph_mib_per_layer: float
+    loop_onset_tokens: float
+    free_acceptance: float
+    loop_acceptance: float
+    start_s: float
+    load_gibs: float
+    compile_cold_s: float
+    compile_warm_s: float
+    capture_s: float
+    noise_share: float
+
+
+@cache
+def _document() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return document
+
+
+def parameters_of(card: str) -> Parameters:
+    """Return the parameters of a card by its key; what was not fitted for it is what holds for all."""
+    document = _document()
+    values = {name: float(entry["value"]) for name, entry in document["parameters"].items()}
+    values |= {name: float(value) for name, value in document["cards"].get(card, {}).items()}
+    return Parameters(**{field.name: values[field.name] for field in fields(Parameters)})
+
+
+def documented() -> Mapping[str, Mapping[str, Any]]:
+    """Return every parameter's value, unit, meaning and source, for the docs."""
+    entries: Mapping[str, Mapping[str, Any]] = _document()["parameters"]
+    return entries
+
+
+def error_bands() -> Mapping[str, float]:
+    """Return, by metric, the relative error that nine of ten recorded runs stay within when they are not fitted."""
+    bands: Mapping[str, float] = _document().get("error_bands", {})
+    return bands

@@ -1,0 +1,159 @@
+"""Speculative decoding: what is drafted, what the model accepts, and a scheduler in which tokens a step differ.
+
+An answer is free text at first. From some token on it repeats itself (`loop_at`): that is what small models do when
+they decode greedily, and what a repetitive prompt invites; sampling at higher temperatures puts it off, by a factor of
+e^(8 T). In free text drafts are short and mostly wrong; within a loop they are as long as the method allows, and right.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from tuner.engines.simulator.config import ServeConfig
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.scheduler import Scheduler
+from tuner.engines.simulator.sequence import Sequence
+from tuner.engines.simulator.speculative_config import Speculation
+from tuner.engines.simulator.step_time import Step
+
+_ONSET_GROWTH = 8.0
+_REPETITIVE = 0.25
+"""Share of the usual onset after which the answer to a repetitive prompt repeats itself."""
+_RARE = 0.3
+"""Frequency above which suffix decoding drafts nothing in free text: its matches there are of single tokens."""
+
+
+class Text:
+    """How predictable answers are, drawn from one seed."""
+
+    def __init__(self, speculation: Speculation, temperature: float, known: Parameters, seed: int) -> None:
+        self._random = random.Random(f"text {seed}")
+        self._speculation = speculation
+        self._onset = known.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
+        self._free = known.free_acceptance
+        self._loop = known.loop_acceptance
+
+    def onset(self, sequence: Sequence) -> int:
+        """Return the token of its answer from which a sequence repeats itself."""
+        mean = self._onset * (_REPETITIVE if sequence.repetitive else 1.0)
+        return int(self._random.expovariate(1.0 / mean))
+
+    def draft(self, sequence: Sequence) -> int:
+        """Return how many tokens are drafted for a sequence's next step."""
+        method, most = self._speculation, self._speculation.tokens
+        since = sequence.generated - (sequence.loop_at or 0)
+        if since <= 0:
+            if method.method == "ngram":
+                return most if method.lookup_min <= 1 else 0
+            return 1 if method.min_probability < _RARE else 0
+        if method.method == "ngram":
+            return most if since >= method.lookup_min else 0
+        return min(most, int(method.factor * since))
+
+    def accepted(self, sequence: Sequence) -> int:
+        """Return how many of a sequence's drafted tokens the model would have said itself."""
+        chance = self._loop if sequence.generated > (sequence.loop_at or 0) else self._free
+        count = 0
+        while count < sequence.draft and self._random.random() < chance:
+            count += 1
+        return count
+
+
+class Drafting:
+    """The decoding sequences, each with its own number of tokens a step; see `Decoding`."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self.clock = 0
+        self.context = 0
+        self.members: dict[int, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def join(self, sequence: Sequence) -> None:
+        """Let a sequence decode."""
+        self.members[sequence.order] = sequence
+        sequence.draft = 0
+        sequence.segments.append((self.clock - 1, 1))
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take a sequence out."""
+        del self.members[sequence.order]
+
+    def needs_block(self, sequence: Sequence) -> bool:
+        """Return False: blocks are taken by `Sequence.grow` here, which keeps their number."""
+        return False
+
+
+class SpeculativeScheduler(Scheduler):
+    """The scheduler with drafts: a decode asks for one token and its draft, as far as the budget goes."""
+
+    def __init__(self, config: ServeConfig, blocks: int, text: Text) -> None:
+        super().__init__(config, blocks)
+        self.drafting = Drafting(config.block_size)
+        self._text = text
+        self._planned: list[tuple[Sequence, int]] = []
+
+    @property
+    def steady(self) -> bool:
+        """False: every step is planned."""
+        return False
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a request, and decide how predictable its answer is."""
+        sequence.loop_at = self._text.onset(sequence)
+        super().add(sequence)
+
+    def _members(self) -> Drafting:
+        return self.drafting
+
+    def _plan_decodes(self) -> int:
+        self._planned = []
+        budget = self.config.max_num_batched_tokens
+        for sequence in list(self.drafting.members.values()):
+            wanted = min(1 + sequence.draft, budget, sequence.output - sequence.generated)
+            if wanted < 1 or sequence.order not in self.running:
+                continue
+            sequence.computed = sequence.tokens - 1
+            if self._secure(sequence, wanted):
+                sequence.grow(self.pool, max(sequence.blocks, self._blocks_of(sequence.computed + wanted)))
+                self._planned.append((sequence, wanted))
+                budget -= wanted
+        self._planned = [(sequence, wanted) for sequence, wanted in self._planned if sequence.order in self.running]
+        return sum(wanted for _, wanted in self._planned)
+
+    def _step(self, pairs: float) -> Step:
+        chunks = self.prefilling.values()
+        ending = sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in chunks)
+        tokens = sum(wanted for _, wanted in self._planned)
+        return Step(
+            decode=tokens,
+            prefill=sum(chunk for _, chunk in chunks),
+            sequences=len(self._planned) + len(self.prefilling),
+            sampled=tokens + ending,
+            context=sum(sequence.tokens for sequence, _ in self._planned),
+            pairs=pairs,
+            drafting=len(self._planned),
+            decodes_only=False,
+        )
+
+    def _finish_decodes(self) -> list[Sequence]:
+        self.drafting.clock += 1
+        ended = []
+        for sequence, wanted in self._planned:
+            sequence.draft = wanted - 1
+            gained = 1 + self._text.accepted(sequence)
+            if sequence.draft:
+                self.counts.drafts += 1
+                self.counts.drafted_tokens += sequence.draft
+                self.counts.accepted_tokens += gained - 1
+            sequence.generated += gained
+            self.produced += gained
+            sequence.segments.append((self.drafting.clock - 1, gained))
+            sequence.draft = self._text.draft(sequence)
+            if sequence.generated >= sequence.output:
+                self.drafting.leave(sequence)
+                ended.append(sequence)
+        return ended
