@@ -32,7 +32,8 @@ NUMBERS = ("num_prompts", "max_concurrency", "random_input_len", "random_output_
 
 @dataclass(frozen=True)
 class Row:
-    """One recorded run. `metrics` has what was measured, latencies in ms; `fit` says whether it may be fitted."""
+    """One recorded run. `metrics` has what was measured, latencies in ms; `fit` says whether it may be fitted,
+    `fit_only` by which metrics if not by all."""
 
     id: str
     group: str
@@ -45,6 +46,7 @@ class Row:
     metrics: Mapping[str, float]
     completed: int | None = None
     fit: bool = True
+    fit_only: tuple[str, ...] = ()
 
 
 def published() -> list[Row]:
@@ -61,7 +63,8 @@ def published() -> list[Row]:
             args=tuple(entry["args"]),
             load=BenchLoad(**entry["load"], seed=SEED),
             metrics=entry["metrics"],
-            fit=entry["fit"],
+            fit=bool(entry["fit"]),
+            fit_only=tuple(entry["fit"]) if isinstance(entry["fit"], list) else (),
         )
         for entry in entries
     ]
@@ -146,7 +149,7 @@ def predict(row: Row, changes: Mapping[str, float] | None = None) -> dict[str, f
     known = replace(known, **changes) if changes else known
     config = resolve(row.args, {}, row.model, row.card, row.version, row.packages)
     machine = Machine(config, known)
-    run = machine.run(bench_client(row.load, known.client_us * 1e-6), SEED, noise=False)
+    run = machine.run(bench_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=False)
     return bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 99))
 
 

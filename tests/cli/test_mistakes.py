@@ -135,7 +135,7 @@ def test_a_wrong_space_is_named_by_file_and_line(
 def test_without_a_vllm_it_says_how_to_get_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    said = run_here(folder, "optimize", "--trials", "60")
+    said = run_here(folder, "optimize", "--trials", "60", "--engine", "vllm")
     refused(said, folder, "no vLLM found", "pip install vllm", "--vllm PATH or TUNER_VLLM")
 
 

@@ -50,6 +50,12 @@ def report(shown: Shown, spec: StudySpec, info: EngineInfo, records: list[TrialR
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
 
+def _predicted(records: list[TrialRecord]) -> str:
+    """Return the word that goes before figures of a simulation; nothing before measured ones."""
+    simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
+    return "predicted " if simulated else ""
+
+
 def _dotted(script: Path) -> str:
     """Return the script as a shell starts it."""
     text = os.fspath(script)
@@ -70,7 +76,7 @@ def _ending_lines(result: RunResult, records: list[TrialRecord]) -> list[str]:
     ]
     if facts["failures"]:
         lines.append("failures: " + ", ".join(f"{kind} {n}" for kind, n in sorted(facts["failures"].items())))
-    lines.append("time on workers: " + (text.timings(facts["seconds"]) or "under a second"))
+    lines.append(f"{_predicted(records)}time on workers: " + (text.timings(facts["seconds"]) or "under a second"))
     if result.ran_dry:
         lines.append("the space has no further configuration; every one was measured")
     if result.ending is Ending.TIMEOUT:

@@ -9,13 +9,14 @@ from typing import Any
 
 from search_spaces import HardwareProfile
 from tuner.cli.simulation import find_card, find_version
-from tuner.engines.simulator.config import ConfigRefused, ServeConfig, resolve
+from tuner.engines.simulator.config import ServeConfig, resolve
 from tuner.engines.simulator.figures import bench_metrics, record_of
 from tuner.engines.simulator.loads import client_of
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import default_packages, version_tuple
 from tuner.engines.simulator.parameters import error_bands, parameters_of
+from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import UserError
 from tuner.sinks import text
@@ -106,6 +107,10 @@ def _shares(done: Run) -> dict[str, float]:
     return {name: seconds / total for name, seconds in done.seconds.items()}
 
 
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
 def _document(found: Found, machine: Machine, card: HardwareProfile, version: str, model: str) -> dict[str, Any]:
     counts = found.run.counts
     return {
@@ -118,10 +123,8 @@ def _document(found: Found, machine: Machine, card: HardwareProfile, version: st
         **found.metrics,
         "kv_cache_tokens": machine.budget.tokens,
         "preemptions": counts.preemptions,
-        "prefix_cache_hit_rate": counts.hit_tokens / counts.queried_tokens if counts.queried_tokens else None,
-        "spec_decode_acceptance_rate": counts.accepted_tokens / counts.drafted_tokens
-        if counts.drafted_tokens
-        else None,
+        "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
+        "spec_decode_acceptance_rate": _share(counts.accepted_tokens, counts.drafted_tokens),
         "attention_backend": machine.config.backend,
         "step_shares": _shares(found.run),
         "roofline": asdict(found.roofline),
@@ -138,9 +141,8 @@ def _print(found: Found, machine: Machine, card: HardwareProfile, version: str, 
         band = bands.get(name)
         likely = "" if band is None else f"   (nine of ten recorded runs within {band:.0%})"
         print(f"  {name:<22}{text.number(found.metrics.get(name)):>12}{likely}")
-    print(
-        f"  KV cache {machine.budget.tokens:,} tokens, {found.run.counts.preemptions} preemptions, {machine.config.backend}"
-    )
+    preemptions = found.run.counts.preemptions
+    print(f"  KV cache {machine.budget.tokens:,} tokens, {preemptions} preemptions, {machine.config.backend}")
     shares = ", ".join(f"{name} {share:.0%}" for name, share in _shares(found.run).items())
     print(f"  a step's time: {shares}")
     print(

@@ -37,9 +37,7 @@ def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
     """
     if gpu is not None or version is not None:
         name, value = ("--gpu", gpu) if gpu is not None else ("--vllm-version", version)
-        raise UserError(
-            f"{name} {value!r} is for a simulation, and this measures; add --engine simulated, or leave it out"
-        )
+        raise UserError(f"{name} {value!r} is for a simulation, and this measures; add --engine simulated or drop it")
 
 
 def simulated_engine(

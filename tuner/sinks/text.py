@@ -60,7 +60,7 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     name = title(record.number, record.round)
     if outcome is None:
         return f"{name} pending"
-    spent = (outcome.ended_at - outcome.started_at).total_seconds()
+    spent = sum(outcome.timings.values())
     tail = f"[{duration(spent)}: {timings(outcome.timings)}]"
     what = (f"({record.label}) " if record.label and not record.round else "") + config(record.config)
     if outcome.failure is not None:

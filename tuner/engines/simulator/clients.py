@@ -1,4 +1,4 @@
-"""Who sends requests to the simulated server, and when: users in a closed loop, or a schedule with a limit in flight."""
+"""Who sends requests to the simulated server, and when: users in a closed loop, or a schedule."""
 
 from __future__ import annotations
 

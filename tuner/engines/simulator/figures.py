@@ -64,8 +64,8 @@ def _statistics(name: str, values: Times, percentiles: Sequence[int]) -> dict[st
         f"median_{name}_ms": float(np.median(values)),
         f"std_{name}_ms": float(values.std()),
     }
-    shown = np.percentile(values, list(percentiles)) if percentiles else []
-    return found | {f"p{p}_{name}_ms": float(value) for p, value in zip(percentiles, shown, strict=True)}
+    shown = np.percentile(values, list(percentiles)).tolist() if percentiles else []
+    return found | {f"p{p}_{name}_ms": value for p, value in zip(percentiles, shown, strict=True)}
 
 
 def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> Times:

@@ -20,7 +20,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """A load of `vllm bench serve --dataset-name random`, with its own options; `rate` in requests/s, None for all at once.
+    """A load of `vllm bench serve --dataset-name random`, with its options; `rate` in requests/s, None for all at once.
 
     Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) of what was asked for.
     """

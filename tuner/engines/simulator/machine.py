@@ -54,7 +54,14 @@ class Machine:
         return self.config.speculation is not None
 
     def run(
-        self, client: Client, seed: int, *, noise: bool = True, limit_s: float = math.inf, together: bool = True
+        self,
+        client: Client,
+        seed: int,
+        *,
+        noise: bool = True,
+        warm: bool = True,
+        limit_s: float = math.inf,
+        together: bool = True,
     ) -> Run:
         """Run a load from an empty cache.
 
@@ -62,11 +69,12 @@ class Machine:
             client: who sends it.
             seed: of the noise and of the answers' text.
             noise: whether the run is as much faster or slower than the prediction as measured ones differ.
+            warm: whether the server has served anything before.
             limit_s: virtual seconds after which it is cut off.
             together: see `World.run`.
         """
         scale = _noise(seed, self.known.noise_share) if noise else 1.0
-        time = StepTime(self.config, self.known, self._eight_bit, scale)
+        time = StepTime(self.config, self.known, self._eight_bit, scale, warm)
         scheduler = self._scheduler(seed)
         trace = World(self.config, self.known, scheduler, time, client).run(limit_s, together)
         seen = np.array(trace.seen_s)

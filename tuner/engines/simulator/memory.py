@@ -1,4 +1,4 @@
-"""What fits on the card: weights, activations, graphs, and what is left for the KV cache; and vLLM's words where not."""
+"""What fits on the card: weights, activations, graphs, and what is left for the KV cache; vLLM's words where not."""
 
 from __future__ import annotations
 

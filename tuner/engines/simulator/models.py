@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
-from tuner.engines.simulator.config import ConfigRefused
+from tuner.engines.simulator.precision import ConfigRefused
 
 ON_TURING = "0.15.1"
 """The last version whose default attention kernels ran on compute capability 7.5, and the one that was published on."""

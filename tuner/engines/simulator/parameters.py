@@ -22,8 +22,8 @@ class Parameters:
 
     bandwidth_share: float
     arithmetic_share: float
-    native_arithmetic_share: float
-    marlin_arithmetic_share: float
+    native_arithmetic_factor: float
+    marlin_arithmetic_factor: float
     gemm_arithmetic_share: float
     attention_arithmetic_share: float
     flash_attn_3_bandwidth_share: float
@@ -41,9 +41,14 @@ class Parameters:
     greedy_passes: float
     step_us: float
     step_sequence_us: float
+    admit_us: float
     full_graph_us: float
     piece_us: float
-    launches_per_kernel: float
+    fused_launches_per_layer: float
+    eager_launches_per_layer: float
+    quantize_launches_per_layer: float
+    first_use_s: float
+    triton_first_use_s: float
     ngram_draft_us: float
     suffix_draft_us: float
     request_us: float

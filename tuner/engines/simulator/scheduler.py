@@ -64,6 +64,7 @@ class Scheduler:
         self._orders = 0
         self._partial: list[Sequence] = []
         self._secured = self._was_preempted = False
+        self._admitted = 0
         self._watermark = int(config.watermark * blocks)
         self._most_running = min(config.max_num_seqs, config.max_active or config.max_num_seqs)
 
@@ -107,6 +108,7 @@ class Scheduler:
         """Decide what the next step holds, and take the blocks for it."""
         self.prefilling.clear()
         self._was_preempted = False
+        self._admitted = 0
         budget = self.config.max_num_batched_tokens - self._plan_decodes()
         pairs = 0.0
         for sequence in list(self._partial):
@@ -119,6 +121,7 @@ class Scheduler:
             if not chunk:
                 break
             budget -= chunk
+            self._admitted += 1
             pairs += self._schedule(self.waiting.popleft(), chunk)
         return self._step(pairs)
 
@@ -142,6 +145,7 @@ class Scheduler:
             sampled=decodes + ending,
             context=self.decoding.context,
             pairs=pairs,
+            admitted=self._admitted,
             decodes_only=not self.prefilling,
         )
 

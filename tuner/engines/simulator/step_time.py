@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tuner.engines.simulator.config import ServeConfig, kernels_named
+from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.graphs import Launch
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.weights import Weights, find_weights
+from tuner.engines.simulator.precision import kernels_named
+from tuner.engines.simulator.weights import Weights, find_weights, moved_by_products
 
 _US = 1e-6
 _TERA = 1e12
@@ -36,19 +37,25 @@ class Step:
     sampled: int
     context: int
     pairs: float
+    admitted: int = 0
     drafting: int = 0
     decodes_only: bool = True
 
 
 class StepTime:
-    """Seconds of steps of one server, times `scale`.
+    """Seconds of steps of one server, times `scale`; one that is not `warm` loads kernels at its first prefill.
 
     `seconds` adds up where the time of every step went, `flops` and `bytes` the arithmetic and the memory traffic that
     its tokens need: matrices and attention, weights once a step and context once a token.
     """
 
     def __init__(
-        self, config: ServeConfig, parameters: Parameters, eight_bit: str | None = None, scale: float = 1.0
+        self,
+        config: ServeConfig,
+        parameters: Parameters,
+        eight_bit: str | None = None,
+        scale: float = 1.0,
+        warm: bool = True,
     ) -> None:
         self.config = config
         self._scale = scale
@@ -57,6 +64,8 @@ class StepTime:
             config.model, config.card, config.dtype, config.quantization, config.weight_bits, eight_bit
         )
         self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
+        self._first_use = parameters.triton_first_use_s if config.backend == "TRITON_ATTN" else parameters.first_use_s
+        self._used = warm
         self._set_card(config, parameters)
         self._set_host(config, parameters)
 
@@ -82,7 +91,8 @@ class StepTime:
         attending = card.tflops["float16"] * _TERA * known.attention_arithmetic_share
         self._pair = self._pair_flops / attending
         element = 2.0 * model.hidden * model.layers / streamed
-        self._element = {True: element * known.fused_passes, False: element * known.eager_passes}
+        moved = 2.0 * moved_by_products(model) / streamed
+        self._element = {True: element * known.fused_passes + moved, False: element * known.eager_passes + moved}
         extra = known.quantize_kernels_per_layer if self.weights.kernels == "native" else 0.0
         self._kernels = {
             True: model.layers * (known.fused_kernels_per_layer + extra),
@@ -95,22 +105,24 @@ class StepTime:
     def _flops(self, known: Parameters, weights: Weights) -> float:
         share = {
             "plain": known.arithmetic_share,
-            "native": known.native_arithmetic_share,
-            "marlin": known.marlin_arithmetic_share,
+            "native": known.arithmetic_share * known.native_arithmetic_factor,
+            "marlin": known.arithmetic_share * known.marlin_arithmetic_factor,
             "gemm": known.gemm_arithmetic_share,
         }[weights.kernels]
         return self.config.card.tflops[weights.arithmetic] * _TERA * share
 
     def _set_host(self, config: ServeConfig, known: Parameters) -> None:
         speed = config.card.host_speed or 1.0
-        launch = (config.card.launch_us or 0.0) * _US * known.launches_per_kernel
+        launch = (config.card.launch_us or 0.0) * _US * config.model.layers
+        extra = known.quantize_launches_per_layer if self.weights.kernels == "native" else 0.0
         self._schedule = known.step_us * _US / speed
+        self._admit = known.admit_us * _US / speed
         self._schedule_sequence = known.step_sequence_us * _US / speed
         self._launch = {
             Launch.FULL: known.full_graph_us * _US / speed,
             Launch.PIECEWISE: known.piece_us * _US / speed * config.model.layers,
-            Launch.COMPILED: self._kernels[True] * launch,
-            Launch.EAGER: self._kernels[False] * launch,
+            Launch.COMPILED: known.fused_launches_per_layer * launch,
+            Launch.EAGER: (known.eager_launches_per_layer + extra) * launch,
         }
         drafts = {"ngram": known.ngram_draft_us, "suffix": known.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
@@ -124,15 +136,15 @@ class StepTime:
         if launch in (Launch.FULL, Launch.PIECEWISE):
             tokens = config.graphs.padded(tokens)
         fused = launch is not Launch.EAGER
-        weights = self._linear(tokens) + math.sqrt(
-            self._head_stream * self._head_stream + (self._head_token * step.sampled) ** 2
-        )
+        head = self._head_token * step.sampled
+        weights = self._linear(tokens) + math.sqrt(self._head_stream * self._head_stream + head * head)
         attention = self._context_token * step.context + self._pair * step.pairs
         kernels = self._kernels[fused] * self._kernel + self._element[fused] * tokens
         sampling = self._sample * step.sampled
         card = weights + attention + kernels + sampling
         launching = self._launch[launch]
         host = self._schedule + self._schedule_sequence * step.sequences + self._draft * step.drafting
+        host += self._admit * step.admitted
         if config.async_scheduling:
             period = max(card, host + launching)
             waiting = min(launching, period - card)
@@ -152,6 +164,9 @@ class StepTime:
         seconds["sampling"] += sampling
         seconds["launches"] += waiting
         seconds["host"] += period - card - waiting
+        if not self._used and step.prefill:
+            self._used = True
+            period += self._first_use
         return period * self._scale
 
     def _linear(self, tokens: int) -> float:
@@ -159,4 +174,4 @@ class StepTime:
         stream, arithmetic = self._linear_stream, self._linear_token
         if self.weights.kernels == "gemm" and tokens >= _UNPACK_FROM:
             stream, arithmetic = self._unpacked_stream, self._unpacked_token
-        return math.sqrt(stream * stream + (arithmetic * tokens) ** 2)
+        return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))

@@ -1,4 +1,4 @@
-"""A model's weights on a card: how many bytes a step streams, how much arithmetic a token takes, and in which format."""
+"""A model's weights on a card: the bytes that a step streams, the arithmetic that a token takes, in which format."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ def linear_parameters(model: ModelShape) -> int:
     """Return the parameters of the layers' matrices: q, k, v, o and the gated MLP's three."""
     attention = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
     return model.layers * (attention + 3 * model.hidden * model.intermediate)
+
+
+def moved_by_products(model: ModelShape) -> int:
+    """Return the numbers that a token's matrix products read and write besides weights, over all layers."""
+    queries = model.heads * model.head_dim
+    attention = model.hidden + queries + 2 * model.kv_heads * model.head_dim + queries + model.hidden
+    mlp = model.hidden + 2 * model.intermediate + model.intermediate + model.hidden
+    return model.layers * (attention + mlp)
 
 
 def _kernels(card: HardwareProfile, dtype: str, quantization: str | None, eight_bit: str | None) -> tuple[str, str]:

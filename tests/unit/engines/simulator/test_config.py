@@ -1,0 +1,148 @@
+"""The command line of a simulated server: vLLM's defaults by version and card, and its refusals in its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engines.simulator.helpers import config
+from tuner.engines.simulator.config import ServeConfig
+from tuner.engines.simulator.graphs import Launch
+from tuner.engines.simulator.precision import ConfigRefused
+
+H200 = {"card": "h200", "version": (0, 25, 1)}
+
+
+def test_defaults_on_a_t4_as_the_published_log_has_them() -> None:
+    # FLASHINFER, fp16, 2048 tokens a step, async scheduling, 51 sizes up to 512, 256 sequences
+    found = config()
+    assert (found.backend, found.dtype, found.max_num_batched_tokens) == ("FLASHINFER", "float16", 2048)
+    assert (found.max_num_seqs, found.async_scheduling, found.gpu_memory_utilization) == (256, True, 0.9)
+    assert (len(found.graphs.sizes), found.graphs.largest, found.block_size) == (51, 512, 16)
+    assert found.prefix_caching
+    assert found.chunked_prefill
+
+
+def test_defaults_on_an_h200() -> None:
+    found = config(**H200)
+    assert (found.backend, found.dtype, found.max_num_batched_tokens) == ("FLASH_ATTN", "bfloat16", 8192)
+    assert (found.max_num_seqs, found.gpu_memory_utilization, found.reserve_full) == (1024, 0.92, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "attribute", "value"),
+    [
+        (["--max-model-len", "16K"], "max_model_len", 16384),
+        (["--max_num_seqs=8"], "max_num_seqs", 8),
+        (["-q", "fp8"], "quantization", "fp8"),
+        (["--kv-cache-memory-bytes", "2G"], "kv_cache_bytes", 2 * 2**30),
+        (["--no-enable-prefix-caching"], "prefix_caching", False),
+        (["--no-enable-chunked-prefill"], "max_num_batched_tokens", 32768),
+        (["--override-generation-config", '{"temperature": 0.3}'], "temperature", 0.3),
+        (["--max-num-batched-tokens", "100"], "max_num_seqs", 100),
+        (["--attention-backend", "triton_attn"], "backend", "TRITON_ATTN"),
+        (["--speculative-config", '{"method": "suffix"}'], "async_scheduling", False),
+        (["--stream-interval", "4"], "stream_interval", 4),
+    ],
+)
+def test_what_a_flag_sets(words: list[str], attribute: str, value: object) -> None:
+    assert getattr(config(*words), attribute) == value
+
+
+def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[Launch, Launch]:
+    return found.graphs.launch(decodes, decodes_only=True), found.graphs.launch(mixed, decodes_only=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "decode", "mixed"),
+    [
+        ([], Launch.FULL, Launch.PIECEWISE),
+        (["--enforce-eager"], Launch.EAGER, Launch.EAGER),
+        (["-O0"], Launch.EAGER, Launch.EAGER),
+        (["-O", "1"], Launch.PIECEWISE, Launch.PIECEWISE),
+        (["-cc.cudagraph_mode=NONE"], Launch.COMPILED, Launch.COMPILED),
+        (["-cc.cudagraph_mode=FULL"], Launch.FULL, Launch.FULL),
+        (["-cc.cudagraph_mode=FULL_DECODE_ONLY"], Launch.FULL, Launch.COMPILED),
+        (["-O0", "-cc.cudagraph_mode=FULL_DECODE_ONLY"], Launch.FULL, Launch.EAGER),
+        (["-O0", "-cc.cudagraph_mode=FULL_AND_PIECEWISE"], Launch.EAGER, Launch.EAGER),
+        (["--max-cudagraph-capture-size", "32"], Launch.COMPILED, Launch.COMPILED),
+        # sizes above the token budget are dropped in silence, and none is left
+        (["--cudagraph-capture-sizes", "64", "--max-num-batched-tokens", "48"], Launch.COMPILED, Launch.COMPILED),
+    ],
+)
+def test_how_a_step_of_50_decodes_and_one_of_200_tokens_are_launched(
+    words: list[str], decode: Launch, mixed: Launch
+) -> None:
+    assert launches(config(*words, **H200), 50, 200 if "48" not in words else 40) == (decode, mixed)
+
+
+def test_a_captured_step_is_padded_to_the_next_size() -> None:
+    assert [config().graphs.padded(tokens) for tokens in (3, 50, 56, 257)] == [4, 56, 56, 272]
+    exact = config("--cudagraph-capture-sizes", "1", "2", "40", "50")
+    assert (exact.graphs.padded(41), exact.graphs.largest) == (50, 50)
+
+
+def test_flashinfer_has_no_full_graph_for_drafts() -> None:
+    drafting = config("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}')
+    assert drafting.graphs.launch(50, decodes_only=True) is Launch.PIECEWISE
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-num-sqs", "3"], "unrecognized arguments: --max-num-sqs 3"),
+        (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
+        (["--speculative-config", "ngram"], "Value ngram cannot be converted to JSON."),
+        (
+            ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048", "--max-model-len", "4096"],
+            "max_num_batched_tokens (2048) is smaller than max_model_len (4096).",
+        ),
+        (["--max-model-len", "65536"], "User-specified max_model_len (65536) is greater than the derived"),
+        (["--dtype", "bfloat16"], "Bfloat16 is only supported on GPUs with compute capability of at least 8.0."),
+        (["--block-size", "24"], "argument --block-size: invalid choice: 24"),
+        (["--block-size", "8"], "No common block size for 8."),
+        (["--attention-backend", "FLASH_ATTN"], "Reason: ['compute capability not supported']"),
+        (["--attention-backend", "auto"], "Unknown attention backend: 'auto'"),
+        (["--quantization", "nope"], "Unknown quantization method: nope"),
+        (["--quantization", "awq"], "Cannot find the config file for awq"),
+        (["-O4"], "Input should be 0, 1, 2 or 3"),
+        (["--max-cudagraph-capture-size", "0"], "Maximum cudagraph size should be greater than or equal to 1"),
+        (
+            ["--cudagraph-capture-sizes", "1", "8", "--max-cudagraph-capture-size", "16"],
+            "customized max_cudagraph_capture_size(=16) should be consistent with the max value of "
+            "cudagraph_capture_sizes(=8)",
+        ),
+        (
+            ["--async-scheduling", "--speculative-config", '{"method": "suffix"}'],
+            "async scheduling is only supported with EAGLE/MTP kind of speculative decoding",
+        ),
+        (["--speculative-config", '{"method": "ngram"}'], "num_speculative_tokens must be provided"),
+        (
+            [
+                "--speculative-config",
+                '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 4, "prompt_lookup_max": 2}',
+            ],
+            "prompt_lookup_min=4 must be <= prompt_lookup_max=2",
+        ),
+        (["--tensor-parallel-size", "2"], "one GPU is simulated"),
+        (["--gpu-memory-utilization", "1.5"], "less than or equal to 1"),
+    ],
+)
+def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigRefused) as caught:
+        config(*words)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_suffix_decoding_needs_its_package() -> None:
+    from search_spaces import hardware_named, known_models
+    from tuner.engines.simulator.config import resolve
+
+    words = ["--speculative-config", '{"method": "suffix"}']
+    with pytest.raises(ConfigRefused, match=r"pip install arctic-inference==0\.1\.1"):
+        resolve(words, {}, known_models()["Qwen/Qwen2.5-0.5B"], hardware_named("t4"), (0, 15, 1), frozenset())
+
+
+def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:
+    with pytest.raises(ConfigRefused, match=r"native FP8 .* requires SM89"):
+        config("--kv-cache-dtype", "fp8", version=(0, 25, 1))

@@ -1,0 +1,154 @@
+"""The simulated engine keeps what every engine promises, on a clock of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from search_spaces import hardware_named
+from storage.records import FailureKind, Phase, Provenance, TrialKind
+from tests.contracts.engine_contract import EngineContract
+from tests.unit.engines.simulator.helpers import SMALL
+from tuner.engines.simulator.engine import BANNER, SimulatedEngine
+from tuner.engines.vllm.failures import classify
+from tuner.loadgen.result import read_records
+from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.trial.pipeline import run_trial
+from tuner.workloads.presets import load_preset
+from tuner.workloads.spec import AnyLoad, Workload
+
+NEVER = threading.Event()
+LOAD = Workload(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
+NO_CACHE = ("--gpu-memory-utilization", "0.14", "--max-num-seqs", "16")
+
+
+def spec(folder: Path, *argv: str, load: AnyLoad = LOAD, limits: Limits | None = None, number: int = 3) -> TrialSpec:
+    launch = LaunchSpec(ModelRef(SMALL, SMALL, SMALL), argv, ("--seed", "0"), {"OWN": "a b"})
+    return TrialSpec("s", number, 0, 1, TrialKind.SEARCH, {}, launch, load, 2, folder / "artifacts", limits or Limits())
+
+
+@pytest.fixture
+def engine() -> SimulatedEngine:
+    return SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer", "arctic_inference"}))
+
+
+class TestContract(EngineContract):
+    """The simulated engine."""
+
+    @pytest.fixture
+    def good_spec(self, tmp_path: Path) -> TrialSpec:
+        return spec(tmp_path, "--max-num-seqs", "32")
+
+    @pytest.fixture
+    def failing_spec(self, tmp_path: Path) -> TrialSpec:
+        return spec(tmp_path, *NO_CACHE)
+
+
+def test_it_says_that_it_is_simulated(engine: SimulatedEngine, tmp_path: Path) -> None:
+    info = engine.info()
+    assert (info.version, info.executable, info.provenance) == ("0.15.1", None, Provenance.SIMULATED)
+    assert {"--max-num-seqs", "--speculative-config", "--no-enable-prefix-caching"} <= (info.flags or set())
+    outcome = run_trial(engine, spec(tmp_path), NEVER, worker="w0", device="Tesla T4")
+    assert outcome.provenance is Provenance.SIMULATED
+    assert (tmp_path / "artifacts" / "server.log").read_text().startswith(BANNER)
+    assert json.loads((tmp_path / "artifacts" / "bench-0.json").read_text())["simulated"] is True
+
+
+def test_a_trial_takes_virtual_time_and_all_of_it_has_a_name(engine: SimulatedEngine, tmp_path: Path) -> None:
+    outcome = run_trial(engine, spec(tmp_path), NEVER, worker="w0", device="Tesla T4")
+    assert outcome.timings["ready"] > 60
+    assert outcome.timings["benchmark"] > 0.1
+    assert outcome.timings["own"] == 0
+    assert (outcome.ended_at - outcome.started_at).total_seconds() < 10
+
+
+def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_path: Path) -> None:
+    def ready(*argv: str) -> float:
+        return run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="Tesla T4").timings["ready"]
+
+    cold, warm, other = ready(), ready(), ready("--max-num-seqs", "64")
+    assert warm < cold
+    # the hash does not see the share of memory, but it sees the number of sequences
+    assert ready("--gpu-memory-utilization", "0.8") == pytest.approx(warm)
+    assert other > warm
+
+
+def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -> None:
+    outcome = run_trial(engine, spec(tmp_path, *NO_CACHE), NEVER, worker="w0", device="Tesla T4")
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.KV_CACHE_TOO_SMALL, Phase.READY)
+    log = (tmp_path / "artifacts" / "server.log").read_text()
+    assert classify(log, 1, Phase.READY).kind is FailureKind.KV_CACHE_TOO_SMALL
+
+
+def test_a_refused_configuration_fails_the_check(engine: SimulatedEngine, tmp_path: Path) -> None:
+    failure = engine.check(spec(tmp_path, "--max-num-batched-tokens", "64", "--max-num-seqs", "128"))
+    assert failure is not None
+    assert failure.kind is FailureKind.INVALID_CONFIGURATION
+    assert failure.message == "max_num_batched_tokens (64) must be greater than or equal to max_num_seqs (128)."
+
+
+def test_deadlines_are_kept_in_virtual_time(engine: SimulatedEngine, tmp_path: Path) -> None:
+    late = run_trial(engine, spec(tmp_path, limits=Limits(startup_s=5)), NEVER, worker="w0", device="d")
+    assert late.failure is not None
+    assert late.failure.kind is FailureKind.STARTUP_TIMEOUT
+    long = run_trial(engine, spec(tmp_path, limits=Limits(benchmark_s=0.1)), NEVER, worker="w0", device="d")
+    assert long.failure is not None
+    assert long.failure.kind is FailureKind.BENCHMARK_FAILED
+
+
+def test_traffic_leaves_a_record_of_every_request(engine: SimulatedEngine, tmp_path: Path) -> None:
+    mixed = load_preset("mixed").workload
+    load = mixed.model_copy(update={"requests": 200, "timeout_s": 5.0})
+    outcome = run_trial(engine, spec(tmp_path, load=load), NEVER, worker="w0", device="d")
+    assert outcome.failure is None
+    records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
+    assert [record.index for record in records] == list(range(200))
+    assert {record.name for record in records} == {"siso", "silo", "liso", "lilo"}
+    for record in records:
+        assert record.completed == (record.output_tokens is not None)
+        assert all(gap >= 0 for gap in record.gaps_s)
+        assert record.end_s is None or record.end_s <= (record.due_s or 0) + 5.0 + 1e-9
+    assert outcome.repeats[0].metrics["success_rate"] == sum(record.completed for record in records) / 200
+
+
+SCRIPT = """
+import json, sys, threading
+from pathlib import Path
+from tests.unit.engines.simulator.test_engine import spec
+from search_spaces import hardware_named
+from tuner.engines.simulator.engine import SimulatedEngine
+from tuner.trial.pipeline import run_trial
+engine = SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer", "arctic_inference"}))
+words = ("--speculative-config", '{"method": "suffix"}', "--override-generation-config", '{"temperature": 0}')
+for argv in ((), words):
+    outcome = run_trial(engine, spec(Path(sys.argv[1]), *argv), threading.Event(), worker="w0", device="d")
+    print(json.dumps([sorted(repeat.metrics.items()) for repeat in outcome.repeats]))
+"""
+
+
+def test_another_process_gives_the_same_figures(tmp_path: Path) -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+        ).stdout
+        for _ in range(2)
+    }
+    assert len(said) == 1
+    assert "output_throughput" in said.pop()
+
+
+def test_trials_of_one_configuration_differ_by_the_noise(engine: SimulatedEngine, tmp_path: Path) -> None:
+    found = [
+        run_trial(engine, spec(tmp_path, number=number), NEVER, worker="w0", device="d").metric("output_throughput")
+        for number in range(12)
+    ]
+    known = [value for value in found if value is not None]
+    assert len({*known}) == 12
+    # the parameter's standard deviation is 3 %
+    assert 0.005 < (max(known) - min(known)) / min(known) < 0.25
