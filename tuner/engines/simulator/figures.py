@@ -11,6 +11,7 @@ from tuner.engines.simulator.clients import Job
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
 Times = NDArray[np.float64]
+Counts = NDArray[np.int64]
 _ERRORS = {
     RequestStatus.TIMED_OUT: "given up before its last token",
     RequestStatus.REFUSED: "refused: longer than max_model_len, or the queue was full",
@@ -44,10 +45,10 @@ def bench_metrics(
         "request_throughput": len(done) / duration if done else None,
         "success_rate": len(done) / len(jobs) if jobs else None,
     }
-    gaps = all_gaps(done, seen, interval, speculative)
-    for name, values in (("ttft", ttft), ("tpot", tpot), ("itl", gaps), ("e2el", whole)):
-        found |= _statistics(name, 1000.0 * values, percentiles)
-    return found
+    for name, values in (("ttft", ttft), ("tpot", tpot), ("e2el", whole)):
+        found |= _statistics(name, 1000.0 * values, np.ones(len(values), dtype=np.int64), percentiles)
+    gaps, counts = all_gaps(done, seen, interval, speculative)
+    return found | _statistics("itl", 1000.0 * gaps, counts, percentiles)
 
 
 def _span(begin: float | None, end: float | None) -> float:
@@ -56,24 +57,37 @@ def _span(begin: float | None, end: float | None) -> float:
     return end - begin
 
 
-def _statistics(name: str, values: Times, percentiles: Sequence[int]) -> dict[str, float | None]:
-    if not len(values):
+def _statistics(name: str, values: Times, counts: Counts, percentiles: Sequence[int]) -> dict[str, float | None]:
+    """Return the statistics of values that occur so many times each, as NumPy gives them of all of them."""
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(counts[order])
+    total = int(ends[-1]) if len(ends) else 0
+    if not total:
         return {f"{each}_{name}_ms": None for each in ("mean", "median", "std", *(f"p{p}" for p in percentiles))}
+    weights = counts[order] / total
+    mean = float(weights @ values)
     found: dict[str, float | None] = {
-        f"mean_{name}_ms": float(values.mean()),
-        f"median_{name}_ms": float(np.median(values)),
-        f"std_{name}_ms": float(values.std()),
+        f"mean_{name}_ms": mean,
+        f"median_{name}_ms": _percentile(values, ends, 50),
+        f"std_{name}_ms": float(np.sqrt(weights @ (values - mean) ** 2)),
     }
-    shown = np.percentile(values, list(percentiles)).tolist() if percentiles else []
-    return found | {f"p{p}_{name}_ms": value for p, value in zip(percentiles, shown, strict=True)}
+    return found | {f"p{p}_{name}_ms": _percentile(values, ends, p) for p in percentiles}
 
 
-def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> Times:
-    """Return every time between two pieces of one answer, over all jobs, in seconds."""
+def _percentile(values: Times, ends: Counts, percentile: float) -> float:
+    """Return a percentile of sorted values, interpolated linearly; `ends` are their counts, added up."""
+    place = (int(ends[-1]) - 1) * percentile / 100
+    low = int(place)
+    below, above = np.searchsorted(ends, [low, min(low + 1, int(ends[-1]) - 1)], side="right")
+    return float(values[below] + (values[above] - values[below]) * (place - low))
+
+
+def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> tuple[Times, Counts]:
+    """Return the times between two pieces of one answer, in seconds, and how often each occurs over all jobs."""
     if speculative or interval > 1:
         each = [np.diff(chunk_times(job, seen, interval, speculative)) for job in jobs]
-        return np.concatenate(each) if each else np.empty(0)
-    gaps = np.diff(seen, prepend=0.0)
+        gaps = np.concatenate(each) if each else np.empty(0)
+        return gaps, np.ones(len(gaps), dtype=np.int64)
     cover = np.zeros(len(seen) + 1, dtype=np.int64)
     across: list[float] = []
     for job in jobs:
@@ -82,7 +96,8 @@ def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool)
             cover[end] -= 1
             if place:
                 across.append(float(seen[begin] - seen[job.segments[place - 1][1] - 1]))
-    return np.concatenate([np.repeat(gaps, np.cumsum(cover)[:-1]), np.array(across)])
+    gaps = np.concatenate([np.diff(seen, prepend=0.0), np.array(across)])
+    return gaps, np.concatenate([np.cumsum(cover)[:-1], np.ones(len(across), dtype=np.int64)])
 
 
 def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Times:

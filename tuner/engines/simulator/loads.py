@@ -22,7 +22,9 @@ _CHARACTERS_PER_TOKEN = 4
 class BenchLoad:
     """A load of `vllm bench serve --dataset-name random`, with its options; `rate` in requests/s, None for all at once.
 
-    Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) of what was asked for.
+    Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) of what was asked for. The same seed gives the
+    client's own lengths and times: it draws lengths from `default_rng(seed)` and intervals from the legacy generator
+    (benchmarks/datasets.py, serve.py). With seed 0 the tokens add up to those of the published runs.
     """
 
     num_prompts: int
@@ -37,12 +39,12 @@ class BenchLoad:
 
 def bench_client(load: BenchLoad, pause_s: float) -> Client:
     """Return the clients of such a load."""
-    random = np.random.default_rng(load.seed)
+    random, intervals = np.random.default_rng(load.seed), np.random.RandomState(load.seed)
     inputs = _around(random, load.input_len, load.range_ratio, load.num_prompts)
     outputs = _around(random, load.output_len, load.range_ratio, load.num_prompts)
     times: list[float | None] = [None] * load.num_prompts
     if load.rate is not None:
-        gaps = random.gamma(load.burstiness, 1.0 / (load.rate * load.burstiness), load.num_prompts)
+        gaps = intervals.gamma(load.burstiness, 1.0 / (load.rate * load.burstiness), load.num_prompts)
         gaps *= load.num_prompts / load.rate / gaps.sum()  # as the client does, so that the last is due at n / rate
         times = np.cumsum(gaps).tolist()
     jobs = [

@@ -15,7 +15,7 @@ from tuner.engines.simulator.blocks import Chain
 from tuner.engines.simulator.clients import Client, Job
 from tuner.engines.simulator.figures import all_gaps, bench_metrics, chunk_times
 from tuner.engines.simulator.graphs import Launch
-from tuner.engines.simulator.loads import BenchLoad
+from tuner.engines.simulator.loads import BenchLoad, bench_client
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduler import Scheduler
@@ -122,7 +122,7 @@ def test_gaps_and_chunks_of_an_answer() -> None:
     seen = np.array([1.0, 2, 3, 5, 8, 13, 21, 34, 55])
     # tokens at steps 1 2 3, and after a preemption at 6 7 8
     assert chunk_times(job, seen, 1, False).tolist() == [2, 3, 5, 21, 34, 55]
-    assert sorted(all_gaps([job], seen, 1, False).tolist()) == [1, 2, 13, 16, 21]
+    assert sorted(np.repeat(*all_gaps([job], seen, 1, False)).tolist()) == [1, 2, 13, 16, 21]
     # the first at once, then two at a time, and what is left
     assert chunk_times(job, seen, 2, False).tolist() == [2, 3, 21, 55]
     job.segments = [(1, 1), (2, 3), (4, 2)]
@@ -256,6 +256,26 @@ def test_metrics_have_the_names_of_vllms_client() -> None:
     # of one answer: end to end is TTFT and 15 times TPOT
     mean = {name: metrics[f"mean_{name}_ms"] or 0.0 for name in ("e2el", "ttft", "tpot")}
     assert mean["e2el"] == pytest.approx(mean["ttft"] + 15 * mean["tpot"])
+
+
+def test_statistics_are_numpys() -> None:
+    made = machine()
+    found = run(made, BenchLoad(30, 7, 64, 20, range_ratio=0.5, seed=2))
+    metrics = bench_metrics(found.jobs, found.seen, 1, False, (50, 90, 99))
+    gaps = 1000 * np.concatenate([np.diff(chunk_times(job, found.seen, 1, False)) for job in found.jobs])
+    for percentile in (50, 90, 99):
+        assert metrics[f"p{percentile}_itl_ms"] == pytest.approx(float(np.percentile(gaps, percentile)))
+    assert metrics["std_itl_ms"] == pytest.approx(float(gaps.std()))
+    assert metrics["median_itl_ms"] == pytest.approx(float(np.median(gaps)))
+
+
+def test_the_clients_own_lengths_and_times_are_drawn() -> None:
+    # totals of a published run of `vllm bench serve` with 500 prompts of 365 tokens, range ratio 0.4 and seed 0
+    made = bench_client(BenchLoad(500, 250, 365, 365, range_ratio=0.4, rate=50.0), 0.0)
+    assert sum(job.prompt.tokens for job in made.jobs) == 185_881
+    assert sum(job.prompt.output for job in made.jobs) == 183_806
+    # the last request is due at n / rate
+    assert made.jobs[-1].due_s == pytest.approx(10.0)
 
 
 def test_memory_is_what_was_measured() -> None:
