@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from simulator_rows import METRICS, Row, h200, predict, published
 
-from tuner.engines.simulator.parameters import FILE, parameters_of
+from tuner.engines.simulator.parameters import FILE
 
 WEIGHTS = {"output_throughput": 2.0, "mean_tpot_ms": 1.0, "p99_tpot_ms": 1.0, "mean_ttft_ms": 0.7, "p99_ttft_ms": 1.0}
 EXTRA = ("median_tpot_ms", "median_ttft_ms")
@@ -37,15 +37,40 @@ SCALE = 0.1
 """Standard deviation of a residual's logarithm."""
 CLIP = 1.0
 STEP = 0.12
-FITTED = (
-    *("arithmetic_share", "native_arithmetic_factor", "attention_arithmetic_share", "bandwidth_share"),
-    *("flash_attn_3_bandwidth_share", "flash_attn_2_bandwidth_share", "triton_attn_bandwidth_share"),
-    *("flashinfer_bandwidth_share", "gemm_arithmetic_share", "kernel_us", "quantize_kernels_per_layer"),
-    *("sampling_passes", "greedy_passes", "step_us", "step_sequence_us", "admit_us", "piece_us", "request_us"),
-    *("fused_passes", "first_use_s", "triton_first_use_s", "fused_launches_per_layer", "eager_launches_per_layer"),
-    *("quantize_launches_per_layer", "t4:arithmetic_share", "l4:arithmetic_share", "t4:bandwidth_share"),
-    *("t4:kernel_us", "t4:flashinfer_bandwidth_share", "loop_onset_tokens"),
-)
+START = {
+    "arithmetic_share": 0.65,
+    "native_arithmetic_factor": 0.65,
+    "attention_arithmetic_share": 0.3,
+    "bandwidth_share": 0.77,
+    "flash_attn_3_bandwidth_share": 0.78,
+    "flash_attn_2_bandwidth_share": 0.38,
+    "triton_attn_bandwidth_share": 0.29,
+    "flashinfer_bandwidth_share": 0.7,
+    "gemm_arithmetic_share": 0.065,
+    "kernel_us": 4,
+    "quantize_kernels_per_layer": 5.5,
+    "sampling_passes": 22,
+    "greedy_passes": 3,
+    "step_us": 1200,
+    "step_sequence_us": 8,
+    "admit_us": 1200,
+    "piece_us": 93,
+    "request_us": 680,
+    "fused_passes": 11,
+    "first_use_s": 0.075,
+    "triton_first_use_s": 0.365,
+    "fused_launches_per_layer": 64,
+    "eager_launches_per_layer": 62,
+    "quantize_launches_per_layer": 14,
+    "t4:arithmetic_share": 0.37,
+    "l4:arithmetic_share": 0.42,
+    "t4:bandwidth_share": 0.75,
+    "t4:kernel_us": 6,
+    "t4:flashinfer_bandwidth_share": 0.4,
+    "loop_onset_tokens": 24,
+}
+"""Where the fit begins, and what its prior holds to; `card:name` is one card's own."""
+FITTED = tuple(START)
 BOUNDED = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
 Vector = NDArray[np.float64]
 
@@ -85,7 +110,7 @@ def residuals_of(row: Row, names: Sequence[str], values: Vector) -> list[float]:
             continue
         value = predicted.get(metric)
         off = CLIP if not value else max(-CLIP, min(CLIP, math.log(value / measured)))
-        found.append(off * WEIGHTS.get(metric, 1.0) / SCALE / len(row.fit_only or row.metrics))
+        found.append(off * WEIGHTS.get(metric, 1.0) / SCALE / len(row.fit_only or row.metrics) * row.weight)
     return found
 
 
@@ -198,10 +223,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     rows = [row for row in (*h200(), *published()) if row.fit]
-    stored = {card: parameters_of(card) for card in ("h200", "t4", "l4")}
-    start = np.array(
-        [math.log(getattr(stored[card or "h200"], base)) for card, _, base in (name.rpartition(":") for name in FITTED)]
-    )
+    start = np.log(np.array([*START.values()]))
     problem = Problem(rows, FITTED, start)
     with ProcessPoolExecutor(arguments.workers) as pool:
         values, base, slopes = fit(problem, arguments.rounds, pool)

@@ -34,7 +34,7 @@ NUMBERS = ("num_prompts", "max_concurrency", "random_input_len", "random_output_
 @dataclass(frozen=True)
 class Row:
     """One recorded run. `metrics` has what was measured, latencies in ms; `fit` says whether it may be fitted,
-    `fit_only` by which metrics if not by all."""
+    `fit_only` by which metrics if not by all, `weight` how much it counts there."""
 
     id: str
     group: str
@@ -48,6 +48,7 @@ class Row:
     completed: int | None = None
     fit: bool = True
     fit_only: tuple[str, ...] = ()
+    weight: float = 1.0
 
 
 def published() -> list[Row]:
@@ -65,6 +66,7 @@ def published() -> list[Row]:
             load=BenchLoad(**entry["load"], seed=SEED),
             metrics=entry["metrics"],
             fit=bool(entry["fit"]),
+            weight=entry.get("weight", 1.0),
             fit_only=tuple(entry["fit"]) if isinstance(entry["fit"], list) else (),
         )
         for entry in entries
