@@ -50,7 +50,10 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["--preset", "nope"], ["--preset 'nope'", "presets: chat, lilo, liso, mixed, qwen2.5-0.5b-t4"]),
+        (
+            ["--preset", "nope"],
+            ["--preset 'nope'", "presets: chat, lilo, liso, llama2-7b-awq-t4, mixed, phi4-mini-l4, qwen2.5-0.5b-t4"],
+        ),
         (["--trails", "3"], ["No such option: --trails", "tuner optimize --help"]),
         (["stray"], ["'stray' is neither an option nor a server's flag", "before `--`"]),
         (["--slo", "p99_speed<3"], ["--slo 'p99_speed<3'", "no metric is called 'p99_speed'", "did you mean"]),

@@ -14,7 +14,7 @@ from tuner.engines.simulator.figures import bench_metrics, record_of
 from tuner.engines.simulator.loads import client_of
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.models import default_packages, version_tuple
+from tuner.engines.simulator.models import PACKAGES, version_tuple
 from tuner.engines.simulator.parameters import error_bands, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.roofline import Roofline, roofline_of
@@ -60,7 +60,7 @@ def run(asked: Asked, as_json: bool) -> int:
     reference, shape = find_simulated_model(asked.model or preset.model, None)
     words = (*sampling(load), *asked.words)
     try:
-        config = resolve(words, asked.environment, shape, card, version_tuple(version), default_packages(card))
+        config = resolve(words, asked.environment, shape, card, version_tuple(version), PACKAGES)
         if load.longest_request > config.max_model_len:
             raise UserError(too_long(load, config.max_model_len))
         machine = Machine(config, parameters_of(card.key), asked.environment.get("VLLM_MARLIN_INPUT_DTYPE"))

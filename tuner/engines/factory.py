@@ -36,7 +36,7 @@ class EngineFactory:
             return engine
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.engine import SimulatedEngine
-            from tuner.engines.simulator.models import default_packages
+            from tuner.engines.simulator.models import PACKAGES
 
-            return SimulatedEngine(settings.card, settings.version, default_packages(settings.card))
+            return SimulatedEngine(settings.card, settings.version, PACKAGES)
         raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

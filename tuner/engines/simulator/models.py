@@ -21,10 +21,8 @@ def default_version(card: HardwareProfile) -> str:
     return ON_TURING if (card.compute_capability or (0, 0)) < (8, 0) else ELSEWHERE
 
 
-def default_packages(card: HardwareProfile) -> frozenset[str]:
-    """Return what is taken to be installed beside vLLM."""
-    turing = {"flashinfer"} if (card.compute_capability or (0, 0)) < (8, 0) else set()
-    return frozenset({"arctic_inference", "bitsandbytes", *turing})
+PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "flashinfer"})
+"""What is taken to be installed beside vLLM: FlashInfer comes with it, the others by pip."""
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
