@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_every_command_is_there() -> None:
     wanted = {"optimize", "trials", "best", "show", "export", "sync", "ui", "space", "doctor"}
-    wanted |= {"capacity", "load", "tradeoff", "requests"}
+    wanted |= {"capacity", "load", "tradeoff", "requests", "simulate"}
     assert wanted <= {*COMMANDS}
 
 

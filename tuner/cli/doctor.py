@@ -50,12 +50,17 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm_version": version,
         "home": str(home()),
         "started_processes": [f"{r.process.pid} {r.label}" for r in Registry(home() / "processes").records()],
-        "would_run": _would_run(bool(devices), problem),
-        "problem": problem,
+        "would_run": _would_run(bool(devices), vllm, problem),
+        "problem": problem if devices or vllm else None,
     }
 
 
-def _would_run(gpus: bool, problem: str | None) -> str:
+def _would_run(gpus: bool, vllm: str | None, problem: str | None) -> str:
+    from tuner.cli.simulation import wants_simulation
+
+    if wants_simulation("auto", vllm, None):
+        measured = "" if problem is not None else "; --engine vllm measures with the installed one"
+        return f"a simulated vLLM: there is no GPU{measured}"
     if problem is not None:
         return "nothing: there is no vLLM"
     return "vLLM on every GPU" if gpus else "vLLM on the CPU (with a CPU build), one worker"

@@ -112,14 +112,19 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _document(found: Found, machine: Machine, card: HardwareProfile, version: str, model: str) -> dict[str, Any]:
-    counts = found.run.counts
+    counts, jobs = found.run.counts, found.run.jobs
+    done = [job for job in jobs if job.status == "completed"]
     return {
         "provenance": "simulated",
         "vllm": version,
         "gpu": card.name,
         "model": model,
+        "num_prompts": found.offered,
         "completed": found.completed,
         "failed": found.offered - found.completed,
+        "duration": max((job.end_s for job in jobs if job.end_s is not None), default=None),
+        "total_input_tokens": sum(job.prompt.tokens for job in done),
+        "total_output_tokens": sum(job.prompt.output for job in done),
         **found.metrics,
         "kv_cache_tokens": machine.budget.tokens,
         "preemptions": counts.preemptions,

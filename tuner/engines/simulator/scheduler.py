@@ -81,7 +81,6 @@ class Scheduler:
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a request wherever it is."""
-        sequence.aborted = True
         if sequence.order in self.running:
             self._remove(sequence)
             sequence.free(self.pool)

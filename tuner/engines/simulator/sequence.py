@@ -32,7 +32,7 @@ class Sequence:
     """
 
     __slots__ = (
-        *("aborted", "arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
+        *("arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
         *("joined", "loop_at", "order", "output", "own", "phase", "prompt", "repetitive", "scheduled_s", "segments"),
     )
 
@@ -46,7 +46,6 @@ class Sequence:
         self.computed = 0
         self.generated = 0
         self.order = 0
-        self.aborted = False
         self.joined = self.phase = self.finish_at = 0
         self.draft = 0
         self.loop_at: int | None = None

@@ -115,19 +115,23 @@ class SpeculativeScheduler(Scheduler):
         return self.drafting
 
     def _plan_decodes(self) -> int:
-        self._planned = []
-        budget = self.config.max_num_batched_tokens
+        planned: list[tuple[Sequence, int]] = []
+        budget, size, running = self.config.max_num_batched_tokens, self.config.block_size, self.running
         for sequence in list(self.drafting.members.values()):
             wanted = min(1 + sequence.draft, budget, sequence.output - sequence.generated)
-            if wanted < 1 or sequence.order not in self.running:
+            if wanted < 1 or sequence.order not in running:
                 continue
-            sequence.computed = sequence.tokens - 1
-            if self._secure(sequence, wanted):
-                sequence.grow(self.pool, max(sequence.blocks, self._blocks_of(sequence.computed + wanted)))
-                self._planned.append((sequence, wanted))
-                budget -= wanted
-        self._planned = [(sequence, wanted) for sequence, wanted in self._planned if sequence.order in self.running]
-        return sum(wanted for _, wanted in self._planned)
+            sequence.computed = sequence.prompt + sequence.generated - 1
+            if sequence.computed + wanted > sequence.blocks * size:
+                if not self._secure(sequence, wanted):
+                    continue
+                sequence.grow(self.pool, self._blocks_of(sequence.computed + wanted))
+            planned.append((sequence, wanted))
+            budget -= wanted
+        if self._was_preempted:
+            planned = [(sequence, wanted) for sequence, wanted in planned if sequence.order in running]
+        self._planned = planned
+        return sum(wanted for _, wanted in planned)
 
     def _step(self, pairs: float) -> Step:
         chunks = self.prefilling.values()

@@ -179,9 +179,16 @@ class World:
             job = self._jobs[sequence.index]
             job.first_s = seen if job.first_s is None else job.first_s
         for sequence in ended:
-            self._end(self._jobs[sequence.index], RequestStatus.COMPLETED, seen)
+            self._finish(self._jobs[sequence.index], seen)
         if self._now - self._sampled >= SAMPLE_S:
             self._sample(self._now)
+
+    def _finish(self, job: Job, seen: float) -> None:
+        """End a request that has its last token, or had been given up before its client saw that."""
+        if job.deadline_s is not None and seen > job.deadline_s:
+            self._end(job, RequestStatus.TIMED_OUT, job.deadline_s)
+        else:
+            self._end(job, RequestStatus.COMPLETED, seen)
 
     def _sample(self, now: float) -> None:
         self._sampled = now

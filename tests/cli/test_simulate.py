@@ -1,0 +1,142 @@
+"""Simulated studies and predictions on the command line: what they say of themselves, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import everything_in, refused, run_apart, run_here
+
+CARD = """
+name: My card
+compute_capability: [8, 9]
+memory_gib: 22.0
+bandwidth_gbs: 300
+tflops: {float16: 121, bfloat16: 121, fp8: 242}
+launch_us: 9
+host_speed: 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
+
+
+def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Path) -> None:
+    said = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert said.err.startswith("SIMULATED: predicted, not measured, for vLLM 0.15.1 on one Tesla T4")
+    assert "all figures are predicted, not measured: simulated vllm 0.15.1, Tesla T4" in lines
+    assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# predicted, not measured")
+    rows = sqlite3.connect(folder / "tuner_study" / "tuner.db").execute("SELECT DISTINCT provenance FROM tuner_trials")
+    assert rows.fetchall() == [("simulated",)]
+    listed = run_here(folder, "trials")
+    assert "(simulated)" in listed.out
+    # a measurement cannot go on with it
+    changed = run_here(folder, "optimize", "--trials", "6", "--engine", "simulated", "--gpu", "l4", "--plain")
+    assert changed.code == 2
+    assert "hardware" in changed.err or "engine" in changed.err or "Tesla T4" in changed.err
+
+
+def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        said = run_apart(
+            *(tmp_path / name, "optimize", "--trials", "12", "--seed", "4", "--engine", "simulated", "--plain"),
+            TUNER_VLLM="",
+        )
+        assert said.code == 0, said.err
+        listed = json.loads(run_here(tmp_path / name, "trials", "--json").out)
+        kept = ("number", "round", "state", "score", "config", "metrics")
+        found.append([{key: each[key] for key in kept if key in each} for each in listed])
+    assert found[0] == found[1]
+    assert len(found[0]) > 12
+
+
+def test_one_configuration_is_predicted(folder: Path) -> None:
+    said = run_here(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert (found["provenance"], found["gpu"], found["vllm"]) == ("simulated", "Tesla T4", "0.15.1")
+    assert {"output_throughput", "p99_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "preemptions"} <= {*found}
+    assert sum(found["step_shares"].values()) == pytest.approx(1.0)
+    assert 0 < found["roofline"]["share"] <= 1
+    assert found["roofline"]["roof"] == "memory"
+    assert 0 < found["error_bands"]["output_throughput"] < 1
+    assert everything_in(folder) == []
+    text = run_here(folder, "simulate").out
+    assert text.startswith("SIMULATED: predicted, not measured")
+    assert "nine of ten recorded runs within" in text
+
+
+def test_the_same_prediction_every_time_and_another_with_noise(folder: Path) -> None:
+    plain = [run_here(folder, "simulate", "--json").out for _ in range(2)]
+    assert plain[0] == plain[1]
+    assert run_here(folder, "simulate", "--json", "--noise").out != plain[0]
+
+
+def test_a_card_of_ones_own(folder: Path) -> None:
+    (folder / "card.yaml").write_text(CARD)
+    said = run_here(folder, "simulate", "--gpu", "card.yaml", "--model", "Qwen/Qwen2.5-7B-Instruct", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["gpu"] == "My card"
+
+
+def test_traffic_is_predicted_by_class(folder: Path) -> None:
+    said = run_here(folder, "simulate", "--preset", "chat", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["chat.goodput_share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["simulate", "--gpu", "nope"], ["--gpu 'nope'", "no known hardware is called 'nope'; known: t4"]),
+        (["simulate", "--gpu", "cpu"], ["cards are simulated, and that is none", "or a YAML file"]),
+        (["simulate", "--gpu", "none.yaml"], ["none.yaml: no hardware can be read from it"]),
+        (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["no shape of it is known", "did you mean Qwen/Qwen2.5-0.5B"]),
+        (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
+        (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
+        (["simulate", "--", "--max-num-sqs", "3"], ["unrecognized arguments: --max-num-sqs 3"]),
+        (["simulate", "--", "--max-num-seqs", "0"], ["max_num_seqs: Input should be greater than or equal to 1"]),
+        (["simulate", "--model", "Qwen/Qwen2.5-14B"], ["would not serve that on Tesla T4", "CUDA out of memory"]),
+        (["simulate", "--", "--max-model-len", "600"], ["requests of 512 + 512 tokens", "context of 600"]),
+        (["optimize", "--engine", "nope"], ["--engine 'nope'", "engines: auto, vllm, simulated"]),
+        (["optimize", "--engine", "vllm", "--gpu", "t4"], ["--gpu 't4' is for a simulation", "--engine simulated"]),
+        (["optimize", "--engine", "simulated", "--gpu", "nope"], ["--gpu 'nope'"]),
+        (["optimize", "--engine", "simulated", "--model", "nope"], ["--model 'nope': no shape of it is known"]),
+        (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),
+        (
+            ["optimize", "--engine", "simulated", "--", "--max-num-sqs", "3"],
+            ["--max-num-sqs is not a flag", "--max-num-seqs"],
+        ),
+    ],
+)
+def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], parts: list[str]) -> None:
+    monkeypatch.delenv("TUNER_VLLM", raising=False)
+    refused(run_here(folder, *argv), folder, *parts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("memory_gib: 22.0\n", "", "'memory_gib' is missing; a card has name, compute_capability"),
+        ("name:", "colour: red\nname:", "'colour' is not known"),
+        ("[8, 9]", "8.9", "compute_capability 8.9 is not of the form [8, 9]"),
+        ("300", "fast", "bandwidth_gbs 'fast' is not a number above 0"),
+        ("float16: 121, ", "", "has no float16"),
+        ("fp8: 242", "fp8: -1", "tflops.fp8 -1 is not a number above 0"),
+    ],
+)
+def test_a_card_that_cannot_be(folder: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "card.yaml"
+    file.write_text(CARD.replace(old, new))
+    refused(run_here(folder, "simulate", "--gpu", str(file)), folder, str(file), message)

@@ -1,0 +1,44 @@
+"""Known models have the size that their publishers state."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces import known_model, known_models
+
+# parameters in billions, from the models' cards
+PUBLISHED = {
+    "Qwen/Qwen2.5-0.5B": 0.494,
+    "Qwen/Qwen2.5-1.5B": 1.544,
+    "Qwen/Qwen2.5-3B": 3.086,
+    "Qwen/Qwen2.5-7B-Instruct": 7.616,
+    "Qwen/Qwen2.5-14B-Instruct": 14.770,
+    "Qwen/Qwen2.5-32B-Instruct": 32.764,
+    "Qwen/Qwen3-0.6B": 0.596,
+    "Qwen/Qwen3-4B": 4.022,
+    "Qwen/Qwen3-8B": 8.191,
+    "Qwen/Qwen3-14B": 14.768,
+    "meta-llama/Llama-2-7b-hf": 6.738,
+    "meta-llama/Llama-3.1-8B": 8.030,
+    "meta-llama/Llama-3.2-1B": 1.236,
+    "meta-llama/Llama-3.2-3B": 3.213,
+    "mistralai/Mistral-7B-Instruct-v0.3": 7.248,
+    "microsoft/Phi-4-mini-instruct": 3.836,
+    "microsoft/phi-4": 14.660,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters(name: str) -> None:
+    shape = known_models()[name]
+    assert shape.weight_bytes(16) / 2e9 == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_every_shape_is_whole() -> None:
+    for name, shape in known_models().items():
+        assert shape.heads % shape.kv_heads == 0, name
+        assert shape.quantization == ("awq" if "AWQ" in name else None), name
+
+
+def test_others_are_not_known() -> None:
+    assert known_model("Qwen/Qwen9-1T") is None
