@@ -136,7 +136,9 @@ def _sizes(
         raise ValueError(
             "cudagraph_capture_sizes and compilation_config.cudagraph_capture_sizes are mutually exclusive"
         )
-    largest = said["max_cudagraph_capture_size"]
+    largest = said["max_cudagraph_capture_size"] or config.get("max_cudagraph_capture_size")
+    if said["max_cudagraph_capture_size"] == 0:
+        largest = 0
     if largest is not None and largest < 1:
         raise ValueError("Maximum cudagraph size should be greater than or equal to 1 when using cuda graph.")
     given: Sequence[int] | None = flag or key

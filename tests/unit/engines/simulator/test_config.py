@@ -65,6 +65,7 @@ def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[Launch, Laun
         (["-O0", "-cc.cudagraph_mode=FULL_DECODE_ONLY"], Launch.FULL, Launch.EAGER),
         (["-O0", "-cc.cudagraph_mode=FULL_AND_PIECEWISE"], Launch.EAGER, Launch.EAGER),
         (["--max-cudagraph-capture-size", "32"], Launch.COMPILED, Launch.COMPILED),
+        (["-cc", '{"cudagraph_mode": "FULL", "max_cudagraph_capture_size": 32}'], Launch.COMPILED, Launch.COMPILED),
         # sizes above the token budget are dropped in silence, and none is left
         (["--cudagraph-capture-sizes", "64", "--max-num-batched-tokens", "48"], Launch.COMPILED, Launch.COMPILED),
     ],
