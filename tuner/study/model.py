@@ -11,6 +11,7 @@ from typing import Any
 
 from search_spaces import ModelShape, known_model, known_models
 from tuner.errors import UserError
+from tuner.hub import cached_config
 from tuner.specs import ModelRef
 
 HUB_TIMEOUT_S = 10.0
@@ -35,7 +36,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
         return ModelRef(path, tokenizer or path, path), _shape(folder / "config.json")
     if not _HUB_NAME.fullmatch(name):
         raise UserError(f"--model {name!r} is neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B")
-    config = _cached_config(name)
+    config = cached_config(name)
     if config is None:
         _ask_hub(name)
     return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
@@ -51,7 +52,7 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     if folder.is_dir():
         reference, shape = find_model(name, tokenizer)
     else:
-        config = _cached_config(name)
+        config = cached_config(name)
         reference = ModelRef(name, tokenizer or name, name)
         shape = known_model(name) or (None if config is None else _shape(config))
     if shape is None:
@@ -67,14 +68,6 @@ def _shape(config: Path) -> ModelShape | None:
         return ModelShape.from_config_json(data)
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _cached_config(name: str) -> Path | None:
-    """Return config.json of a hub model that was downloaded before."""
-    home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
-    cache = Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
-    found = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    return found[-1] if found else None
 
 
 def _ask_hub(name: str) -> None:

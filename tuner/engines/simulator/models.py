@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
 from tuner.engines.simulator.precision import ConfigRefused
+from tuner.hub import cached_config
 
 ON_TURING = "0.15.1"
 """The last version whose default attention kernels ran on compute capability 7.5, and the one that was published on."""
@@ -39,18 +39,9 @@ def find_shape(name: str) -> ModelShape:
     known = known_model(name)
     if known is not None:
         return known
-    file = _config_file(name)
+    folder = Path(name).expanduser()
+    file = (None if folder.is_dir() else cached_config(name)) or folder / "config.json"
     try:
         return ModelShape.from_config_json(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, SpaceError) as error:
         raise ConfigRefused(f"{name!r}: no shape of that model is known ({' '.join(str(error).split())})") from None
-
-
-def _config_file(name: str) -> Path:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder / "config.json"
-    home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
-    hub = Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
-    found = sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    return found[-1] if found else folder / "config.json"
