@@ -89,10 +89,10 @@ class Sequence:
         at = 0
         for place, (chain, span) in enumerate(self.chains):
             held = self.held[place]
-            wanted = min(span, blocks - at)
+            wanted, had = min(span, blocks - at), min(span, self.blocks - at)
             at += span
             # where another sequence computed this part in the meantime, this one has a copy of its own
-            if wanted > held and held == chain.cached:
+            if wanted > had == held == chain.cached:
                 pool.extend(chain, held, wanted)
                 self.held[place] = wanted
                 missing -= wanted - held

@@ -89,6 +89,20 @@ def test_without_caching_nothing_is_kept() -> None:
     assert item.known_blocks(SIZE) == 0
 
 
+def test_a_copy_of_ones_own_is_not_taken_twice() -> None:
+    pool, document = BlockPool(6, caching=True), Chain()
+    compute(pool, first := sequence(8, (document, 8)))
+    # the second computes its last token, and with it the second block, again
+    compute(pool, second := sequence(8, (document, 8), index=1))
+    assert (pool.used, second.held) == (3, [1])
+    first.free(pool)
+    # the document's second block is evicted; the second sequence still has its copy
+    pool.take(4)
+    assert (document.cached, pool.free) == (1, 0)
+    second.grow(pool, 2)
+    assert (second.held, pool.used) == ([1], 6)
+
+
 class Cache(RuleBasedStateMachine):
     """Any order of arrivals, growth, preemption and ends: no block is lost, none is given twice."""
 
@@ -166,4 +180,4 @@ class Cache(RuleBasedStateMachine):
 
 
 TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCache.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
