@@ -1,12 +1,13 @@
 """Traffic against a real vLLM: a mix that it can hold and one that it cannot, and do our figures agree with vLLM's?
 
-    python benchmarks/traffic.py --vllm VENV/bin/vllm MODEL_FOLDER [--low 8] [--high 120] [--pairs 5]
-        [--env VLLM_CPU_KVCACHE_SPACE=1]
+    python benchmarks/traffic.py --vllm VENV/bin/vllm MODEL_FOLDER [--low 8] [--high 120] [--blocks 5]
+        [--env VLLM_CPU_KVCACHE_SPACE=1] [--agreement-only]
 
 Two servers, prefix caching on and off, get the mix at both rates: share within SLO by class, completion, corrected and
 client's TTFT, prefix hits. On the first, `vllm bench serve` and our generator then send the same prompts at the same
-times (the client's own, replayed), the prefix cache emptied before each; printed are the ratios of the pairs, and those
-of the same client sending the same once more: what two runs of one load differ by.
+times (the client's own, replayed), the prefix cache emptied before each: blocks of two runs each, in an order that
+favours neither, after one that is thrown away. Printed are the blocks' ratios with their interval of two standard
+errors, and what two runs of one client differ by.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import http.client
 import json
 import os
 import re
-import statistics
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import LoadFiles, make_requests, read_load, start_plan
-from tuner.loadgen.plan import LoadPlan
+from tuner.loadgen.plan import LoadPlan, PlannedRequest
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import Traffic
@@ -58,6 +58,7 @@ AGREE = (
     "p99_tpot_ms",
     "p50_e2el_ms",
 )
+ORDERS = (("theirs", "ours", "ours", "theirs"), ("ours", "theirs", "theirs", "ours"))
 CLIENT_S = 600.0
 NEVER = new_cancel_event()
 
@@ -84,7 +85,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--low", type=float, default=8.0, help="requests/s that the server can hold")
     parser.add_argument("--high", type=float, default=120.0, help="requests/s that it cannot hold")
     parser.add_argument("--seconds", type=float, default=25.0, help="duration of each load")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=5, help="of two runs of each client")
+    parser.add_argument(
+        "--slow-ms", default="40", help="a bound of the server's TTFT histogram; requests above it are told"
+    )
+    parser.add_argument("--agreement-only", action="store_true", help="only the comparison with vLLM's client")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the server")
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     return parser.parse_args()
@@ -119,29 +124,43 @@ class Bench:
         self.tools.close()
         self.engine.close()
 
-    def triple(self, server: VllmServer, number: int) -> tuple[Repeat, Repeat, Repeat]:
-        """Have vLLM's client, ours, and vLLM's once more send the same prompts at the same times."""
+    def block(self, server: VllmServer, number: int) -> dict[str, list[Repeat]]:
+        """Have both clients send the same prompts at the same times, twice each, in an order that favours neither.
+
+        A first run, which is slower whoever sends it, is thrown away.
+        """
         traffic = mix(self.arguments.low, round(self.arguments.low * self.arguments.seconds))
-        files = LoadFiles(self.folder, f"pair-{number}")
+        files = LoadFiles(self.folder, f"block-{number}")
         requests = make_requests(self.tools, traffic, 5000 + number, files, self.model.tokenizer)
         prompts = self.folder / "prompts.jsonl"
         prompts.write_text(
             "".join(json.dumps({"prompt": r.prompt, "output_tokens": r.max_tokens}) + "\n" for r in requests)
         )
-        late = [slow_starts(server.port)]
-        theirs, times = self.client(server, prompts, len(requests), number)
-        late.append(slow_starts(server.port))
+        times = self.client(server, prompts, len(requests), number)[1]
+        timed = [replace(request, at_s=at) for request, at in zip(requests, times, strict=True)]
+        found: dict[str, list[Repeat]] = {"theirs": [], "ours": []}
+        for who in ORDERS[number % 2]:
+            slow = slow_starts(server.port, float(self.arguments.slow_ms) / 1000)
+            if who == "theirs":
+                repeat = self.client(server, prompts, len(requests), number)[0]
+            else:
+                repeat = self.ours(server, traffic, timed, number, files)
+            slow = slow_starts(server.port, float(self.arguments.slow_ms) / 1000) - slow
+            found[who].append(repeat)
+            figures = ", ".join(f"{name} {shown(repeat.metrics[name])}" for name in AGREE)
+            print(f"block {number}, {who}: {figures}; slow by the server's histogram {slow}", flush=True)
+        return found
+
+    def ours(
+        self, server: VllmServer, traffic: Traffic, timed: list[PlannedRequest], number: int, files: LoadFiles
+    ) -> Repeat:
+        """Have our generator send the prompts at the given times; return its figures."""
         empty_cache(server.port)
         plan = LoadPlan(f"http://127.0.0.1:{server.port}/v1/completions", self.model.name, None, None, 300, CLIENT_S)
-        timed = [replace(request, at_s=at) for request, at in zip(requests, times, strict=True)]
         job = start_plan(plan, timed, files)
         if not job.wait(CLIENT_S):
             job.cancel()
-        late.append(slow_starts(server.port))
-        again = self.client(server, prompts, len(requests), number)[0]
-        late.append(slow_starts(server.port))
-        print("TTFT above 40 ms by the server's own histogram: theirs, ours, theirs again:", *np.diff(late), flush=True)
-        return theirs, read_load(traffic, number, files)[0], again
+        return read_load(traffic, number, files)[0]
 
     def client(self, server: VllmServer, prompts: Path, count: int, number: int) -> tuple[Repeat, list[float]]:
         """Run `vllm bench serve` on the prompts; return its figures and when it sent each request."""
@@ -165,14 +184,16 @@ class Bench:
         return read_result(result, load, number, number), [at - min(sent) for at in sent]
 
 
-def slow_starts(port: int) -> int:
-    """Return how many requests had a TTFT above 40 ms so far, by the server's own histogram."""
+def slow_starts(port: int, bound_s: float) -> int:
+    """Return how many requests had a TTFT above a bound so far, by the server's own histogram."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
     counts = dict(re.findall(r'vllm:time_to_first_token_seconds_bucket{[^}]*le="([^"]+)"[^}]*} ([\d.e+]+)', text))
-    return round(float(counts["+Inf"]) - float(counts["0.04"]))
+    if str(bound_s) not in counts:
+        raise SystemExit(f"--slow-ms {1000 * bound_s:g} is no bound of the server's histogram ({', '.join(counts)} s)")
+    return round(float(counts["+Inf"]) - float(counts[str(bound_s)]))
 
 
 def empty_cache(port: int) -> None:
@@ -207,15 +228,22 @@ def both_rates(bench: Bench, server: VllmServer, name: str) -> dict[str, object]
     return found
 
 
-def agreement(title: str, pairs: list[tuple[Repeat, Repeat]]) -> dict[str, list[float]]:
-    """Print and return the ratios of the second to the first."""
-    ratios: dict[str, list[float]] = {}
-    print(f"{title}, {len(pairs)} pairs on the same prompts at the same times:")
+def agreement(blocks: list[dict[str, list[Repeat]]]) -> dict[str, dict[str, list[float]]]:
+    """Print and return the ratios of ours to theirs, and of two runs of one client as a control."""
+    ratios: dict[str, dict[str, list[float]]] = {}
+    print(f"{len(blocks)} blocks; ours / vllm bench serve (geometric means of two), one client's larger / smaller run")
     for name in AGREE:
-        values = [(a.metrics[name], b.metrics[name]) for a, b in pairs]
-        ratios[name] = [b / a for a, b in values if a and b]
-        each = " ".join(f"{ratio:.3f}" for ratio in ratios[name])
-        print(f"  {name:<20}{statistics.median(ratios[name]):>7.3f}   {each}")
+        theirs, ours = (
+            np.array([[r.metrics[name] for r in b[who]] for b in blocks], float) for who in ("theirs", "ours")
+        )
+        logs = np.log(ours).mean(axis=1) - np.log(theirs).mean(axis=1)
+        again = np.abs(np.diff(np.log(np.concatenate([theirs, ours])), axis=1))[:, 0]
+        ratios[name] = {"ours": list(np.exp(logs)), "same": list(np.exp(again))}
+        half = 2 * float(np.std(logs, ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else float("nan")
+        middle = float(np.mean(logs))
+        interval = f"[{np.exp(middle - half):.3f}, {np.exp(middle + half):.3f}]"
+        each = " ".join(f"{ratio:.3f}" for ratio in np.exp(logs))
+        print(f"  {name:<18}{np.exp(middle):.3f} {interval} each {each}; same client x{np.exp(np.median(again)):.3f}")
     return ratios
 
 
@@ -224,12 +252,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
     bench = Bench(arguments, folder)
     try:
         server = bench.server("on")
-        found: dict[str, object] = {"prefix caching on": both_rates(bench, server, "prefix caching on")}
-        empty_cache(server.port)
-        triples = [bench.triple(server, number) for number in range(arguments.pairs)]
-        found["ratios"] = agreement("ours / vllm bench serve", [(a, b) for a, b, _ in triples])
-        found["again"] = agreement("vllm bench serve again / vllm bench serve", [(a, c) for a, _, c in triples])
+        found: dict[str, object] = {}
+        if not arguments.agreement_only:
+            found["prefix caching on"] = both_rates(bench, server, "prefix caching on")
+            empty_cache(server.port)
+        found["ratios"] = agreement([bench.block(server, number) for number in range(arguments.blocks)])
         server.stop()
+        if arguments.agreement_only:
+            return found
         server = bench.server("off", "--no-enable-prefix-caching")
         found["prefix caching off"] = both_rates(bench, server, "prefix caching off")
         server.stop()
