@@ -22,7 +22,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-WORD = re.compile(r" [a-z]{2,10}")
+WORDS = tuple(re.compile(words) for words in (r" [a-z]{2,10}", r" [^\s\ufffd]{1,10}", r"[^\s\ufffd]{1,10}"))
+"""Words are drawn from the first kind that a tokenizer has: plain ones, any after a space, whatever is visible."""
 MOST_WORDS = 4096
 PASSAGE = 16
 TRIES = 40
@@ -51,16 +52,18 @@ class Maker:
         special = set(self.tokenizer.all_special_ids)
         order = list(range(size))
         random.Random(0).shuffle(order)
-        found = list(self._candidates(order, special))
-        if not found:
-            raise PromptError("the tokenizer has no token that is a word of its own")
-        return found
+        for pattern in WORDS:
+            found = list(self._candidates(order, special, pattern))
+            if found:
+                return found
+        raise PromptError("the tokenizer has no token that stays one token beside others")
 
-    def _candidates(self, order: list[int], special: set[int]) -> Iterator[str]:
+    def _candidates(self, order: list[int], special: set[int], pattern: re.Pattern[str]) -> Iterator[str]:
         count = 0
         for begin in range(0, len(order), 1024):
             ids = [token for token in order[begin : begin + 1024] if token not in special]
-            texts = [text for text in self.tokenizer.batch_decode([[token] for token in ids]) if WORD.fullmatch(text)]
+            decoded = self.tokenizer.batch_decode([[token] for token in ids])
+            texts = [text for text in decoded if pattern.fullmatch(text)]
             if not texts:
                 continue
             for text, tokens in zip(texts, self.encode(*(text * 3 for text in texts)), strict=True):
