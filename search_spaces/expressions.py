@@ -197,12 +197,18 @@ def _names(node: ast.expr) -> list[str]:
     return [name for child in children if isinstance(child, ast.expr) for name in _names(child)]
 
 
+@cache
+def _name_of(node: ast.expr) -> str:
+    """Return a name as it is written; expressions are parsed once and their nodes live on."""
+    return ast.unparse(node)
+
+
 def _evaluate(node: ast.expr, lookup: Lookup) -> object:
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name() | ast.Attribute():
-            return lookup(ast.unparse(node))
+            return lookup(_name_of(node))
         case ast.Tuple(elts=items) | ast.List(elts=items):
             values = tuple(_evaluate(item, lookup) for item in items)
             return UNKNOWN if UNKNOWN in values else values

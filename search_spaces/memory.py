@@ -109,9 +109,11 @@ def _known_or_one(value: object) -> int:
 def _bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec], default: int) -> int:
     bits = [default]
     for name, spec in specs.items():
+        if not any(getattr(choice, attribute) is not None for choice in spec.choices):
+            continue
         declared = {choice.value: getattr(choice, attribute) for choice in spec.choices}
         value = names.lookup(name)
-        if value is None or all(given is None for given in declared.values()):
+        if value is None:
             continue
         given = declared.get(value) if isinstance(value, str) else None
         bits.append(_LOWEST_BITS if given is None else given)

@@ -67,7 +67,7 @@ class ResolvedSpace:
         return facts_of(self.context)
 
     def _active(self, parameter: Parameter, config: Mapping[str, JsonScalar]) -> bool:
-        return parameter.active(self._names(config).lookup)
+        return parameter.when is None or parameter.active(self._names(config).lookup)
 
     def suggest(self, trial: Trial) -> dict[str, JsonScalar]:
         """Ask the trial for a configuration; parameters whose condition does not hold are left out."""
