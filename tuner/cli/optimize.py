@@ -61,6 +61,9 @@ def optimize(
     timeout: Annotated[Text, typer.Option(help="Wall clock of this run, such as 45m or 2h.")] = None,
     startup_timeout: Annotated[str, typer.Option(help="Deadline of a server's start.")] = "15m",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="residual, Optuna's tpe, or auto: residual if trials are measured.")
+    ] = "auto",
     output: Annotated[Path, typer.Option("--output", "-o", help="Script to write.")] = Path("best_serve.sh"),
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of a live view.")] = False,
     as_json: AsJson = False,
@@ -99,6 +102,7 @@ def optimize(
         finalists=finalists,
         confirm_rounds=confirm_rounds,
         seed=seed,
+        sampler=sampler,
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
     budget = Budget(trials, None if timeout is None else seconds("--timeout", timeout))

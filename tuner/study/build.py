@@ -16,7 +16,7 @@ from tuner.scoring.judge import Judge
 from tuner.specs import Limits, ModelRef
 from tuner.study.load import find_judge, find_workload, too_long
 from tuner.study.model import find_model, find_simulated_model
-from tuner.study.spec import Enqueued, StudySpec
+from tuner.study.spec import AUTO, SAMPLERS, Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import AnyWorkload
 
@@ -47,6 +47,7 @@ class Request:
     finalists: int = 3
     confirm_rounds: int = 3
     seed: int = 0
+    sampler: str = AUTO
     limits: Limits = field(default_factory=Limits)
 
 
@@ -88,6 +89,8 @@ def draft(request: Request, on_cpu: bool, simulated: bool = False) -> Draft:
     name = preset.name if request.study is None else request.study
     if not _STUDY_NAME.fullmatch(name):
         raise UserError(f"--study {name!r}: a name starts with a letter or digit and holds no slash; choose another")
+    if request.sampler not in SAMPLERS:
+        raise UserError(f"--sampler {request.sampler!r}: there is none of that name; samplers: {', '.join(SAMPLERS)}")
     _check_server_arguments(request.server_arguments)
     workload = find_workload(preset, request.workloads, request.rate, request.load)
     judge = find_judge(preset, workload, request.objectives, request.slos, own=not request.workloads)
@@ -167,6 +170,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         finalists=request.finalists,
         confirm_rounds=request.confirm_rounds,
         seed=request.seed,
+        sampler=request.sampler,
         limits=request.limits,
         facts={"preset": plan.preset.name, "hardware": hardware.name},
     )

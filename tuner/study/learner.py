@@ -1,8 +1,8 @@
 """What Optuna knows of the study: asking for configurations, telling what came of them, going on after a stop.
 
-The sampler is multivariate TPE. Optuna's TPE ignores FAIL trials and walks back into the region that crashed, so a
-configuration that failed is told as PRUNED with a violated constraint and no values; only infrastructure's failures,
-which say nothing about the configuration, are told as FAIL.
+The sampler is `sampling.ResidualSampler`, or Optuna's multivariate TPE. TPE ignores FAIL trials and walks back into the
+region that crashed, so a configuration that failed is told as PRUNED with a violated constraint and no values; only
+infrastructure's failures, which say nothing about the configuration, are told as FAIL.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import json
 import logging
 import sqlite3
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +25,15 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.study.sampling.belief import Prior
+from tuner.study.sampling.sampler import ResidualSampler
+from tuner.study.spec import RESIDUAL, TPE
 
 STARTUP_TRIALS = 10
 """Random trials before the model of TPE is trusted."""
 
 HISTORY = 160
-"""Trials that the sampler is shown. TPE's cost grows with them, while it never calls more than 25 good ones good."""
+"""Trials that the sampler is shown: its cost grows with them."""
 
 BEST_KEPT = 60
 """Of those, how many are the best by score; the others are the latest."""
@@ -49,20 +53,45 @@ class Learner:
     """The Optuna side of one study; used by one thread of one process at a time."""
 
     def __init__(
-        self, storage_url: str, name: str, space: ResolvedSpace, objectives: tuple[Objective, ...], seed: int
+        self,
+        storage_url: str,
+        name: str,
+        space: ResolvedSpace,
+        objectives: tuple[Objective, ...],
+        seed: int,
+        sampler: str = TPE,
+        prior: Prior | None = None,
     ) -> None:
-        """Open the study `name`, or create it; Optuna's tables live in the database of `storage_url`."""
+        """Open the study `name`, or create it; Optuna's tables live in the database of `storage_url`.
+
+        Args:
+            storage_url: of the database.
+            name: of the study.
+            space: where configurations come from.
+            objectives: what is optimised, with its weights.
+            seed: of the sampler.
+            sampler: `residual` or `tpe`.
+            prior: what is predicted of configurations; its predictions are prepared beside the first trials.
+        """
         self._space = space
         self._objectives = objectives
         self._seed = seed
+        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior)
         self._storage = optuna.storages.RDBStorage(storage_url, engine_kwargs=_engine_arguments(storage_url))
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._study = optuna.create_study(
             storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True
         )
+        self._preparing: threading.Thread | None = None
+        if self._residual is not None and prior is not None:
+            self._preparing = threading.Thread(target=self._residual.prepare, args=(self._directions,), daemon=True)
+            self._preparing.start()
 
     def ask(self) -> Asked:
         """Ask the sampler for a configuration."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
         history = self._study.get_trials(deepcopy=False)
         model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history)))
         model.add_trials([_uncopied(trial) for trial in shown(history)])
@@ -100,6 +129,9 @@ class Learner:
 
         A study that was stopped and goes on so draws what it would have drawn, not its first draws again.
         """
+        seed = (self._seed * 1_000_003 + number) % 2**32
+        if self._residual is not None:
+            return self._residual.with_seed(seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(
@@ -107,7 +139,7 @@ class Learner:
                 multivariate=True,
                 group=True,
                 constant_liar=True,
-                seed=(self._seed * 1_000_003 + number) % 2**32,
+                seed=seed,
             )
 
     def tell(self, number: int, verdict: Verdict | None) -> None:
@@ -151,18 +183,29 @@ class Learner:
         return Trial(self._study, trial_id)
 
 
+def residual_sampler(space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None) -> ResidualSampler:
+    """Return this project's sampler for a space, never proposing what breaks a rule."""
+    return ResidualSampler(
+        space.suggest,
+        prior=prior,
+        allowed=lambda params: not space.violations(params),
+        weights=[objective.weight for objective in objectives],
+    )
+
+
 def shown(history: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that the sampler learns from: all of a short history, of a long one the best and the latest."""
+    dropped = [trial for trial in history if trial.state is TrialState.FAIL]
     useful = [trial for trial in history if trial.state in _TEACHING]
     if len(useful) <= HISTORY:
-        return useful
+        return [*useful, *dropped]
     ranked = sorted(useful, key=lambda trial: trial.user_attrs.get("score") or 0.0, reverse=True)
     kept = {trial.number for trial in ranked[:BEST_KEPT]}
     for trial in reversed(useful):
         if len(kept) == HISTORY:
             break
         kept.add(trial.number)
-    return [trial for trial in useful if trial.number in kept]
+    return [*(trial for trial in useful if trial.number in kept), *dropped]
 
 
 class _Uncopied(FrozenTrial):

@@ -23,8 +23,9 @@ from tuner.study.confirm import Confirmation, nominate
 from tuner.study.items import Ending, Listener
 from tuner.study.learner import Learner
 from tuner.study.loop import Loop
+from tuner.study.physics import physics_of
 from tuner.study.proposals import Proposals
-from tuner.study.spec import Budget, StudySpec, difference
+from tuner.study.spec import RESIDUAL, Budget, StudySpec, difference
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,9 @@ def run_study(
     """Search until the budget is spent, then confirm and conclude; goes on where an earlier run stopped."""
     clock = clock or RealClock()
     began = clock.monotonic()
-    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed)
+    sampler = spec.sampler_for(executor.engine_info())
+    prior = physics_of(spec, executor.engine_info()) if sampler == RESIDUAL else None
+    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior)
     proposals = Proposals(spec, store, learner, budget.trials, listener)
     loop = Loop(spec, budget, store, learner, executor, listener, stop, clock)
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ResolvedSpace
-from storage.records import Config, TrialKind
+from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import AnyWorkload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
+
+AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
+SAMPLERS = (AUTO, RESIDUAL, TPE)
+"""`auto` is `residual` where trials are measured, whose minutes outweigh its tenth of a second, and else `tpe`."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class StudySpec:
     finalists: int = 3
     confirm_rounds: int = 3
     seed: int = 0
+    sampler: str = AUTO
     limits: Limits = field(default_factory=Limits)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,6 +83,12 @@ class StudySpec:
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.base_argv), "environment": dict(self.base_environment)},
         }
+
+    def sampler_for(self, engine: EngineInfo) -> str:
+        """Return the sampler that `auto` stands for with this engine."""
+        if self.sampler != AUTO:
+            return self.sampler
+        return RESIDUAL if engine.provenance is Provenance.MEASURED else TPE
 
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
         """Return what a worker needs for one attempt at a trial."""

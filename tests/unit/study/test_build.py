@@ -76,6 +76,7 @@ def test_on_a_cpu_the_default_space_is_the_cpus(model: str) -> None:
     [
         ({"preset": "nope"}, "--preset 'nope'"),
         ({"space": "nope"}, "nope"),
+        ({"sampler": "gp"}, "--sampler 'gp'.*samplers: auto, residual, tpe"),
         ({"slos": ("p99_tpot<50",)}, "--slo 'p99_tpot<50'.*p99_tpot_ms"),
         ({"objectives": ("speed",)}, "--objective 'speed'"),
         ({"objectives": ("p99_tpot_ms", "p99_tpot_ms:3")}, "names a metric twice"),

@@ -1,0 +1,205 @@
+"""One choice of what to measure next.
+
+Measured minus predicted is a Gaussian process, so a prediction that is right needs no learning, and one that is wrong
+is corrected, first as a whole, then where it is wrong. Promises (SLOs) are outputs of the same process, failures have
+one of their own. What is proposed has the highest expected improvement of the score over what is thought the best so
+far, times the probability that it runs and keeps its promises (Gardner et al., "Bayesian optimization with inequality
+constraints", ICML 2014). After the first trials that probability has to reach a level that rises with what was lost
+lately. Every few trials the choice that was tried least is tried in the best configurations: flags interact, and what
+was bad beside others may be good beside these.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from optuna.distributions import CategoricalDistribution
+from optuna.study import StudyDirection
+from scipy.special import log_ndtr
+
+from tuner.study.sampling.belief import Belief
+from tuner.study.sampling.candidates import Space
+from tuner.study.sampling.encode import Encoder, Matrix, Params, Vector
+from tuner.study.sampling.gp import Beliefs, Process
+from tuner.study.sampling.history import History, scales_of, squeezed
+
+DRAWN, NEAR, ROUNDS, LEADERS = 60, 50, 4, 6
+"""Candidates: new ones drawn at random, then rounds of neighbours of the leaders."""
+ASKED = 3
+"""Predictions that a choice asks for; its other new candidates' are guessed."""
+SWITCH_EVERY, SWITCHED = 5, 60
+"""How often the choice that was tried least is switched on, and candidates then."""
+CAREFUL_FROM, CAREFUL, CAREFUL_BY, LATELY = 12, 1.3, 4.0, 10
+"""From that trial on, ln Φ(CAREFUL + CAREFUL_BY * share lost of the last LATELY) is the least feasibility."""
+REFUSED = 1e6
+"""What puts a configuration that is not feasible enough behind all that are."""
+UNSURE_RUNS = 0.15
+"""Standard deviation that the edge between what runs and what fails has at least."""
+PREDICTED_SCALES = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
+"""Scores and violations are relative: 0.2 is a fifth. A simulator that is off by more than this is rare."""
+UNPREDICTED_SCALES = Beliefs(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
+RUNS_SCALES = Beliefs(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1, slope=0.5)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What does not change from choice to choice."""
+
+    space: Space
+    belief: Belief
+    weights: tuple[float, ...] | None
+    predicted: int
+
+
+class Choice:
+    """Models fitted to a history, and what they think of configurations."""
+
+    def __init__(
+        self, setup: Setup, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator
+    ) -> None:
+        """Fit the models; `history` holds at least one measured trial."""
+        self._space, self._belief, self._history, self._rng = setup.space, setup.belief, history, rng
+        self._scales = scales_of(history.values, directions, setup.weights)
+        self._names = history.names()
+        self._encoder = Encoder(self._space.distributions)
+        self._fit()
+        self._best = self._best_kept()
+
+    def _fit(self) -> None:
+        history, owner = self._history, self._encoder.owner
+        measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
+        means = self._predicted(history.measured)
+        scales = PREDICTED_SCALES if self._belief.exists else UNPREDICTED_SCALES
+        self._kept = Process(owner, *measured, self._observed(), means[:, :-1], scales)
+        rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
+        labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
+        chances = np.vstack([means[:, -1:], self._predicted(history.failed)[:, -1:]])
+        self._runs = Process(owner, rows, effects, labels[:, None], chances, RUNS_SCALES)
+        if history.pending:
+            pending, means = self._encoder.both(history.pending), self._predicted(history.pending)
+            self._kept.with_pending(*pending, means[:, :-1])
+            self._runs.with_pending(*pending, means[:, -1:])
+
+    def _observed(self) -> Matrix:
+        """Return score and constraints of what was measured, shape (n, 1 + constraints)."""
+        history = self._history
+        gains = [[scale.gain(v) for scale, v in zip(self._scales, values, strict=True)] for values in history.values]
+        scores = np.array(gains) @ np.array([scale.weight for scale in self._scales])
+        violations = [[each.get(name, 0.0) for name in self._names] for each in history.constraints]
+        return np.column_stack([scores, squeezed(violations).reshape(len(scores), len(self._names))])
+
+    def _predicted(self, configs: Sequence[Params]) -> Matrix:
+        """Return predicted score, constraints and chance of failing, shape (n, 2 + constraints)."""
+        return self._belief.rows(configs, self._scales, self._names)
+
+    def best(self) -> Params:
+        """Return what to measure next."""
+        if self._history.known % SWITCH_EVERY == 0 and (switched := self._switched()):
+            return switched[int(np.argmax(self._merit(switched)))]
+        drawn = [c for _ in range(DRAWN) if (c := self._space.draw(self._rng, checked=False)) is not None]
+        found = [*self._belief.asked, *drawn, *self._neighbours(self._leaders(), NEAR)]
+        candidates = self._fresh(found) or found
+        merit = self._merit(candidates)
+        for _ in range(ROUNDS):
+            order = np.argsort(-merit)[:LEADERS]
+            leaders = [candidates[index] for index in order]
+            new = self._fresh(self._neighbours(leaders, NEAR))
+            if not new:
+                break
+            candidates, merit = [*leaders, *new], np.concatenate([merit[order], self._merit(new)])
+        if self._belief.exists:
+            leaders = self._first(candidates, merit, ASKED)
+            candidates = self._fresh([*self._belief.asked, *leaders]) or leaders
+            merit = self._merit(candidates, exact=True)
+        return next(iter(self._first(candidates, merit, 1)), {})
+
+    def _first(self, configs: Sequence[Params], merit: Vector, count: int) -> list[Params]:
+        """Return the best few that break no rule."""
+        allowed = (configs[index] for index in np.argsort(-merit) if self._space.allows(configs[index]))
+        return list(itertools.islice(allowed, count))
+
+    def _switched(self) -> list[Params]:
+        """Return the best configurations with the choice that was tried least."""
+        leaders = self._leaders()[:3]
+        counts = {
+            (name, choice): sum(name in config and config[name] == choice for config in self._history.tried)
+            for name, distribution in self._space.distributions.items()
+            if isinstance(distribution, CategoricalDistribution) and any(name in leader for leader in leaders)
+            for choice in distribution.choices
+        }
+        if not counts:
+            return []
+        name, choice = min(counts, key=lambda key: (counts[key], self._rng.random()))
+        drawn = [self._space.draw(self._rng, {**leaders[i % len(leaders)], name: choice}) for i in range(SWITCHED)]
+        return self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
+
+    def _neighbours(self, of: Sequence[Params], count: int) -> list[Params]:
+        """Return neighbours of some configurations, among them such as break a rule."""
+        found = (self._space.neighbour(self._rng, of[index % len(of)], checked=False) for index in range(count))
+        return [config for config in found if config is not None]
+
+    def _leaders(self) -> list[Params]:
+        """Return the measured configurations that are thought best."""
+        measured = self._history.measured
+        merit = self._merit(measured, exact=True)
+        return [measured[index] for index in np.argsort(-merit)[:LEADERS]]
+
+    def _fresh(self, configs: Sequence[Params]) -> list[Params]:
+        """Return those that were not tried."""
+        history = self._history
+        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        return [config for config in configs if frozenset(config.items()) not in tried]
+
+    def _merit(self, configs: Sequence[Params], exact: bool = False) -> Vector:
+        """Return ln of expected improvement times feasibility; `exact` asks for predictions instead of guessing."""
+        rows = self._encoder.both(configs)
+        if exact or not self._belief.exists:
+            means = self._predicted(configs)
+        else:
+            means = self._belief.guesses(configs, self._encoder, self._scales, self._names)
+        expected, spread = self._kept.predict(*rows, means[:, :-1])
+        fails, unsure = self._runs.predict(*rows, means[:, -1:])
+        feasible = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
+        feasible += log_ndtr(-expected[:, 1:] / np.maximum(spread[:, 1:], 1e-3)).sum(axis=1)
+        merit: Vector = feasible.copy()
+        if self._best is not None:
+            merit += log_improvement(expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4))
+        if self._history.known >= CAREFUL_FROM:
+            needed = float(log_ndtr(CAREFUL + CAREFUL_BY * self._history.lost(LATELY)))
+            merit = np.where(feasible >= needed, merit, feasible - REFUSED)
+        return merit
+
+    def _expected(self) -> tuple[Matrix, Matrix]:
+        """Return mean and standard deviation of score and constraints of what was measured."""
+        measured = self._history.measured
+        return self._kept.predict(*self._encoder.both(measured), self._predicted(measured)[:, :-1])
+
+    def _best_kept(self) -> float | None:
+        """Return the highest expected score of what kept its promises; None: nothing did."""
+        kept = np.array([all(v <= 0 for v in each.values()) for each in self._history.constraints], dtype=bool)
+        return float(np.max(self._expected()[0][kept, 0])) if kept.any() else None
+
+    def recommended(self) -> int | None:
+        """Return the index of the measured configuration that is thought best of those likely to keep all promises."""
+        expected, spread = self._expected()
+        likely = (expected[:, 1:] + 0.5 * spread[:, 1:] <= 0).all(axis=1)
+        return int(np.argmax(np.where(likely, expected[:, 0], -np.inf))) if likely.any() else None
+
+
+def log_improvement(gain: Vector, spread: Vector) -> Vector:
+    """Return ln of the expected improvement over 0 of normal variables, also where it underflows.
+
+    ln(φ(z) + z Φ(z)) + ln σ; below z = -1 by the Mills ratio (Ament et al., "Unexpected improvements to expected
+    improvement", NeurIPS 2023).
+    """
+    z = gain / spread
+    low, high = np.minimum(z, -1.0), np.maximum(z, -1.0)
+    half_log = 0.5 * np.log(2 * np.pi)
+    mills = np.exp(log_ndtr(low) + 0.5 * low * low + half_log) * np.abs(low)
+    below = -0.5 * low * low - half_log + np.log(np.maximum(1.0 - mills, 1e-12))
+    above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
+    found: Vector = np.where(z < -1.0, below, above) + np.log(spread)
+    return found

@@ -1,0 +1,192 @@
+"""A Gaussian process over rows, with one relevance a parameter and a mean that may be known beforehand.
+
+The covariance of two rows is that of a Matern process of smoothness 5/2 in the weighted distance of the parameters,
+plus that of a sum of effects, one a parameter (Duvenaud et al., "Additive Gaussian processes", NeurIPS 2011), plus a
+constant, plus a part along what is believed beforehand: so a belief that proves wrong is unlearned as a whole, not
+point by point (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+chapters 2.7 and 5). Relevances, amplitude and noise are those of the highest posterior density, found by L-BFGS.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.spatial.distance import cdist
+
+from tuner.study.sampling.encode import Matrix, Vector
+
+_ROOT5 = math.sqrt(5.0)
+_JITTER = 1e-8
+_SPREADS = np.array([0.7, 0.5, 0.4])
+"""Of the logarithms of amplitude, effects and noise, beforehand."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What is thought of a process before data: standard deviations, in the units of its values.
+
+    `amplitude` of what the parameters do together, `effects` of the sum of what each does by itself, `noise` of a
+    measurement, `constant` of the level, `slope` of the factor by which the believed mean may be off; `relevance` and
+    the spread of its logarithm hold for each parameter.
+    """
+
+    amplitude: float
+    effects: float
+    noise: float
+    constant: float
+    slope: float = 0.7
+    relevance: float = 0.3
+    relevance_spread: float = 1.5
+
+
+class Process:
+    """A fitted process. `targets` has one column an output; all share relevances, each has its own amplitude."""
+
+    def __init__(
+        self,
+        owner: NDArray[np.int64],
+        rows: Matrix,
+        effects: Matrix,
+        targets: Matrix,
+        means: Matrix,
+        beliefs: Beliefs,
+        steps: int = 30,
+    ) -> None:
+        """Fit.
+
+        Args:
+            owner: the parameter that each column of `rows` belongs to, shape (columns,).
+            rows: encoded configurations, shape (n, columns).
+            effects: their features in a sum of effects, shape (n, features).
+            targets: what was observed, shape (n, outputs).
+            means: what was believed, shape (n, outputs).
+            beliefs: what is thought beforehand of the scale of things.
+            steps: of L-BFGS at most.
+        """
+        self._owner, self._rows, self._effects, self._means, self._beliefs = owner, rows, effects, means, beliefs
+        self._alike = effects @ effects.T
+        self._residuals = targets - means
+        self._parameters = int(owner.max()) + 1 if len(owner) else 0
+        start = np.concatenate([np.full(self._parameters, math.log(beliefs.relevance)), np.zeros(3)])
+        bounds = [(-7.0, 3.5)] * self._parameters + [(-3.0, 3.0), (-3.0, 3.0), (-1.5, 2.0)]
+        if len(rows) > 2:
+            found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+            start = found.x
+        self._theta = start
+        self._condition(rows, effects, self._residuals, means)
+
+    def _condition(self, rows: Matrix, effects: Matrix, residuals: Matrix, means: Matrix) -> None:
+        self._known, self._known_effects, self._known_means = rows, effects, means
+        noise = self._noise()
+        self._factors, self._weights = [], []
+        for output in range(residuals.shape[1]):
+            covariance = self._covariance(rows, effects, means[:, output])
+            covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+            factor = cholesky(covariance, lower=True)
+            self._factors.append(factor)
+            self._weights.append(cho_solve((factor, True), residuals[:, output]))
+
+    def with_pending(self, rows: Matrix, effects: Matrix, means: Matrix) -> None:
+        """Take up rows whose outcome is not known yet as if they came out as predicted (Ginsbourger et al., 2010)."""
+        if not len(rows):
+            return
+        expected, _ = self.predict(rows, effects, means)
+        self._condition(
+            np.vstack([self._rows, rows]),
+            np.vstack([self._effects, effects]),
+            np.vstack([self._residuals, expected - means]),
+            np.vstack([self._means, means]),
+        )
+
+    def predict(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
+        """Return mean and standard deviation of the noise-free values, each of shape (rows, outputs)."""
+        expected, spread = np.empty(means.shape), np.empty(means.shape)
+        for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
+            cross = self._covariance(rows, effects, means[:, output], output)
+            expected[:, output] = means[:, output] + cross @ weights
+            explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+            prior = self._amplitude() + self._sum() * np.sum(effects * effects, axis=1) + self._beliefs.constant**2
+            prior = prior + (self._beliefs.slope * means[:, output]) ** 2
+            spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
+        return expected, spread
+
+    def relevances(self) -> Vector:
+        """Return each parameter's relevance: the inverse square of its length scale."""
+        found: Vector = np.exp(self._theta[: self._parameters])
+        return found
+
+    def _amplitude(self) -> float:
+        return float(self._beliefs.amplitude**2 * math.exp(2 * self._theta[-3]))
+
+    def _sum(self) -> float:
+        return float(self._beliefs.effects**2 * math.exp(2 * self._theta[-2]))
+
+    def _noise(self) -> float:
+        return float(self._beliefs.noise**2 * math.exp(2 * self._theta[-1]))
+
+    def _covariance(self, rows: Matrix, effects: Matrix, means: Vector, output: int | None = None) -> Matrix:
+        """Return the covariance with what is known in an output; without one, that of the rows among themselves."""
+        if output is None:
+            others, other_effects, other_means = rows, effects, means
+        else:
+            others, other_effects = self._known, self._known_effects
+            other_means = self._known_means[:, output]
+        scale = np.sqrt(self.relevances())[self._owner]
+        found: Matrix = self._amplitude() * _matern(cdist(rows * scale, others * scale))[0]
+        found += self._sum() * (effects @ other_effects.T) + self._beliefs.constant**2
+        found += self._beliefs.slope**2 * np.outer(means, other_means)
+        return found
+
+    def _loss(self, theta: Vector) -> tuple[float, Vector]:
+        """Return the negative log posterior of the hyperparameters and its gradient."""
+        self._theta = theta
+        scale = np.sqrt(self.relevances())[self._owner]
+        scaled = self._rows * scale
+        matern, slope_of = _matern(cdist(scaled, scaled))
+        amplitude, effects, noise = self._amplitude(), self._sum(), self._noise()
+        gradient = np.zeros_like(theta)
+        loss = 0.0
+        for output in range(self._residuals.shape[1]):
+            mean = self._means[:, output]
+            covariance = amplitude * matern + effects * self._alike
+            covariance += self._beliefs.constant**2 + self._beliefs.slope**2 * np.outer(mean, mean)
+            covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+            try:
+                factor = cholesky(covariance, lower=True, check_finite=False)
+            except np.linalg.LinAlgError:
+                return 1e10, np.zeros_like(theta)
+            residual = self._residuals[:, output]
+            weights = cho_solve((factor, True), residual, check_finite=False)
+            loss += 0.5 * float(residual @ weights) + float(np.sum(np.log(np.diag(factor))))
+            inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(residual)), check_finite=False)
+            gradient[-3] -= float(np.sum(inner * matern)) * amplitude
+            gradient[-2] -= float(np.sum(inner * self._alike)) * effects
+            gradient[-1] -= float(np.trace(inner)) * noise
+            gradient[: self._parameters] -= 0.5 * amplitude * self._along(inner * slope_of, scaled)
+        return loss + self._prior(theta, gradient), gradient
+
+    def _along(self, weighted: Matrix, scaled: Matrix) -> Vector:
+        """Return, for each parameter, the sum over pairs of `weighted` times their squared distance in it."""
+        per_column = 2.0 * (weighted.sum(axis=1) @ (scaled * scaled) - np.sum(scaled * (weighted @ scaled), axis=0))
+        return np.bincount(self._owner, weights=per_column, minlength=self._parameters).astype(np.float64)
+
+    def _prior(self, theta: Vector, gradient: Vector) -> float:
+        """Return the penalty of hyperparameters far from what is believed, and add its slope to the gradient."""
+        away = np.concatenate(
+            [(theta[:-3] - math.log(self._beliefs.relevance)) / self._beliefs.relevance_spread, theta[-3:] / _SPREADS]
+        )
+        gradient += np.concatenate([away[:-3] / self._beliefs.relevance_spread, away[-3:] / _SPREADS])
+        return 0.5 * float(away @ away)
+
+
+def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the Matern 5/2 correlation at a distance, and its derivative by the squared distance."""
+    decay = np.exp(-_ROOT5 * distance)
+    value: Matrix = (1.0 + _ROOT5 * distance + 5.0 / 3.0 * distance * distance) * decay
+    slope: Matrix = -5.0 / 6.0 * (1.0 + _ROOT5 * distance) * decay
+    return value, slope

@@ -1,0 +1,144 @@
+"""The sampler: what to measure next, from what was measured, what failed, and what physics predicts.
+
+`ResidualSampler` is an Optuna sampler. Without predictions its first trials fill the space; from then on, or at once
+where predictions exist, each trial is the choice of `choice.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.study.sampling.belief import Belief, Prior, explore, ranked
+from tuner.study.sampling.candidates import Define, Space
+from tuner.study.sampling.choice import Choice, Setup
+from tuner.study.sampling.encode import Encoder, Params
+from tuner.study.sampling.history import History, read
+
+STARTUP = 8
+"""Trials that fill the space where nothing is predicted."""
+FILLING = 12
+"""Random configurations of which the one farthest from all others is taken to fill the space."""
+PREDICTED = 200
+"""Configurations whose predictions are asked for before the first choice."""
+
+
+class ResidualSampler(BaseSampler):
+    """Bayesian optimisation with a predicted mean, constraints and failures; usable in any Optuna study.
+
+    A trial that failed by its configuration is to be told as PRUNED with a positive constraint; one told as FAIL says
+    nothing. What is proposed depends on the seed, the trial's number and the other trials, on nothing else.
+    """
+
+    def __init__(
+        self,
+        define: Define | None = None,
+        *,
+        prior: Prior | None = None,
+        predicted: int = PREDICTED,
+        allowed: Callable[[Params], bool] | None = None,
+        weights: Sequence[float] | None = None,
+        startup: int = STARTUP,
+        seed: int = 0,
+    ) -> None:
+        """Make a sampler.
+
+        Args:
+            define: the search space, define-by-run; without it, the parameters that the study's trials have shown.
+            prior: predicts a configuration, or says None where it cannot.
+            predicted: how many predictions to ask for before the first choice.
+            allowed: says whether a configuration may be proposed.
+            weights: of the objectives in the score; equal by default.
+            startup: trials that fill the space if nothing is predicted.
+            seed: of all draws.
+        """
+        self._setup = Setup(Space(define, allowed), Belief(prior), tuple(weights) if weights else None, predicted)
+        self._startup = startup
+        self._seed = seed
+        self._prepared = False
+        self._independent = RandomSampler(seed=seed)
+
+    def prepare(self, directions: Sequence[StudyDirection]) -> None:
+        """Ask for the predictions that the first choice needs, once; takes as long as they do."""
+        setup = self._setup
+        if setup.belief.exists and not self._prepared:
+            explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
+            self._prepared = True
+
+    def with_seed(self, seed: int) -> ResidualSampler:
+        """Return the same sampler, its memory of predictions shared, with other draws."""
+        other = copy.copy(self)
+        other._seed, other._independent = seed, RandomSampler(seed=seed)
+        return other
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return every parameter that is known; those that turn out not to count are not asked for."""
+        self.prepare(study.directions)
+        self._read(study, trial.number)
+        if not self._setup.space.distributions:
+            self._setup.space.draw(np.random.default_rng(self._seed))
+        return dict(self._setup.space.distributions)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return a random value: for a parameter that no trial has shown."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the configuration to measure next."""
+        if not search_space:
+            return {}
+        rng = np.random.default_rng([self._seed, trial.number])
+        history = self._read(study, trial.number)
+        if not history.measured and self._setup.belief.exists:
+            chosen = self._foreseen(study, history)
+        elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):
+            chosen = self._fill(history, rng)
+        else:
+            chosen = Choice(self._setup, study.directions, history, rng).best()
+        return {name: value for name, value in chosen.items() if name in search_space}
+
+    def recommend(self, study: Study) -> FrozenTrial | None:
+        """Return the measured trial that is thought best; None where none is likely to keep its promises.
+
+        The best of many noisy measurements looks better than it is: this goes by what the model expects of it.
+        """
+        history = self._read(study, None)
+        if not history.measured:
+            return None
+        index = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed)).recommended()
+        complete = [each for each in study.get_trials(deepcopy=False) if each.state is TrialState.COMPLETE]
+        return None if index is None else complete[index]
+
+    def _read(self, study: Study, number: int | None) -> History:
+        """Return what all trials but one teach."""
+        history = read([other for other in study.get_trials(deepcopy=False) if other.number != number])
+        self._setup.space.learn(history.distributions, [*history.measured, *history.failed])
+        return history
+
+    def _foreseen(self, study: Study, history: History) -> Params:
+        """Return what is predicted to be best and was not tried: nothing was measured yet."""
+        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        order = ranked(self._setup.belief, study.directions, self._setup.weights)
+        return next((config for config in order if frozenset(config.items()) not in tried), {})
+
+    def _fill(self, history: History, rng: np.random.Generator) -> Params:
+        """Return the one of some random configurations that is farthest from all that were tried."""
+        space = self._setup.space
+        drawn = [found for _ in range(FILLING) if (found := space.draw(rng)) is not None]
+        if not drawn or not history.tried:
+            return drawn[0] if drawn else {}
+        encoder = Encoder(space.distributions)
+        rows, others = encoder.rows(drawn), encoder.rows(history.tried)
+        distance = ((rows[:, None, :] - others[None, :, :]) ** 2).sum(axis=2).min(axis=1)
+        return drawn[int(np.argmax(distance))]
