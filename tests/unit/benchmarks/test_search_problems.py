@@ -1,0 +1,161 @@
+"""The problems that samplers are compared on: formulas, tables, the simulated engine."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from search_spaces import JsonScalar
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+from search_best import cache_file, find_best, raise_best
+from search_catalogue import Settings, make_problem
+from search_predicted import flags_of
+from search_problem import Drawn
+from search_simulated import SimulatedProblem, simulated
+from search_synthetic import SYNTHETIC, CrashHalf
+from search_tables import TableProblem
+from search_world import World
+from simulator_rows import h200
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_known_optima_are_the_optima(name: str) -> None:
+    problem = SYNTHETIC[name]("right")
+    random = rng()
+    scores = [problem.truth(problem.define(Drawn(random))) for _ in range(2000)]
+    assert max(score for score in scores if score is not None) <= problem.best * (1 + 1e-12)
+    assert problem.best >= (problem.truth({}) or 0.0)
+
+
+def test_a_change_of_any_parameter_of_an_optimum_is_no_gain() -> None:
+    for name in ("conditional", "crash-half", "infeasible-defaults", "two-objectives"):
+        problem = SYNTHETIC[name]("right")
+        best = max(problem.optima(), key=lambda config: problem.truth(config) or 0.0)  # type: ignore[attr-defined]
+        assert problem.truth(best) == problem.best
+        random = rng()
+        for lost in best:
+            given = {key: value for key, value in best.items() if key != lost}
+            near = problem.define(Drawn(random, given, {lost: best[lost]}))
+            assert (problem.truth(near) or 0.0) <= problem.best * (1 + 1e-12), (name, near)
+
+
+def test_the_synthetic_problems_are_what_they_say() -> None:
+    random = rng()
+    crash = CrashHalf()
+    lost = [crash.truth(crash.define(Drawn(random))) is None for _ in range(2000)]
+    assert np.mean(lost) == pytest.approx(0.5, abs=0.05)
+    assert SYNTHETIC["infeasible-defaults"]("right").truth({}) is None
+    flat = SYNTHETIC["flat"]("right")
+    assert {flat.truth(flat.define(Drawn(random))) for _ in range(50)} == {1.0}
+    shown = [flat.measure({}, seed).score or 0.0 for seed in range(300)]
+    assert np.std(np.log(shown)) == pytest.approx(0.03, rel=0.15)
+    conditional = SYNTHETIC["conditional"]("right")
+    by_method: dict[JsonScalar, list[float]] = {}
+    for _ in range(3000):
+        config = conditional.define(Drawn(random))
+        by_method.setdefault(config["method"], []).append(conditional.truth(config) or 0.0)
+    assert np.mean(by_method["draft"]) == min(np.mean(scores) for scores in by_method.values())
+
+
+def test_a_misleading_prior_turns_improvements_around() -> None:
+    problem = SYNTHETIC["conditional-misled"]("right")
+    random = rng()
+    pairs = []
+    for _ in range(60):
+        config = problem.define(Drawn(random))
+        prior = problem.prior(config)
+        assert prior is not None
+        if prior.score is not None:
+            pairs.append((problem.truth(config) or 0.0, prior.score))
+    assert 30 < len(pairs) < 55
+    assert all(truth * score == pytest.approx(1.0) for truth, score in pairs)
+    assert problem.prior({}) == problem.exact({})  # type: ignore[attr-defined]
+    assert SYNTHETIC["conditional-misled"]("none").prior({}) is None
+    assert SYNTHETIC["conditional"]("right").prior({}) is None
+
+
+def test_rows_with_failed_requests_are_infeasible() -> None:
+    problem = make_problem("h200-b7", Settings())
+    assert isinstance(problem, TableProblem)
+    short = [row for row in problem.rows if row.config.get("max_model_len") == 2048]
+    assert short
+    assert all(problem.truth(row.config) is None for row in short)
+    assert problem.best == pytest.approx(1.336, abs=0.001)
+
+
+def test_predictions_of_a_table_are_made_with_the_flags_of_its_rows() -> None:
+    for name in ("h200-a05", "h200-b7"):
+        problem = make_problem(name, Settings())
+        assert isinstance(problem, TableProblem)
+        rows = {row.args for row in h200() if row.group == name.replace("-", "_")}
+        for row in problem.rows:
+            said = {key: value for key, value in row.recorded.items() if (key, value) != ("api_server_count", 1)}
+            assert row.args in rows
+            assert sorted(row.args[2:]) == sorted(flags_of(said))
+
+
+@pytest.fixture(scope="module")
+def served() -> SimulatedProblem:
+    return simulated("sim-h200", World())
+
+
+def test_a_simulated_measurement_is_the_truth_and_noise(served: SimulatedProblem) -> None:
+    config = {"max_num_seqs": 128}
+    assert served.measure(config, 1) == served.measure(config, 1)
+    scores = [served.measure(config, seed).score or 0.0 for seed in range(200)]
+    assert np.mean(np.log(scores)) == pytest.approx(math.log(served.truth(config) or 0.0), abs=0.01)
+    assert np.std(np.log(scores)) == pytest.approx(0.032, rel=0.2)
+    assert served.truth({}) == pytest.approx(1.0)
+
+
+def test_the_same_world_is_what_is_predicted() -> None:
+    same = simulated("sim-h200", World(spread=0.0, choices=0.0))
+    config = {"max_num_seqs": 128, "kv_cache_dtype": "fp8"}
+    prior = same.prior(config)
+    assert prior is not None
+    assert prior.score == pytest.approx(same.truth(config))
+    assert simulated("sim-h200", World(), "none").prior(config) is None
+
+
+def test_a_wrong_prior_of_the_simulator_is_the_inverse_of_the_right_one(served: SimulatedProblem) -> None:
+    wrong = simulated("sim-h200", World(), "wrong")
+    config = {"max_num_seqs": 128}
+    turned, right = wrong.prior(config), served.prior(config)
+    base = served.predicted_reference
+    assert base is not None
+    assert turned is not None
+    assert right is not None
+    assert right.values is not None
+    assert turned.values is not None
+    for one, other, each in zip(right.values, turned.values, base, strict=True):
+        assert one * other == pytest.approx(each * each)
+    assert wrong.prior({}) == served.prior({})
+
+
+def test_a_simulated_failure_takes_its_time() -> None:
+    phi = simulated("sim-l4-phi4", World())
+    failed = phi.measure({}, 0)
+    assert failed.values is None
+    assert failed.seconds > 30
+    assert phi.reference is not None
+
+
+def test_best_scores_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    problem = SYNTHETIC["crash-half"]("right")
+    found = find_best(problem, "here")
+    assert 0.9 * problem.best < found <= problem.best
+    assert cache_file().is_file()
+    raise_best("here", 99.0, {"x": 1})
+    raise_best("here", 98.0, {"x": 2})
+    assert find_best(problem, "here") == 99.0
+    assert find_best(problem, "elsewhere") == found
