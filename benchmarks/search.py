@@ -15,8 +15,8 @@ incumbent has 95 % and 99 % of the best known feasible score (budget + 1: never)
 after 10, 15, 30 and 60 trials, the hypervolume, the share of trials after the 20th that crashed or broke an SLO, the
 mean score of the trials themselves up to the 15th (0 for what is infeasible), what was measured of the winner relative
 to what is true of it, virtual hours until 95 % (or to the end), and seconds an ask. The incumbent is what was measured
-best, and what counts is its score without noise. Then the mean differences to `--against` by seed: only where the
-interval lies on one side of 0 is one of the two better.
+best (of this project's sampler: what it thinks best), and what counts is its score without noise. Then the mean
+differences to `--against` by seed: only where the interval lies on one side of 0 is one of the two better.
 
 `--reuse` takes the searches of earlier `--json` files that are not run now. GPSampler needs PyTorch; without it, it is
 left out.
@@ -31,7 +31,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -146,22 +145,18 @@ def wanted_rivals(arguments: argparse.Namespace, problem: Problem) -> list[str]:
 def run_all(
     tasks: Sequence[Task], names: Sequence[str], settings: Settings, jobs: int
 ) -> tuple[list[Summary], dict[str, float]]:
-    """Run every search and find every best score, in processes; whoever ends this, no new search is begun."""
+    """Run every search and find every best score, in processes, which end with this one."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes: torch and BLAS would fight over the cores
     signal.signal(signal.SIGTERM, _leave)
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            best = dict(pool.map(best_of, names, [settings] * len(names)))
-            waiting = [pool.submit(search, task) for task in tasks]
-            for count, done in enumerate(as_completed(waiting), 1):
-                done.result()
-                if sys.stderr.isatty() or count % max(1, len(tasks) // 20) == 0:
-                    print(
-                        f"{count} of {len(tasks)} searches", end="\r" if sys.stderr.isatty() else "\n", file=sys.stderr
-                    )
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return [each.result() for each in waiting], best
+    found: list[Summary] = []
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        best = dict(pool.starmap(best_of, [(name, settings) for name in names]))
+        for summary in pool.imap_unordered(search, tasks):
+            found.append(summary)
+            if sys.stderr.isatty() or len(found) % max(1, len(tasks) // 20) == 0:
+                end = "\r" if sys.stderr.isatty() else "\n"
+                print(f"{len(found)} of {len(tasks)} searches", end=end, file=sys.stderr)
+    return found, best
 
 
 def _leave(number: int, _: object) -> NoReturn:

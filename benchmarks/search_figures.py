@@ -58,11 +58,11 @@ def summarise(problem: Problem, record: Record, finalists: int = 1) -> Summary:
     Args:
         problem: what was searched.
         record: the search.
-        finalists: how many of the best measured trials are known as they are, as if they were measured again; the best
-            of them is the incumbent. 1: what was measured best.
+        finalists: how many of the best trials are known as they are, as if they were measured again; the best
+            of them is the incumbent. 1: what was measured best, or what the sampler itself thinks best.
     """
     done = record.trials
-    ranks = [sorted(_kept(done[: k + 1]), key=_measured, reverse=True)[:finalists] for k in range(len(done))]
+    ranks = [_ranked(done[: k + 1])[:finalists] for k in range(len(done))]
     curve = [max((each.truth or 0.0 for each in best), default=0.0) for best in ranks]
     late = done[AFTER:]
     last = ranks[-1][0] if ranks and ranks[-1] else None
@@ -86,6 +86,14 @@ def summarise(problem: Problem, record: Record, finalists: int = 1) -> Summary:
         top=top.truth or 0.0,
         top_config=dict(top.config),
     )
+
+
+def _ranked(trials: Sequence[Played]) -> list[Played]:
+    """Return the best of the trials that ended, by what their sampler says or by what was measured."""
+    leaders = trials[-1].leaders
+    if leaders is not None:
+        return [trials[place] for place in leaders]
+    return sorted(_kept(trials), key=_measured, reverse=True)
 
 
 def _kept(trials: Sequence[Played]) -> list[Played]:

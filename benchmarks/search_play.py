@@ -22,13 +22,19 @@ from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 REDRAWS = 30
 """Proposals in a row that may break a rule or be known already; the next one is measured whatever it is."""
 LEAST_SECONDS = 1.0
+LEADERS = 5
+"""How many of the best a rival is asked for."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True)
 class Played:
-    """One trial: what was measured of it, its score without noise, the seconds that the sampler took, when it ended."""
+    """One trial: what was measured of it, its score without noise, the seconds that the sampler took, when it ended.
+
+    `leaders` are the places, among the trials ended until then, of those that the rival thinks best; None: it does not
+    say, and what was measured best counts.
+    """
 
     config: Config
     outcome: Outcome
@@ -37,6 +43,7 @@ class Played:
     tell_s: float
     begun_at: float
     ended_at: float
+    leaders: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ class _Search:
         self._worst = _Worst(problem)
         self.running: list[_Running] = []
         self.done: list[Played] = []
+        self._ended: list[int] = []
         self.begun = 0
         self.redrawn = 0
         self.exhausted = False
@@ -189,7 +197,14 @@ class _Search:
         self._tell(ended.trial, ended.outcome)
         tell_s = time.perf_counter() - begun
         truth = self._problem.truth(ended.config)
-        self.done.append(Played(ended.config, ended.outcome, truth, ended.ask_s, tell_s, ended.begun_at, ended.ends_at))
+        self._ended.append(ended.trial.number)
+        times = (ended.ask_s, tell_s, ended.begun_at, ended.ends_at)
+        self.done.append(Played(ended.config, ended.outcome, truth, *times, self._leaders()))
+
+    def _leaders(self) -> tuple[int, ...] | None:
+        if self._rival.ranks is None:
+            return None
+        return tuple(self._ended.index(number) for number in self._rival.ranks(self._study)[:LEADERS])
 
     def _tell(self, trial: Trial, outcome: Outcome) -> None:
         rival = self._rival

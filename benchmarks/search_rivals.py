@@ -34,6 +34,7 @@ class Rival:
     constraint, for samplers that read only complete trials). `constraints` says whether it is told of SLOs. `told` is
     what it optimises: the objectives side by side, or the logarithm of the study's score. `needs` are modules that it
     imports; `suits` says for which problems it makes sense, `usual` whether it takes part without being named.
+    `ranks` gives the numbers of the trials that it thinks best; without it, that is what was measured best.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Rival:
     needs: tuple[str, ...] = ()
     suits: Callable[[Problem], bool] = lambda problem: True
     usual: bool = True
+    ranks: Callable[[Study], list[int]] | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -177,6 +179,11 @@ def ours(problem: Problem, seed: int) -> BaseSampler:
     )
 
 
+def _ranking(study: Study) -> list[int]:
+    assert isinstance(study.sampler, ResidualSampler)
+    return study.sampler.ranking(study)
+
+
 RIVALS: dict[str, Rival] = {
     rival.name: rival
     for rival in (
@@ -190,7 +197,7 @@ RIVALS: dict[str, Rival] = {
         Rival("nsga2", _nsga2, tells_crash_as="worst"),
         Rival("scoot", _scoot, told="score"),
         Rival("grid", _grid, tells_crash_as="fail", constraints=False, suits=lambda p: grid_names(p) is not None),
-        Rival("ours", ours),
+        Rival("ours", ours, ranks=_ranking),
     )
 }
 """Everybody by name. `tpe-constrained` is what this project had before a sampler of its own. `gp-objectives` models

@@ -19,16 +19,14 @@ from search_world import World, sped_up
 from search_spaces import HardwareProfile, JsonScalar, ModelShape, hardware_named
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config import ServeConfig, resolve
 from tuner.engines.simulator.engine import STOP_S
-from tuner.engines.simulator.figures import bench_metrics, record_of
 from tuner.engines.simulator.flags import flag_names
-from tuner.engines.simulator.loads import client_of
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import PACKAGES, default_version, find_shape, version_tuple
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
 from tuner.engines.simulator.startup import compile_key, startup_s
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.score import score
@@ -36,8 +34,7 @@ from tuner.study.build import Request, draft, finish
 from tuner.study.load import make_judge
 from tuner.study.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
-from tuner.workloads.run_metrics import repeat_of
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import AnyLoad
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -70,36 +67,24 @@ class Rig:
         shape = self.shape if rendered.model is None else find_shape(rendered.model)
         words = (*self.spec.base_argv, *rendered.argv)
         environment = {**self.spec.base_environment, **rendered.environment}
+        site = Site(self.card, known, version_tuple(self.version), self.packages)
         try:
-            served = resolve(words, environment, shape, self.card, version_tuple(self.version), self.packages)
-            machine = Machine(served, known, environment.get("VLLM_MARLIN_INPUT_DTYPE"))
+            machine = set_up(site, words, environment, shape)
         except ConfigRefused:
             return Ran(None, 0.0)
         except StartFailed:
             return Ran(None, known.start_s / (self.card.host_speed or 1.0))
-        return self._loaded(served, machine, known)
+        return self._loaded(machine, known)
 
-    def _loaded(self, served: ServeConfig, machine: Machine, known: Parameters) -> Ran:
+    def _loaded(self, machine: Machine, known: Parameters) -> Ran:
         load = self.spec.workload
         assert not isinstance(load, Suite)
+        served = machine.config
         warm = startup_s(served, machine.budget, known, compiled_before=True)
         extra = startup_s(served, machine.budget, known, compiled_before=False) - warm
-        client = client_of(load, load.repeat_seed(0), served.prefix_caching, known.client_us * 1e-6)
-        run = machine.run(client, load.repeat_seed(0), noise=False, limit_s=self.spec.limits.benchmark_s)
+        run = send(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
         seconds = warm + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
-        return Ran(_metrics(load, run, served, machine), seconds, compile_key(served), extra)
-
-
-def _metrics(load: AnyLoad, run: Run, served: ServeConfig, machine: Machine) -> Metrics | None:
-    """Return a run's metrics; None if the load was not over in time or no request succeeded."""
-    if not any(job.status == "completed" for job in run.jobs):
-        return None
-    if not isinstance(load, Workload):
-        records = [record_of(job, run.seen, served.stream_interval, machine.speculative) for job in run.jobs]
-        return repeat_of(load, records, 0).metrics
-    if any(job.in_flight or job.end_s is None for job in run.jobs):
-        return None
-    return bench_metrics(run.jobs, run.seen, served.stream_interval, machine.speculative, load.percentiles)
+        return Ran(metrics_of(load, run, machine), seconds, compile_key(served), extra)
 
 
 class SimulatedProblem(Problem):

@@ -9,14 +9,12 @@ from typing import Any
 
 from search_spaces import HardwareProfile
 from tuner.cli.simulation import find_card, find_version
-from tuner.engines.simulator.config import ServeConfig, resolve
-from tuner.engines.simulator.figures import bench_metrics, record_of
-from tuner.engines.simulator.loads import client_of
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import PACKAGES, version_tuple
 from tuner.engines.simulator.parameters import error_bands, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import UserError
 from tuner.sinks import text
@@ -24,10 +22,8 @@ from tuner.study.build import sampling
 from tuner.study.load import find_workload, too_long
 from tuner.study.model import find_simulated_model
 from tuner.workloads.presets import load_preset
-from tuner.workloads.run_metrics import repeat_of
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import AnyLoad
 from tuner.workloads.suite import Suite
-from tuner.workloads.traffic import Traffic
 
 SHOWN = ("output_throughput", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
 
@@ -60,10 +56,10 @@ def run(asked: Asked, as_json: bool) -> int:
     reference, shape = find_simulated_model(asked.model or preset.model, None)
     words = (*sampling(load), *asked.words)
     try:
-        config = resolve(words, asked.environment, shape, card, version_tuple(version), PACKAGES)
-        if load.longest_request > config.max_model_len:
-            raise UserError(too_long(load, config.max_model_len))
-        machine = Machine(config, parameters_of(card.key), asked.environment.get("VLLM_MARLIN_INPUT_DTYPE"))
+        site = Site(card, parameters_of(card.key), version_tuple(version), PACKAGES)
+        machine = set_up(site, words, asked.environment, shape)
+        if load.longest_request > machine.config.max_model_len:
+            raise UserError(too_long(load, machine.config.max_model_len))
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} would not serve that on {card.name}: {error}") from None
     found = _predict(machine, load, asked)
@@ -86,20 +82,10 @@ class Found:
 
 
 def _predict(machine: Machine, load: AnyLoad, asked: Asked) -> Found:
-    config = machine.config
-    client = client_of(load, asked.seed, config.prefix_caching, machine.known.client_us * 1e-6)
-    done = machine.run(client, asked.seed, noise=asked.noise)
-    metrics = _metrics(load, done, config, machine.speculative)
+    done = send(machine, load, asked.seed, noise=asked.noise)
+    metrics = metrics_of(load, done, machine) or {}
     completed = sum(job.status == "completed" for job in done.jobs)
-    return Found(metrics, len(done.jobs), completed, done, roofline_of(config, done))
-
-
-def _metrics(load: AnyLoad, done: Run, config: ServeConfig, speculative: bool) -> Mapping[str, float | None]:
-    if isinstance(load, Workload):
-        return bench_metrics(done.jobs, done.seen, config.stream_interval, speculative, load.percentiles)
-    assert isinstance(load, Traffic)
-    records = [record_of(job, done.seen, config.stream_interval, speculative) for job in done.jobs]
-    return repeat_of(load, records, 0).metrics
+    return Found(metrics, len(done.jobs), completed, done, roofline_of(machine.config, done))
 
 
 def _shares(done: Run) -> dict[str, float]:

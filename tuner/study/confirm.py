@@ -16,15 +16,22 @@ from tuner.study.items import Item
 from tuner.study.spec import StudySpec
 
 
-def nominate(records: Sequence[TrialRecord], count: int) -> list[TrialRecord]:
-    """Return the `count` best feasible trials of the search by score, best first; the defaults are not among them."""
+def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = ()) -> list[TrialRecord]:
+    """Return the `count` best feasible trials of the search, best first; the defaults are not among them.
+
+    Args:
+        records: the study's trials.
+        count: how many to return at most.
+        ranking: numbers of the trials that the sampler thinks best; the others follow by their measured score.
+    """
     candidates = [
         record
         for record in records
         if record.round == 0 and record.kind is not TrialKind.BASELINE and record.state == "ok"
     ]
     scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].number))
+    places = {number: place for place, number in enumerate(ranking)}
+    scored.sort(key=lambda pair: (places.get(pair[1].number, len(places)), -pair[0], pair[1].number))
     return [record for _, record in scored[:count]]
 
 

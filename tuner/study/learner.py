@@ -113,6 +113,15 @@ class Learner:
         self._space.suggest_fixed(trial, known)
         return self._begin(trial, config)
 
+    def ranking(self) -> list[int]:
+        """Return the numbers of the trials that the sampler thinks best, best first; none if it has no opinion."""
+        if self._residual is None:
+            return []
+        trials = shown(self._study.get_trials(deepcopy=False))
+        model = optuna.create_study(directions=self._directions)
+        model.add_trials([_uncopied(trial) for trial in trials])
+        return [trials[place].number for place in self._residual.ranking(model)]
+
     def _begin(self, trial: Trial, config: Config) -> Asked:
         """Write the trial down as running, all of it in one transaction."""
         begun = optuna.trial.create_trial(
@@ -190,6 +199,7 @@ def residual_sampler(space: ResolvedSpace, objectives: Sequence[Objective], prio
         prior=prior,
         allowed=lambda params: not space.violations(params),
         weights=[objective.weight for objective in objectives],
+        failed=FAILED,
     )
 
 

@@ -132,7 +132,7 @@ def run_study(
     if ending in (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE):
         return RunResult(ending, proposals.ran_dry, loop.reason, None)
     records = store.trials(spec.name)
-    finalists = _finalists(records, spec.finalists)
+    finalists = _finalists(records, spec.finalists, learner.ranking())
     label = None
     if spec.confirm_rounds and len(finalists) > 1 and any(f.kind is TrialKind.BASELINE for f in finalists):
         confirmation = Confirmation(spec, store, finalists, executor.slots)
@@ -147,10 +147,10 @@ def run_study(
     return RunResult(ending, proposals.ran_dry, None, conclusion)
 
 
-def _finalists(records: Sequence[TrialRecord], count: int) -> list[TrialRecord]:
+def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int]) -> list[TrialRecord]:
     """Return the defaults, if they were measured, and the best few."""
     baseline = [r for r in records if r.kind is TrialKind.BASELINE and r.outcome is not None and r.outcome.succeeded]
-    return [*baseline[:1], *nominate(records, count)]
+    return [*baseline[:1], *nominate(records, count, ranking)]
 
 
 def _numbers(records: Sequence[TrialRecord]) -> str:

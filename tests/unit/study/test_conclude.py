@@ -128,3 +128,4 @@ def test_nominated_are_the_best_feasible_by_score() -> None:
         record(5, [1.0], score=1.2),
     ]
     assert [trial.number for trial in nominate(trials, 2)] == [3, 1]
+    assert [trial.number for trial in nominate(trials, 3, ranking=[1, 99])][:2] == [1, 3]

@@ -51,6 +51,16 @@ def test_builds_of_a_version_are_that_version(version: str) -> None:
     assert physics_of(spec(), replace(INFO, version=version)) is not None
 
 
+def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> object:
+        raise ZeroDivisionError
+
+    predict = physics_of(spec(), INFO)
+    assert predict is not None
+    monkeypatch.setattr("tuner.study.physics.set_up", breaks)
+    assert predict({}) is None
+
+
 def test_a_simulated_study_is_not_told_its_own_answers() -> None:
     assert physics_of(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
 

@@ -21,6 +21,7 @@ from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import find_shape, version_tuple
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.prediction import MARLIN_INPUT
 from tuner.engines.simulator.startup import compile_key, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
@@ -76,7 +77,7 @@ class SimulatedServer:
         config = self._config
         known = parameters_of(config.card.key)
         try:
-            machine = Machine(config, known, self.environment.get("VLLM_MARLIN_INPUT_DTYPE"))
+            machine = Machine(config, known, self.environment.get(MARLIN_INPUT))
         except StartFailed as error:
             self._clock.advance(known.start_s / (config.card.host_speed or 1.0))
             self._write_log(f"ERROR EngineCore failed to start.\n{error}")

@@ -104,14 +104,14 @@ def explore(
     What is predicted to fail or to break a promise ranks behind all that is not. Asks for the same ones each time.
     """
     rng = np.random.default_rng(0)
-    tries = 0
-    while len(belief.asked) < count and tries < 20 * count:
-        tries += 1
-        if len(belief.asked) < count // 3:
-            drawn = space.draw(rng)
-        else:
+    leaders: list[Params] = []
+    for _ in range(20 * count):
+        known = len(belief.asked)
+        if known >= count:
+            break
+        if known >= count // 3 and known % LEADERS == 0:
             leaders = ranked(belief, directions, weights)[:LEADERS]
-            drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))])
+        drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))]) if leaders else space.draw(rng)
         if drawn is not None:
             belief.of(drawn)
 

@@ -41,15 +41,16 @@ class Draw:
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Return the given integer or, if it is to be moved, one near it."""
-        return int(self._number(name, IntDistribution(low, high, log=log, step=step)))
+        return int(self.number(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
         """Return the given number or, if it is to be moved, one near it."""
-        return float(self._number(name, FloatDistribution(low, high, log=log, step=step)))
+        return float(self.number(name, FloatDistribution(low, high, log=log, step=step)))
 
-    def _number(self, name: str, distribution: BaseDistribution) -> int | float:
+    def number(self, name: str, distribution: BaseDistribution) -> int | float:
+        """Return the given number or, if it is to be moved, one near it; a random one if none is given."""
         assert isinstance(distribution, FloatDistribution | IntDistribution)
         given = self._given.get(name)
         if given is None or not distribution.low <= given <= distribution.high:
@@ -108,7 +109,7 @@ class Space:
             if isinstance(distribution, CategoricalDistribution):
                 trial.suggest_categorical(name, distribution.choices)
             else:
-                trial._number(name, distribution)
+                trial.number(name, distribution)
 
     def neighbour(self, rng: np.random.Generator, of: Params, checked: bool = True) -> Params | None:
         """Return a configuration that differs from one in a parameter or a few; see `draw`."""

@@ -38,6 +38,8 @@ REFUSED = 1e6
 """What puts a configuration that is not feasible enough behind all that are."""
 UNSURE_RUNS = 0.15
 """Standard deviation that the edge between what runs and what fails has at least."""
+CAUTION = 0.5
+"""Standard deviations by which a recommended configuration may be worse than thought."""
 PREDICTED_SCALES = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
 """Scores and violations are relative: 0.2 is a fifth. A simulator that is off by more than this is rare."""
 UNPREDICTED_SCALES = Beliefs(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
@@ -182,11 +184,16 @@ class Choice:
         kept = np.array([all(v <= 0 for v in each.values()) for each in self._history.constraints], dtype=bool)
         return float(np.max(self._expected()[0][kept, 0])) if kept.any() else None
 
-    def recommended(self) -> int | None:
-        """Return the index of the measured configuration that is thought best of those likely to keep all promises."""
+    def ranking(self) -> list[int]:
+        """Return the indices of the measured configurations that are likely to keep all promises, the best first.
+
+        By the lower end of what is thought of their scores: the best of many noisy measurements looks better than it
+        is, and one that its neighbours speak for less so.
+        """
         expected, spread = self._expected()
-        likely = (expected[:, 1:] + 0.5 * spread[:, 1:] <= 0).all(axis=1)
-        return int(np.argmax(np.where(likely, expected[:, 0], -np.inf))) if likely.any() else None
+        likely = np.all(expected[:, 1:] + CAUTION * spread[:, 1:] <= 0, axis=1)
+        order = np.argsort(-(expected[:, 0] - CAUTION * spread[:, 0]), kind="stable")
+        return [int(index) for index in order if likely[index]]
 
 
 def log_improvement(gain: Vector, spread: Vector) -> Vector:

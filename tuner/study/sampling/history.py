@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
@@ -41,7 +41,11 @@ class Scale:
 
 @dataclass
 class History:
-    """The trials of a study, sorted by what they teach. Rows of `values` and `constraints` belong to `measured`."""
+    """The trials of a study, sorted by what they teach.
+
+    Rows of `values`, `constraints` and trials' `numbers` belong to `measured`; `kept` says of each trial that taught
+    something, in order, whether it kept every promise.
+    """
 
     measured: list[Params] = field(default_factory=list)
     values: list[tuple[float, ...]] = field(default_factory=list)
@@ -50,6 +54,7 @@ class History:
     pending: list[Params] = field(default_factory=list)
     dropped: list[Params] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     distributions: dict[str, BaseDistribution] = field(default_factory=dict)
 
     @property
@@ -87,16 +92,18 @@ def scales_of(
     return found
 
 
-def read(trials: Sequence[FrozenTrial], failed_name: str = "failed") -> History:
+def read(trials: Sequence[FrozenTrial], failed_name: str) -> History:
     """Return what the trials teach.
 
     A trial with all its values was measured; one that was pruned with a violated constraint failed by its
     configuration; one that runs is pending; the rest says nothing, and what FAIL dropped is not to be proposed again.
+    The constraint `failed_name` is no promise but says that a configuration failed.
     """
     history = History()
     for trial in trials:
         if trial.state is TrialState.COMPLETE and all(math.isfinite(value) for value in trial.values):
             history.measured.append(trial.params)
+            history.numbers.append(trial.number)
             history.values.append(tuple(trial.values))
             history.constraints.append({k: v for k, v in trial.constraints.items() if k != failed_name})
             history.kept.append(all(value <= 0 for value in trial.constraints.values()))
@@ -112,7 +119,7 @@ def read(trials: Sequence[FrozenTrial], failed_name: str = "failed") -> History:
     return history
 
 
-def squeezed(violation: Any) -> Vector:
+def squeezed(violation: ArrayLike) -> Vector:
     """Return violations with what is far beyond a promise drawn nearer.
 
     The slope at 0 is 1. A promise that is kept with nothing to spare, as every request succeeding is, counts as kept by

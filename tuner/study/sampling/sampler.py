@@ -14,7 +14,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from tuner.study.sampling.belief import Belief, Prior, explore, ranked
 from tuner.study.sampling.candidates import Define, Space
@@ -46,6 +46,7 @@ class ResidualSampler(BaseSampler):
         allowed: Callable[[Params], bool] | None = None,
         weights: Sequence[float] | None = None,
         startup: int = STARTUP,
+        failed: str = "failed",
         seed: int = 0,
     ) -> None:
         """Make a sampler.
@@ -57,12 +58,14 @@ class ResidualSampler(BaseSampler):
             allowed: says whether a configuration may be proposed.
             weights: of the objectives in the score; equal by default.
             startup: trials that fill the space if nothing is predicted.
+            failed: name of the constraint that says that a configuration failed.
             seed: of all draws.
         """
         self._setup = Setup(Space(define, allowed), Belief(prior), tuple(weights) if weights else None, predicted)
-        self._startup = startup
+        self._startup, self._failed = startup, failed
         self._seed = seed
         self._prepared = False
+        self._last: tuple[int, History] | None = None
         self._independent = RandomSampler(seed=seed)
 
     def prepare(self, directions: Sequence[StudyDirection]) -> None:
@@ -81,7 +84,7 @@ class ResidualSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return every parameter that is known; those that turn out not to count are not asked for."""
         self.prepare(study.directions)
-        self._read(study, trial.number)
+        self._last = trial.number, self._read(study, trial.number)
         if not self._setup.space.distributions:
             self._setup.space.draw(np.random.default_rng(self._seed))
         return dict(self._setup.space.distributions)
@@ -99,7 +102,9 @@ class ResidualSampler(BaseSampler):
         if not search_space:
             return {}
         rng = np.random.default_rng([self._seed, trial.number])
-        history = self._read(study, trial.number)
+        number, history = self._last or (None, History())
+        if number != trial.number:
+            history = self._read(study, trial.number)
         if not history.measured and self._setup.belief.exists:
             chosen = self._foreseen(study, history)
         elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):
@@ -109,20 +114,25 @@ class ResidualSampler(BaseSampler):
         return {name: value for name, value in chosen.items() if name in search_space}
 
     def recommend(self, study: Study) -> FrozenTrial | None:
-        """Return the measured trial that is thought best; None where none is likely to keep its promises.
+        """Return the measured trial that is thought best; None where none is likely to keep its promises."""
+        numbers = self.ranking(study)
+        return study.get_trials(deepcopy=False)[numbers[0]] if numbers else None
 
-        The best of many noisy measurements looks better than it is: this goes by what the model expects of it.
+    def ranking(self, study: Study) -> list[int]:
+        """Return the numbers of the measured trials that are likely to keep their promises, the best first.
+
+        The best of many noisy measurements looks better than it is: this goes by what the model expects of each.
         """
         history = self._read(study, None)
         if not history.measured:
-            return None
-        index = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed)).recommended()
-        complete = [each for each in study.get_trials(deepcopy=False) if each.state is TrialState.COMPLETE]
-        return None if index is None else complete[index]
+            return []
+        choice = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed))
+        return [history.numbers[index] for index in choice.ranking()]
 
     def _read(self, study: Study, number: int | None) -> History:
         """Return what all trials but one teach."""
-        history = read([other for other in study.get_trials(deepcopy=False) if other.number != number])
+        others = [other for other in study.get_trials(deepcopy=False) if other.number != number]
+        history = read(others, self._failed)
         self._setup.space.learn(history.distributions, [*history.measured, *history.failed])
         return history
 

@@ -85,6 +85,19 @@ def test_a_promise_is_kept_with_room_for_noise() -> None:
     assert speed(found.params) > 0.8 * 1500 * 100 / 256
 
 
+def test_a_value_that_is_no_number_is_not_recommended() -> None:
+    study = study_of(ResidualSampler(space))
+    for value in (float("inf"), 900.0, 1200.0):
+        trial = study.ask()
+        space(trial)
+        study.tell(trial, value)
+    sampler = study.sampler
+    assert isinstance(sampler, ResidualSampler)
+    found = sampler.recommend(study)
+    assert found is not None
+    assert found.number == 2
+
+
 def test_nothing_is_recommended_where_no_promise_was_kept() -> None:
     study = study_of(ResidualSampler(space))
     for _ in range(3):

@@ -1,0 +1,45 @@
+"""What the search thinks best, in the numbers of the study's trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage import normalise_url
+from storage.records import Verdict
+from tests.unit.study.conftest import SPACE, Bench
+from tuner.scoring.objectives import parse_objective
+from tuner.study.learner import Learner
+from tuner.study.spec import RESIDUAL, TPE
+
+
+def told(tmp_path: Path, sampler: str) -> Learner:
+    """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
+    file = tmp_path / "space.yaml"
+    file.write_text(SPACE)
+    space = Bench(tmp_path, file).spec().space
+    objectives = (parse_objective("output_throughput"),)
+    learner = Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler)
+    for seqs, throughput in ((4, 1000.0), (8, None), (32, 1500.0), (16, 1200.0)):
+        asked = learner.ask_fixed({"max_num_seqs": seqs, "block_size": 16}, {})
+        verdict = None if throughput is None else Verdict({"output_throughput": throughput}, {}, throughput / 1000)
+        learner.tell(asked.number, verdict)
+    return learner
+
+
+def test_the_ranking_is_in_the_numbers_of_the_study(tmp_path: Path) -> None:
+    assert told(tmp_path, RESIDUAL).ranking() == [2, 3, 0]
+
+
+def test_a_sampler_without_a_model_of_its_own_ranks_nothing(tmp_path: Path) -> None:
+    assert told(tmp_path, TPE).ranking() == []
+
+
+@pytest.mark.parametrize("sampler", [RESIDUAL, TPE])
+def test_before_anything_was_measured_nothing_is_ranked(tmp_path: Path, sampler: str) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(SPACE)
+    space = Bench(tmp_path, file).spec().space
+    url = normalise_url(str(tmp_path / "o.db"))
+    assert Learner(url, "s", space, (parse_objective("output_throughput"),), 0, sampler).ranking() == []

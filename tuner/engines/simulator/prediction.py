@@ -1,0 +1,60 @@
+"""From the words of a command to predicted metrics, in one go and without a study's clock.
+
+What the search's prior, `tuner simulate` and the benchmarks ask; an engine goes the same way phase by phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from search_spaces import HardwareProfile, ModelShape
+from tuner.engines.simulator.config import resolve
+from tuner.engines.simulator.figures import bench_metrics, record_of
+from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.parameters import Parameters
+from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.spec import AnyLoad, Workload
+
+MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a server would run: the card with its parameters, vLLM's version, and what is installed beside it."""
+
+    card: HardwareProfile
+    known: Parameters
+    version: tuple[int, ...]
+    packages: frozenset[str]
+
+
+def set_up(site: Site, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Machine:
+    """Return the machine that `vllm serve` with these words comes to.
+
+    Raises:
+        ConfigRefused: when vLLM's check of the configuration refuses it.
+        StartFailed: when the server would not start.
+    """
+    config = resolve(tuple(words), environment, shape, site.card, site.version, site.packages)
+    return Machine(config, site.known, environment.get(MARLIN_INPUT))
+
+
+def send(machine: Machine, load: AnyLoad, seed: int, limit_s: float = math.inf, noise: bool = False) -> Run:
+    """Send a load to a fresh server, for `limit_s` seconds at most."""
+    client = client_of(load, seed, machine.config.prefix_caching, machine.known.client_us * 1e-6)
+    return machine.run(client, seed, noise=noise, limit_s=limit_s)
+
+
+def metrics_of(load: AnyLoad, run: Run, machine: Machine) -> dict[str, float | None] | None:
+    """Return what a client would print; None where no request was answered, or the load was not over in time."""
+    if not any(job.status == "completed" for job in run.jobs):
+        return None
+    interval, speculative = machine.config.stream_interval, machine.speculative
+    if not isinstance(load, Workload):
+        return dict(repeat_of(load, [record_of(job, run.seen, interval, speculative) for job in run.jobs], 0).metrics)
+    if any(job.in_flight or job.end_s is None for job in run.jobs):
+        return None
+    return bench_metrics(run.jobs, run.seen, interval, speculative, load.percentiles)
