@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import sqlite3
 import threading
 import warnings
@@ -32,6 +33,7 @@ from tuner.study.spec import RESIDUAL, TPE
 STARTUP_TRIALS = 10
 """Random trials before the model of TPE is trusted."""
 
+LOWEST_PRIORITY = 19
 HISTORY = 160
 """Trials that the sampler is shown: its cost grows with them."""
 
@@ -84,20 +86,24 @@ class Learner:
         )
         self._preparing: threading.Thread | None = None
         if self._residual is not None and prior is not None:
-            self._preparing = threading.Thread(target=self._residual.prepare, args=(self._directions,), daemon=True)
+            self._preparing = threading.Thread(target=_prepare, args=(self._residual, self._directions), daemon=True)
             self._preparing.start()
 
     def ask(self) -> Asked:
         """Ask the sampler for a configuration."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+        self.wait_prepared()
         history = self._study.get_trials(deepcopy=False)
         model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history)))
         model.add_trials([_uncopied(trial) for trial in shown(history)])
         trial = model.ask()
         config = self._space.suggest(trial)
         return self._begin(trial, config)
+
+    def wait_prepared(self) -> None:
+        """Wait until the predictions that the first choice needs are there."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
 
     def ask_fixed(self, config: Config, hints: Config) -> Asked:
         """Take up a given configuration; Optuna sees its parameters and `hints` where the space has them.
@@ -190,6 +196,12 @@ class Learner:
     def _trial(self, number: int) -> Trial:
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         return Trial(self._study, trial_id)
+
+
+def _prepare(sampler: ResidualSampler, directions: list[StudyDirection]) -> None:
+    """Ask for predictions with the lowest priority: the defaults are being measured beside it."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    sampler.prepare(directions)
 
 
 def residual_sampler(space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None) -> ResidualSampler:

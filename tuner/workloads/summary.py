@@ -34,8 +34,9 @@ class RequestSlo:
         if not record.completed:
             return False
         found = record.latencies_ms()
-        gaps = record.gaps_s
-        found["itl"] = 1000.0 * float(np.percentile(gaps, self.itl_percentile)) if gaps else 0.0
+        if "itl" in self.bounds_ms:
+            gaps = record.gaps_s
+            found["itl"] = 1000.0 * float(np.percentile(gaps, self.itl_percentile)) if gaps else 0.0
         if record.output_tokens == 1:
             found["tpot"] = 0.0
         return all(name in found and found[name] < bound for name, bound in self.bounds_ms.items())
@@ -113,8 +114,10 @@ def summarise(
             client_latencies=_percentiles(stable, since_sent=True),
         )
 
-    classes = {name: figures([record for record in records if record.name == name]) for name in names}
-    return RunSummary(figures(records), classes, window)
+    overall = figures(records)
+    chosen = {name: [record for record in records if record.name == name] for name in names}
+    classes = {name: overall if len(own) == len(records) else figures(own) for name, own in chosen.items()}
+    return RunSummary(overall, classes, window)
 
 
 def _percentiles(records: Sequence[RequestRecord], since_sent: bool) -> dict[str, float | None]:
@@ -128,6 +131,7 @@ def _percentiles(records: Sequence[RequestRecord], since_sent: bool) -> dict[str
     result: dict[str, float | None] = {}
     for name, found in values.items():
         result[f"mean_{name}_ms"] = float(np.mean(found)) if found else None
-        for percentile in PERCENTILES:
-            result[f"p{percentile}_{name}_ms"] = float(np.percentile(found, percentile)) if found else None
+        at = np.percentile(found, PERCENTILES) if found else None
+        for place, percentile in enumerate(PERCENTILES):
+            result[f"p{percentile}_{name}_ms"] = None if at is None else float(at[place])
     return result

@@ -118,10 +118,15 @@ class SpeculativeScheduler(Scheduler):
         planned: list[tuple[Sequence, int]] = []
         budget, size, running = self.config.max_num_batched_tokens, self.config.block_size, self.running
         for sequence in list(self.drafting.members.values()):
-            wanted = min(1 + sequence.draft, budget, sequence.output - sequence.generated)
+            generated = sequence.generated
+            wanted, left = 1 + sequence.draft, sequence.output - generated
+            if wanted > left:
+                wanted = left
+            if wanted > budget:
+                wanted = budget
             if wanted < 1 or sequence.order not in running:
                 continue
-            sequence.computed = sequence.prompt + sequence.generated - 1
+            sequence.computed = sequence.prompt + generated - 1
             if sequence.computed + wanted > sequence.blocks * size:
                 if not self._secure(sequence, wanted):
                     continue
@@ -131,18 +136,18 @@ class SpeculativeScheduler(Scheduler):
         if self._was_preempted:
             planned = [(sequence, wanted) for sequence, wanted in planned if sequence.order in running]
         self._planned = planned
-        return sum(wanted for _, wanted in planned)
+        return sum([wanted for _, wanted in planned])
 
     def _step(self, pairs: float) -> Step:
         chunks = self.prefilling.values()
         ending = sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in chunks)
-        tokens = sum(wanted for _, wanted in self._planned)
+        tokens = sum([wanted for _, wanted in self._planned])
         return Step(
             decode=tokens,
             prefill=sum(chunk for _, chunk in chunks),
             sequences=len(self._planned) + len(self.prefilling),
             sampled=tokens + ending,
-            context=sum(sequence.tokens for sequence, _ in self._planned),
+            context=sum([sequence.prompt + sequence.generated for sequence, _ in self._planned]),
             pairs=pairs,
             admitted=self._admitted,
             drafting=len(self._planned),
@@ -150,19 +155,22 @@ class SpeculativeScheduler(Scheduler):
         )
 
     def _finish_decodes(self) -> list[Sequence]:
+        clock, text, counts = self.drafting.clock, self._text, self.counts
         self.drafting.clock += 1
         ended = []
         for sequence, wanted in self._planned:
-            sequence.draft = wanted - 1
-            gained = 1 + self._text.accepted(sequence)
-            if sequence.draft:
-                self.counts.drafts += 1
-                self.counts.drafted_tokens += sequence.draft
-                self.counts.accepted_tokens += gained - 1
+            gained = 1
+            if wanted > 1:
+                sequence.draft = wanted - 1
+                accepted = text.accepted(sequence)
+                counts.drafts += 1
+                counts.drafted_tokens += wanted - 1
+                counts.accepted_tokens += accepted
+                gained += accepted
             sequence.generated += gained
             self.produced += gained
-            sequence.segments.append((self.drafting.clock - 1, gained))
-            sequence.draft = self._text.draft(sequence)
+            sequence.segments.append((clock, gained))
+            sequence.draft = text.draft(sequence)
             if sequence.generated >= sequence.output:
                 self.drafting.leave(sequence)
                 ended.append(sequence)

@@ -35,11 +35,13 @@ Prior: TypeAlias = Callable[[Params], Prediction | None]
 
 
 class Belief:
-    """A prior with a memory. Rows have the predicted gain, each constraint, and the chance of failing."""
+    """A prior with a memory."""
 
     def __init__(self, prior: Prior | None) -> None:
         self._prior = prior
         self._known: dict[frozenset[tuple[str, object]], tuple[Params, Prediction | None]] = {}
+        self._encoded: tuple[Matrix, Matrix] | None = None
+        self._encoded_by: Mapping[str, object] = {}
         self._learned = 0
         self._trees: Any = None
 
@@ -63,37 +65,58 @@ class Belief:
         return self._known[key][1]
 
     def rows(self, configs: Sequence[Params], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-        """Return the predictions, shape (configurations, 2 + constraints); 0 and `FAILS_UNSEEN` where there is none."""
-        found = np.zeros((len(configs), 2 + len(names)))
-        found[:, -1] = FAILS_UNSEEN
-        if self._prior is None:
-            return found
-        for row, config in enumerate(configs):
-            said = self.of(config)
-            if said is None:
-                continue
-            found[row, -1] = FAILS_PREDICTED[said.values is None]
-            if said.values is not None:
-                found[row, 0] = sum(s.weight * s.gain(v) for s, v in zip(scales, said.values, strict=True))
-                found[row, 1:-1] = squeezed([said.constraints.get(name, 0.0) for name in names])
-        return found
+        """Return the predictions, shape (configurations, objectives + constraints + 1); see `blank` for unknown ones.
 
-    def guesses(
-        self, configs: Sequence[Params], encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]
-    ) -> Matrix:
-        """Return what the predictions of configurations that were not asked for are likely to be, by a forest."""
-        if self._prior is None or len(self._known) < 10:
-            return self.rows(configs, scales, names)
+        Objectives are gains, unweighted; constraints are squeezed; the last column is the chance of failing.
+        """
+        return _as_rows([self.of(config) for config in configs], scales, names)
+
+    def known_rows(self, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
+        """Return `rows` of all that was asked for."""
+        return _as_rows([said for _, said in self._known.values()], scales, names)
+
+    def encoded(self, encoder: Encoder) -> tuple[Matrix, Matrix]:
+        """Return rows and effects of all that was asked for; what was encoded before is not encoded again."""
+        done = self._encoded if self._encoded_by == encoder.distributions else None
+        new = self.asked[0 if done is None else len(done[0]) :]
+        rows, effects = encoder.both(new)
+        self._encoded = (rows, effects) if done is None else (np.vstack([done[0], rows]), np.vstack([done[1], effects]))
+        self._encoded_by = encoder.distributions
+        return self._encoded
+
+    def guesses(self, rows: Matrix, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
+        """Return what the predictions of encoded configurations are likely to be, by a forest; shape as of `rows`."""
+        if not self._known:
+            return blank(len(rows), len(scales), len(names))
         if self._trees is None or len(self._known) > GROWN * self._learned:
             from sklearn.ensemble import ExtraTreesRegressor  # half a second to import
 
-            asked = self.asked
-            self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(
-                encoder.rows(asked), self.rows(asked, scales, names)
-            )
-            self._learned = len(asked)
-        guessed: Matrix = self._trees.predict(encoder.rows(configs))
+            known = self.known_rows(scales, names)
+            self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
+            self._learned = len(known)
+        guessed: Matrix = self._trees.predict(rows)
         return guessed
+
+
+def _as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
+    found = blank(len(said), len(scales), len(names))
+    for row, each in enumerate(said):
+        if each is None:
+            continue
+        found[row, -1] = FAILS_PREDICTED[each.values is None]
+        if each.values is not None:
+            found[row, : len(scales)] = [s.gain(v) for s, v in zip(scales, each.values, strict=True)]
+            found[row, len(scales) : -1] = [each.constraints.get(name, 0.0) for name in names]
+    told = [row for row, each in enumerate(said) if each is not None and each.values is not None]
+    found[told, len(scales) : -1] = squeezed(found[told, len(scales) : -1])
+    return found
+
+
+def blank(rows: int, objectives: int, constraints: int) -> Matrix:
+    """Return what is thought where nothing is predicted: as good as the defaults, and `FAILS_UNSEEN` may fail."""
+    found = np.zeros((rows, objectives + constraints + 1))
+    found[:, -1] = FAILS_UNSEEN
+    return found
 
 
 def explore(
@@ -124,5 +147,6 @@ def ranked(belief: Belief, directions: Sequence[StudyDirection], weights: Sequen
         return asked
     scales = scales_of([first.values], directions, weights)
     rows = belief.rows(asked, scales, sorted(first.constraints))
-    violated = np.maximum(rows[:, 1:-1], 0.0).sum(axis=1) + 10.0 * (rows[:, -1] > 0.5)
-    return [asked[index] for index in np.lexsort((-rows[:, 0], violated))]
+    score = rows[:, : len(scales)] @ np.array([scale.weight for scale in scales])
+    violated = np.maximum(rows[:, len(scales) : -1], 0.0).sum(axis=1) + 10.0 * (rows[:, -1] > 0.5)
+    return [asked[index] for index in np.lexsort((-score, violated))]

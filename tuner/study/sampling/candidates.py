@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -118,3 +119,17 @@ class Space:
         count = 1 + int(rng.geometric(0.5)) if rng.random() < 0.5 else 1
         moved = set(rng.choice(sorted(of), size=min(count, len(of)), replace=False))
         return self.draw(rng, of, moved, checked)
+
+
+def opened(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
+    """Return how many parameters each choice opens, as the configurations show it: they are there only beside it."""
+    found: Counter[tuple[str, Any]] = Counter()
+    for name in {name for config in configs for name in config}:
+        having = [config for config in configs if name in config]
+        if len(having) == len(configs):
+            continue
+        beside = {pair for pair in having[0].items() if pair[0] != name}
+        for config in having:
+            beside &= config.items()
+        found.update(pair for pair in beside if any(pair not in config.items() for config in configs))
+    return found

@@ -11,7 +11,8 @@ was bad beside others may be good beside these.
 
 from __future__ import annotations
 
-import itertools
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,20 +21,23 @@ from optuna.distributions import CategoricalDistribution
 from optuna.study import StudyDirection
 from scipy.special import log_ndtr
 
+from tuner.study.sampling.ascent import CLIMBERS, climb
 from tuner.study.sampling.belief import Belief
-from tuner.study.sampling.candidates import Space
+from tuner.study.sampling.candidates import Space, opened
 from tuner.study.sampling.encode import Encoder, Matrix, Params, Vector
 from tuner.study.sampling.gp import Beliefs, Process
 from tuner.study.sampling.history import History, scales_of, squeezed
 
-DRAWN, NEAR, ROUNDS, LEADERS = 60, 50, 4, 6
-"""Candidates: new ones drawn at random, then rounds of neighbours of the leaders."""
+DRAWN, NEAR, LEADERS = 40, 40, 6
+"""Candidates: new ones drawn at random, and neighbours of what is thought best; the best of them climb."""
 ASKED = 3
-"""Predictions that a choice asks for; its other new candidates' are guessed."""
+"""Predictions that a choice asks for at most; its other new candidates' are guessed."""
 SWITCH_EVERY, SWITCHED = 5, 60
 """How often the choice that was tried least is switched on, and candidates then."""
-CAREFUL_FROM, CAREFUL, CAREFUL_BY, LATELY = 12, 1.3, 4.0, 10
-"""From that trial on, ln Φ(CAREFUL + CAREFUL_BY * share lost of the last LATELY) is the least feasibility."""
+CAREFUL_FROM, LATELY = 12, 10
+CAREFUL_RUNS, CAREFUL_KEEPS = (1.6, 6.0), (1.0, 3.0)
+"""From trial `CAREFUL_FROM` on, the least probability of running and of keeping all promises are Φ(a + b * share lost
+of the last `LATELY`): a crash teaches less than a promise that was just missed."""
 REFUSED = 1e6
 """What puts a configuration that is not feasible enough behind all that are."""
 UNSURE_RUNS = 0.15
@@ -65,6 +69,7 @@ class Choice:
         """Fit the models; `history` holds at least one measured trial."""
         self._space, self._belief, self._history, self._rng = setup.space, setup.belief, history, rng
         self._scales = scales_of(history.values, directions, setup.weights)
+        self._weights = np.array([scale.weight for scale in self._scales])
         self._names = history.names()
         self._encoder = Encoder(self._space.distributions)
         self._fit()
@@ -79,7 +84,7 @@ class Choice:
         rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
         labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
         chances = np.vstack([means[:, -1:], self._predicted(history.failed)[:, -1:]])
-        self._runs = Process(owner, rows, effects, labels[:, None], chances, RUNS_SCALES)
+        self._runs = Process(owner, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
         if history.pending:
             pending, means = self._encoder.both(history.pending), self._predicted(history.pending)
             self._kept.with_pending(*pending, means[:, :-1])
@@ -89,42 +94,75 @@ class Choice:
         """Return score and constraints of what was measured, shape (n, 1 + constraints)."""
         history = self._history
         gains = [[scale.gain(v) for scale, v in zip(self._scales, values, strict=True)] for values in history.values]
-        scores = np.array(gains) @ np.array([scale.weight for scale in self._scales])
+        scores = np.array(gains) @ self._weights
         violations = [[each.get(name, 0.0) for name in self._names] for each in history.constraints]
         return np.column_stack([scores, squeezed(violations).reshape(len(scores), len(self._names))])
 
     def _predicted(self, configs: Sequence[Params]) -> Matrix:
         """Return predicted score, constraints and chance of failing, shape (n, 2 + constraints)."""
-        return self._belief.rows(configs, self._scales, self._names)
+        return self._weighed(self._belief.rows(configs, self._scales, self._names))
+
+    def _weighed(self, predictions: Matrix) -> Matrix:
+        """Return predictions with the objectives' gains weighed into one score."""
+        count = len(self._scales)
+        return np.column_stack([predictions[:, :count] @ self._weights, predictions[:, count:]])
 
     def best(self) -> Params:
         """Return what to measure next."""
-        if self._history.known % SWITCH_EVERY == 0 and (switched := self._switched()):
-            return switched[int(np.argmax(self._merit(switched)))]
+        if self._history.known % SWITCH_EVERY == 0 and (switched := self._switched()) is not None:
+            return switched
+        leaders = self._leaders()
         drawn = [c for _ in range(DRAWN) if (c := self._space.draw(self._rng, checked=False)) is not None]
-        found = [*self._belief.asked, *drawn, *self._neighbours(self._leaders(), NEAR)]
-        candidates = self._fresh(found) or found
-        merit = self._merit(candidates)
-        for _ in range(ROUNDS):
-            order = np.argsort(-merit)[:LEADERS]
-            leaders = [candidates[index] for index in order]
-            new = self._fresh(self._neighbours(leaders, NEAR))
-            if not new:
+        drawn += self._neighbours(leaders, NEAR)
+        asked, worth = self._asked()
+        found = self._fresh(drawn) or drawn
+        merit = self._merit(found)
+        known = [(float(value), config) for value, config in zip(worth, asked, strict=True)]
+        guessed = [(float(value), config) for value, config in zip(merit, found, strict=True)]
+        starts = [config for _, config in heapq.nlargest(CLIMBERS - 1, [*known, *guessed], key=_value)]
+        climbed = self._fresh(climb(self._space, self._encoder, self._merit_of, [*starts, leaders[0]], self._rng))
+        if climbed:
+            guessed += [(float(value), config) for value, config in zip(self._merit(climbed), climbed, strict=True)]
+        return self._settled(known, guessed)
+
+    def _asked(self) -> tuple[list[Params], Vector]:
+        """Return what was predicted and not tried, and its merit."""
+        asked = self._belief.asked
+        if not asked:
+            return [], np.zeros(0)
+        means = self._weighed(self._belief.known_rows(self._scales, self._names))
+        merit = self._merit_of(*self._belief.encoded(self._encoder), means)
+        fresh = {id(config) for config in self._fresh(asked)}
+        places = [place for place, config in enumerate(asked) if id(config) in fresh]
+        return [asked[place] for place in places], merit[places]
+
+    def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
+        """Return the best that breaks no rule, of which the prediction is known where there are predictions.
+
+        What is guessed to be better than the best known is asked for, the most promising first, `ASKED` at most.
+        """
+        best, chosen = -math.inf, None
+        for value, config in sorted(known, key=_value, reverse=True):
+            if self._space.allows(config):
+                best, chosen = value, config
                 break
-            candidates, merit = [*leaders, *new], np.concatenate([merit[order], self._merit(new)])
-        if self._belief.exists:
-            leaders = self._first(candidates, merit, ASKED)
-            candidates = self._fresh([*self._belief.asked, *leaders]) or leaders
-            merit = self._merit(candidates, exact=True)
-        return next(iter(self._first(candidates, merit, 1)), {})
+        asked = 0
+        for value, config in sorted(guessed, key=_value, reverse=True):
+            if value <= best or asked == ASKED:
+                break
+            if not self._space.allows(config):
+                continue
+            if self._belief.exists:
+                value, asked = float(self._merit([config], exact=True)[0]), asked + 1
+            if chosen is None or value > best:
+                best, chosen = value, config
+        return chosen or {}
 
-    def _first(self, configs: Sequence[Params], merit: Vector, count: int) -> list[Params]:
-        """Return the best few that break no rule."""
-        allowed = (configs[index] for index in np.argsort(-merit) if self._space.allows(configs[index]))
-        return list(itertools.islice(allowed, count))
+    def _switched(self) -> Params | None:
+        """Return a good configuration with the choice that was tried least; None where none is feasible enough.
 
-    def _switched(self) -> list[Params]:
-        """Return the best configurations with the choice that was tried least."""
+        A choice that opens parameters of its own has more to be tried in, and counts as tried the less for each.
+        """
         leaders = self._leaders()[:3]
         counts = {
             (name, choice): sum(name in config and config[name] == choice for config in self._history.tried)
@@ -133,10 +171,13 @@ class Choice:
             for choice in distribution.choices
         }
         if not counts:
-            return []
-        name, choice = min(counts, key=lambda key: (counts[key], self._rng.random()))
+            return None
+        opens = opened(self._history.tried)
+        name, choice = min(counts, key=lambda key: (counts[key] / (1 + opens[key]), self._rng.random()))
         drawn = [self._space.draw(self._rng, {**leaders[i % len(leaders)], name: choice}) for i in range(SWITCHED)]
-        return self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
+        found = self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
+        merit = self._merit(found) if found else np.zeros(0)
+        return found[int(np.argmax(merit))] if found and merit.max() > -REFUSED / 2 else None
 
     def _neighbours(self, of: Sequence[Params], count: int) -> list[Params]:
         """Return neighbours of some configurations, among them such as break a rule."""
@@ -157,21 +198,25 @@ class Choice:
 
     def _merit(self, configs: Sequence[Params], exact: bool = False) -> Vector:
         """Return ln of expected improvement times feasibility; `exact` asks for predictions instead of guessing."""
-        rows = self._encoder.both(configs)
-        if exact or not self._belief.exists:
-            means = self._predicted(configs)
-        else:
-            means = self._belief.guesses(configs, self._encoder, self._scales, self._names)
-        expected, spread = self._kept.predict(*rows, means[:, :-1])
-        fails, unsure = self._runs.predict(*rows, means[:, -1:])
-        feasible = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
-        feasible += log_ndtr(-expected[:, 1:] / np.maximum(spread[:, 1:], 1e-3)).sum(axis=1)
-        merit: Vector = feasible.copy()
+        rows, effects = self._encoder.both(configs)
+        return self._merit_of(rows, effects, self._predicted(configs) if exact else None)
+
+    def _merit_of(self, rows: Matrix, effects: Matrix, means: Matrix | None = None) -> Vector:
+        """Return the merit of encoded configurations; without their predictions, these are guessed."""
+        if means is None:
+            means = self._weighed(self._belief.guesses(rows, self._encoder, self._scales, self._names))
+        expected, spread = self._kept.predict(rows, effects, means[:, :-1])
+        fails, unsure = self._runs.predict(rows, effects, means[:, -1:])
+        runs = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
+        keeps = log_ndtr(-expected[:, 1:] / np.hypot(spread[:, 1:], self._kept.noise)).sum(axis=1)
+        merit: Vector = runs + keeps
         if self._best is not None:
             merit += log_improvement(expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4))
         if self._history.known >= CAREFUL_FROM:
-            needed = float(log_ndtr(CAREFUL + CAREFUL_BY * self._history.lost(LATELY)))
-            merit = np.where(feasible >= needed, merit, feasible - REFUSED)
+            lost = self._history.lost(LATELY)
+            careful = runs >= log_ndtr(CAREFUL_RUNS[0] + CAREFUL_RUNS[1] * lost)
+            careful &= keeps >= log_ndtr(CAREFUL_KEEPS[0] + CAREFUL_KEEPS[1] * lost)
+            merit = np.where(careful, merit, runs + keeps - REFUSED)
         return merit
 
     def _expected(self) -> tuple[Matrix, Matrix]:
@@ -210,3 +255,7 @@ def log_improvement(gain: Vector, spread: Vector) -> Vector:
     above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
     found: Vector = np.where(z < -1.0, below, above) + np.log(spread)
     return found
+
+
+def _value(pair: tuple[float, Params]) -> float:
+    return pair[0]

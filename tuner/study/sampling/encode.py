@@ -30,7 +30,10 @@ _AWAY = math.sqrt(0.75)
 
 
 class Encoder:
-    """Turns parameters into rows. `owner[c]` is the index of the parameter that column c belongs to."""
+    """Turns parameters into rows.
+
+    `owner[c]` is the index of the parameter that column c of the rows belongs to, `effect_owner` that of the effects'.
+    """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
         self.distributions = dict(sorted(distributions.items()))
@@ -41,6 +44,10 @@ class Encoder:
             self._first.append(len(owner))
             owner += [index] * (len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else 2)
         self.owner = np.array(owner, dtype=np.int64)
+        widths = [
+            len(d.choices) if isinstance(d, CategoricalDistribution) else KNOTS for d in self.distributions.values()
+        ]
+        self.effect_owner = np.repeat(np.arange(len(widths)), widths)
 
     def rows(self, configs: Sequence[Params]) -> Matrix:
         """Return one row a configuration, shape (configurations, columns); names that are not known are passed over."""

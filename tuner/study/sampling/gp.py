@@ -55,7 +55,7 @@ class Process:
         targets: Matrix,
         means: Matrix,
         beliefs: Beliefs,
-        steps: int = 30,
+        steps: int = 20,
     ) -> None:
         """Fit.
 
@@ -114,6 +114,11 @@ class Process:
             prior = prior + (self._beliefs.slope * means[:, output]) ** 2
             spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
         return expected, spread
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a measurement."""
+        return math.sqrt(self._noise())
 
     def relevances(self) -> Vector:
         """Return each parameter's relevance: the inverse square of its length scale."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ STARTUP = 8
 """Trials that fill the space where nothing is predicted."""
 FILLING = 12
 """Random configurations of which the one farthest from all others is taken to fill the space."""
+FRONT_EVERY = 6
+"""How often several objectives are weighed at random, for the sake of the front (Knowles, "ParEGO", IEEE TEC 2006)."""
 PREDICTED = 200
 """Configurations whose predictions are asked for before the first choice."""
 
@@ -110,8 +113,14 @@ class ResidualSampler(BaseSampler):
         elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):
             chosen = self._fill(history, rng)
         else:
-            chosen = Choice(self._setup, study.directions, history, rng).best()
+            chosen = Choice(self._weighing(study.directions, history, rng), study.directions, history, rng).best()
         return {name: value for name, value in chosen.items() if name in search_space}
+
+    def _weighing(self, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator) -> Setup:
+        """Return the setup, every few trials with other weights."""
+        if len(directions) < 2 or history.known % FRONT_EVERY != FRONT_EVERY - 1:
+            return self._setup
+        return replace(self._setup, weights=tuple(rng.dirichlet(np.ones(len(directions)))))
 
     def recommend(self, study: Study) -> FrozenTrial | None:
         """Return the measured trial that is thought best; None where none is likely to keep its promises."""
