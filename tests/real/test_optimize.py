@@ -194,7 +194,7 @@ def test_suffix_decoding_wins_at_temperature_0_and_is_off_at_1(
         *(tmp_path, home, vllm, tiny_model, "--trials", "2", "--space", "speculation-cpu", "--study", "short"),
         *("--only", "speculative", "--only", "suffix_tokens", "--temperature", temperature),
         *("--enqueue", '{"speculative": "suffix", "suffix_tokens": 16}', "--prompts", "60", "--output-len", "128"),
-        *("--repeats", "3", "--baseline-repeats", "3", "--confirm-rounds", "0"),
+        *("--repeats", "3", "--baseline-repeats", "3", "--confirm-rounds", "0", "--slo", "success_rate>=1"),
     )
     assert told["states"] == {"ok": 2}
     conclusion = told["conclusion"]
