@@ -1,5 +1,7 @@
 """How long does the sampler think? Ask and tell in the first target's space, the study in SQLite, up to 300 trials.
 
+(overhead.py has the same of TPE beside a given history.)
+
     python benchmarks/ask.py [--samplers residual tpe] [--trials 300] [--no-predictions] [--json FILE]
 
 Nothing is launched: what comes of a configuration is a formula of its parameters, of which some fail. Predictions are

@@ -89,6 +89,9 @@ class Problem(ABC):
     family: str
     objectives: tuple[Objective, ...]
     constraint_names: tuple[str, ...] = ()
+    wrong = "wrong"
+    unrelated = False
+    """Whether a wrong prior is drawn at random instead of turned around; `wrong` seeds it."""
 
     def __init__(self, prior: str = "right") -> None:
         if prior not in PRIORS:
@@ -178,11 +181,11 @@ class Problem(ABC):
         base = self.predicted_reference
         if config == self.defaults()[0] or base is None:
             return found
-        random = generator("wrong", key_of(config))
+        random = generator(self.wrong, key_of(config))
         if random.integers(LOST_ONE_IN) == 0:
             return crashed(found.seconds)
         kept = dict.fromkeys(self.constraint_names, -0.5)
-        if found.values is None:
+        if found.values is None or self.unrelated:
             values = tuple(each * math.exp(random.normal(0.0, 0.3)) for each in base)
         else:
             pairs = zip(base, found.values, strict=True)

@@ -26,7 +26,7 @@ from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import PACKAGES, default_version, find_shape, version_tuple
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
+from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
 from tuner.engines.simulator.startup import compile_key, startup_s
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.score import score
@@ -84,7 +84,8 @@ class Rig:
         extra = startup_s(served, machine.budget, known, compiled_before=False) - warm
         run = send(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
         seconds = warm + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
-        return Ran(metrics_of(load, run, machine), seconds, compile_key(served), extra)
+        metrics = metrics_of(load, run, machine) if answered(run) else None
+        return Ran(metrics, seconds, compile_key(served), extra)
 
 
 class SimulatedProblem(Problem):

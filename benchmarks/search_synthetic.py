@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
-from search_problem import LOST_ONE_IN, Config, Outcome, Problem, Suggest, crashed, generator, key_of, maximised
+from search_problem import Config, Outcome, Problem, Suggest, crashed, generator, key_of, maximised
 
 from search_spaces import JsonScalar
 from tuner.scoring.objectives import parse_objective
@@ -271,19 +270,11 @@ class Unrelated(Conditional):
     """The same, with predictions that have nothing to do with it: drawn at random, a third said to fail."""
 
     name = "conditional-unrelated"
+    wrong = "unrelated"
+    unrelated = True
 
     def __init__(self, prior: str = "right") -> None:
         super().__init__(prior, misled=True)
-
-    def _turned(self, config: Config, found: Outcome) -> Outcome:
-        base = self.reference
-        if config == self.defaults()[0] or base is None:
-            return found
-        random = generator("unrelated", key_of(config))
-        if random.integers(LOST_ONE_IN) == 0:
-            return crashed(found.seconds)
-        values = tuple(each * math.exp(random.normal(0.0, 0.3)) for each in base)
-        return replace(found, values=values, score=self.score_of(values, base))
 
 
 SYNTHETIC: dict[str, Callable[[str], Problem]] = {

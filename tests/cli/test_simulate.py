@@ -108,6 +108,17 @@ def test_traffic_is_predicted_by_class(folder: Path) -> None:
     assert json.loads(said.out)["chat.goodput_share"] == 1.0
 
 
+def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> None:
+    (folder / "w.yaml").write_text(
+        "arrivals: {process: poisson, rate: 2}\ntimeout_s: 0.000001\nrequests: 20\n"
+        "classes:\n  chat: {input: 100, output: 50}\nslo:\n  chat: {ttft_ms: 500}\n"
+    )
+    said = run_here(folder, "simulate", "--workload", "w.yaml", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert (found["success_rate"], found["goodput"], found["completed"]) == (0.0, 0.0, 0)
+
+
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [

@@ -123,6 +123,7 @@ class Learner:
         """Return the numbers of the trials that the sampler thinks best, best first; none if it has no opinion."""
         if self._residual is None:
             return []
+        self.wait_prepared()
         trials = shown(self._study.get_trials(deepcopy=False))
         model = optuna.create_study(directions=self._directions)
         model.add_trials([_uncopied(trial) for trial in trials])

@@ -13,7 +13,7 @@ from tuner.engines.simulator.memory import StartFailed
 from tuner.engines.simulator.models import find_shape, version_tuple
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
-from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
+from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
 from tuner.errors import TunerError
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.study.sampling.belief import Prediction, Prior
@@ -51,6 +51,7 @@ class Physics:
     def __init__(self, spec: StudySpec, version: tuple[int, ...], packages: frozenset[str]) -> None:
         card = spec.space.context.hardware
         self._spec, self._site = spec, Site(card, parameters_of(card.key), version, packages)
+        self._told = False
 
     def predict(self, params: Params) -> Prediction | None:
         """Return what is predicted of a configuration; None where the simulator does not know its flags."""
@@ -61,7 +62,9 @@ class Physics:
         except TunerError:
             return None
         except (ArithmeticError, LookupError, ValueError):
-            _log.warning("the simulator broke at %s; a trial goes without a prediction", dict(params), exc_info=True)
+            if not self._told:  # once: what breaks it for one configuration does for hundreds
+                _log.warning("no prediction, the simulator broke at %s", dict(params), exc_info=True)
+            self._told = True
             return None
 
     def _foreseen(self, params: Params) -> Prediction:
@@ -73,7 +76,7 @@ class Physics:
         machine = set_up(self._site, words, environment, shape)
         load: AnyLoad = spec.workload  # type: ignore[assignment]
         run = send(machine, load, load.repeat_seed(0), spec.limits.benchmark_s)
-        return self._judged(metrics_of(load, run, machine))
+        return self._judged(metrics_of(load, run, machine) if answered(run) else None)
 
     def _judged(self, metrics: dict[str, float | None] | None) -> Prediction:
         if metrics is None:

@@ -116,8 +116,9 @@ def run_study(
     """Search until the budget is spent, then confirm and conclude; goes on where an earlier run stopped."""
     clock = clock or RealClock()
     began = clock.monotonic()
-    sampler = spec.sampler_for(executor.engine_info())
-    prior = physics_of(spec, executor.engine_info()) if sampler == RESIDUAL else None
+    engine = executor.engine_info()
+    sampler = spec.sampler_for(engine)
+    prior = physics_of(spec, engine) if sampler == RESIDUAL else None
     learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior)
     proposals = Proposals(spec, store, learner, budget.trials, listener)
     loop = Loop(spec, budget, store, learner, executor, listener, stop, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -11,16 +12,18 @@ from storage.records import Verdict
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.scoring.objectives import parse_objective
 from tuner.study.learner import Learner
+from tuner.study.sampling.belief import Prediction, Prior
+from tuner.study.sampling.encode import Params
 from tuner.study.spec import RESIDUAL, TPE
 
 
-def told(tmp_path: Path, sampler: str) -> Learner:
+def told(tmp_path: Path, sampler: str, prior: Prior | None = None) -> Learner:
     """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
     file = tmp_path / "space.yaml"
     file.write_text(SPACE)
     space = Bench(tmp_path, file).spec().space
     objectives = (parse_objective("output_throughput"),)
-    learner = Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler)
+    learner = Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
     for seqs, throughput in ((4, 1000.0), (8, None), (32, 1500.0), (16, 1200.0)):
         asked = learner.ask_fixed({"max_num_seqs": seqs, "block_size": 16}, {})
         verdict = None if throughput is None else Verdict({"output_throughput": throughput}, {}, throughput / 1000)
@@ -30,6 +33,28 @@ def told(tmp_path: Path, sampler: str) -> Learner:
 
 def test_the_ranking_is_in_the_numbers_of_the_study(tmp_path: Path) -> None:
     assert told(tmp_path, RESIDUAL).ranking() == [2, 3, 0]
+
+
+def test_a_ranking_waits_for_predictions_that_are_being_prepared(tmp_path: Path) -> None:
+    """They are asked for in another thread, until the ranking begins to wait."""
+    ranking, asked = Event(), []
+
+    def slow(params: Params) -> Prediction:
+        assert ranking.wait(30)
+        asked.append(params)
+        return Prediction((1000.0,), {})
+
+    learner = told(tmp_path, RESIDUAL, slow)
+    wait = learner.wait_prepared
+
+    def waiting() -> None:
+        ranking.set()
+        wait()
+
+    learner.wait_prepared = waiting  # type: ignore[method-assign]
+    assert asked == []
+    assert learner.ranking() == [2, 3, 0]
+    assert len(asked) > 4
 
 
 def test_a_sampler_without_a_model_of_its_own_ranks_nothing(tmp_path: Path) -> None:

@@ -48,10 +48,13 @@ def send(machine: Machine, load: AnyLoad, seed: int, limit_s: float = math.inf, 
     return machine.run(client, seed, noise=noise, limit_s=limit_s)
 
 
+def answered(run: Run) -> bool:
+    """Return whether any request was; a trial without one has failed."""
+    return any(job.status == "completed" for job in run.jobs)
+
+
 def metrics_of(load: AnyLoad, run: Run, machine: Machine) -> dict[str, float | None] | None:
-    """Return what a client would print; None where no request was answered, or the load was not over in time."""
-    if not any(job.status == "completed" for job in run.jobs):
-        return None
+    """Return what a client would print; None where a closed loop was not over in time."""
     interval, speculative = machine.config.stream_interval, machine.speculative
     if not isinstance(load, Workload):
         return dict(repeat_of(load, [record_of(job, run.seen, interval, speculative) for job in run.jobs], 0).metrics)

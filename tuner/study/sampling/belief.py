@@ -42,7 +42,7 @@ class Belief:
         self._known: dict[frozenset[tuple[str, object]], tuple[Params, Prediction | None]] = {}
         self._encoded: tuple[Matrix, Matrix] | None = None
         self._encoded_by: Mapping[str, object] = {}
-        self._learned = 0
+        self._learned: tuple[int, object] = (0, None)
         self._trees: Any = None
 
     @property
@@ -88,12 +88,13 @@ class Belief:
         """Return what the predictions of encoded configurations are likely to be, by a forest; shape as of `rows`."""
         if not self._known:
             return blank(len(rows), len(scales), len(names))
-        if self._trees is None or len(self._known) > GROWN * self._learned:
+        shape = encoder.distributions, tuple(names), [scale.gains for scale in scales]
+        if len(self._known) > GROWN * self._learned[0] or self._learned[1] != shape:
             from sklearn.ensemble import ExtraTreesRegressor  # half a second to import
 
             known = self.known_rows(scales, names)
             self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
-            self._learned = len(known)
+            self._learned = len(known), shape
         guessed: Matrix = self._trees.predict(rows)
         return guessed
 

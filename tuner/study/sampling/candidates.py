@@ -79,6 +79,11 @@ class Space:
         self.distributions: dict[str, BaseDistribution] = {}
         self._shown: list[Params] = []
 
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to draw from."""
+        return self._define is not None or bool(self._shown)
+
     def learn(self, distributions: Mapping[str, BaseDistribution], shown: Sequence[Params]) -> None:
         """Take up what a history has shown."""
         self.distributions.update(distributions)

@@ -71,6 +71,7 @@ class Choice:
         self._scales = scales_of(history.values, directions, setup.weights)
         self._weights = np.array([scale.weight for scale in self._scales])
         self._names = history.names()
+        self._tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
         self._encoder = Encoder(self._space.distributions)
         self._fit()
         self._best = self._best_kept()
@@ -114,27 +115,22 @@ class Choice:
         leaders = self._leaders()
         drawn = [c for _ in range(DRAWN) if (c := self._space.draw(self._rng, checked=False)) is not None]
         drawn += self._neighbours(leaders, NEAR)
-        asked, worth = self._asked()
         found = self._fresh(drawn) or drawn
-        merit = self._merit(found)
-        known = [(float(value), config) for value, config in zip(worth, asked, strict=True)]
-        guessed = [(float(value), config) for value, config in zip(merit, found, strict=True)]
+        known, guessed = self._asked(), _pairs(self._merit(found), found)
         starts = [config for _, config in heapq.nlargest(CLIMBERS - 1, [*known, *guessed], key=_value)]
         climbed = self._fresh(climb(self._space, self._encoder, self._merit_of, [*starts, leaders[0]], self._rng))
         if climbed:
-            guessed += [(float(value), config) for value, config in zip(self._merit(climbed), climbed, strict=True)]
+            guessed += _pairs(self._merit(climbed), climbed)
         return self._settled(known, guessed)
 
-    def _asked(self) -> tuple[list[Params], Vector]:
-        """Return what was predicted and not tried, and its merit."""
+    def _asked(self) -> list[tuple[float, Params]]:
+        """Return what was predicted and not tried, each with its merit."""
         asked = self._belief.asked
         if not asked:
-            return [], np.zeros(0)
+            return []
         means = self._weighed(self._belief.known_rows(self._scales, self._names))
         merit = self._merit_of(*self._belief.encoded(self._encoder), means)
-        fresh = {id(config) for config in self._fresh(asked)}
-        places = [place for place, config in enumerate(asked) if id(config) in fresh]
-        return [asked[place] for place in places], merit[places]
+        return [pair for pair in _pairs(merit, asked) if frozenset(pair[1].items()) not in self._tried]
 
     def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
         """Return the best that breaks no rule, of which the prediction is known where there are predictions.
@@ -192,9 +188,7 @@ class Choice:
 
     def _fresh(self, configs: Sequence[Params]) -> list[Params]:
         """Return those that were not tried."""
-        history = self._history
-        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
-        return [config for config in configs if frozenset(config.items()) not in tried]
+        return [config for config in configs if frozenset(config.items()) not in self._tried]
 
     def _merit(self, configs: Sequence[Params], exact: bool = False) -> Vector:
         """Return ln of expected improvement times feasibility; `exact` asks for predictions instead of guessing."""
@@ -255,6 +249,10 @@ def log_improvement(gain: Vector, spread: Vector) -> Vector:
     above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
     found: Vector = np.where(z < -1.0, below, above) + np.log(spread)
     return found
+
+
+def _pairs(merit: Vector, configs: Sequence[Params]) -> list[tuple[float, Params]]:
+    return [(float(value), config) for value, config in zip(merit, configs, strict=True)]
 
 
 def _value(pair: tuple[float, Params]) -> float:

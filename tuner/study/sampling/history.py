@@ -31,6 +31,11 @@ class Scale:
     log: bool
     unit: float
 
+    @property
+    def gains(self) -> tuple[float, float, float | None]:
+        """What gains depend on: scales that agree in it, whatever their weights, give the same."""
+        return self.sign, self.reference, None if self.log else self.unit
+
     def gain(self, value: float) -> float:
         """Return how much better a value is than the reference: ln of the factor, or units."""
         if not self.log:

@@ -37,7 +37,8 @@ class ResidualSampler(BaseSampler):
     """Bayesian optimisation with a predicted mean, constraints and failures; usable in any Optuna study.
 
     A trial that failed by its configuration is to be told as PRUNED with a positive constraint; one told as FAIL says
-    nothing. What is proposed depends on the seed, the trial's number and the other trials, on nothing else.
+    nothing. What is proposed depends on the seed, the trial's number and the other trials; with a prior, also on what
+    was asked of it before, which a new process has forgotten.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class ResidualSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
 
     def prepare(self, directions: Sequence[StudyDirection]) -> None:
-        """Ask for the predictions that the first choice needs, once; takes as long as they do."""
+        """Ask for the predictions that the first choice needs, once the space is known; takes as long as they do."""
         setup = self._setup
-        if setup.belief.exists and not self._prepared:
+        if setup.belief.exists and setup.space.known and not self._prepared:
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
 
@@ -86,8 +87,8 @@ class ResidualSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return every parameter that is known; those that turn out not to count are not asked for."""
-        self.prepare(study.directions)
         self._last = trial.number, self._read(study, trial.number)
+        self.prepare(study.directions)
         if not self._setup.space.distributions:
             self._setup.space.draw(np.random.default_rng(self._seed))
         return dict(self._setup.space.distributions)
@@ -105,9 +106,8 @@ class ResidualSampler(BaseSampler):
         if not search_space:
             return {}
         rng = np.random.default_rng([self._seed, trial.number])
-        number, history = self._last or (None, History())
-        if number != trial.number:
-            history = self._read(study, trial.number)
+        same = self._last is not None and self._last[0] == trial.number
+        history = self._last[1] if self._last is not None and same else self._read(study, trial.number)
         if not history.measured and self._setup.belief.exists:
             chosen = self._foreseen(study, history)
         elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):

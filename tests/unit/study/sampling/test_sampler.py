@@ -49,10 +49,36 @@ def test_it_works_without_being_given_the_space() -> None:
     assert searched(ResidualSampler(seed=1), 30).best_value > 1200
 
 
-def test_several_objectives_are_weighed() -> None:
-    study = optuna.create_study(directions=["maximize", "minimize"], sampler=ResidualSampler(space, weights=[3, 1]))
-    study.optimize(lambda trial: (speed(config := space(trial)), float(config["batch"])), n_trials=12)
-    assert len(study.best_trials) >= 1
+@pytest.mark.parametrize(("weights", "best"), [([8, 1], 256), ([1, 8], 8)])
+def test_several_objectives_are_weighed(weights: list[float], best: int) -> None:
+    """Speed grows with the batch up to 256; doubling it costs a doubling of the other objective."""
+    sampler = ResidualSampler(space, weights=weights, seed=1)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    study.optimize(lambda trial: (speed(config := space(trial)), float(config["batch"])), n_trials=25)
+    found = sampler.recommend(study)
+    assert found is not None
+    assert best / 1.5 < found.params["batch"] < best * 1.5
+
+
+def test_a_parameter_may_appear_after_predictions_were_learned() -> None:
+    """Without the space, one of a branch is unknown until a trial has taken that branch."""
+    asked = [True]
+
+    def branching(trial: Any) -> float:
+        config = {"batch": trial.suggest_int("batch", 8, 1024, log=True), "method": "plain"}
+        if len(asked) > 4:
+            config["depth"] = trial.suggest_int("depth", 1, 16)
+            config["method"] = "draft"
+        asked.append(True)
+        return speed(config)
+
+    def predicted(params: Any) -> Prediction:
+        return Prediction((speed({"method": "draft" if "depth" in params else "plain", **params}),), {})
+
+    study = study_of(ResidualSampler(prior=predicted, seed=2))
+    study.optimize(branching, n_trials=12)
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    assert study.best_trial.params["batch"] > 200
 
 
 def test_what_fails_is_avoided() -> None:
@@ -159,13 +185,15 @@ def test_rules_are_kept() -> None:
 
 REPEAT = """
 from tests.unit.study.sampling.test_sampler import ResidualSampler, right, searched, space
-study = searched(ResidualSampler(space, seed=5), 14)
+study = searched(ResidualSampler(space, seed=5, prior=%s), 14)
 print([sorted(trial.params.items()) for trial in study.trials])
 """
 
 
 @pytest.mark.timeout(120)
-def test_the_same_seed_searches_the_same_in_another_process() -> None:
-    run = subprocess.run([sys.executable, "-c", REPEAT], capture_output=True, text=True, check=True)
-    here = searched(ResidualSampler(space, seed=5), 14)
+@pytest.mark.parametrize("prior", [None, right])
+def test_the_same_seed_searches_the_same_in_another_process(prior: Any) -> None:
+    script = REPEAT % (prior.__name__ if prior else None)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    here = searched(ResidualSampler(space, seed=5, prior=prior), 14)
     assert run.stdout.strip() == str([sorted(trial.params.items()) for trial in here.trials])
