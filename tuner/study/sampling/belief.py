@@ -50,6 +50,11 @@ class Belief:
         """Whether anything is predicted."""
         return self._prior is not None
 
+    def keeps(self, params: Params) -> bool:
+        """Return whether a configuration is predicted to run and to keep its promises."""
+        said = self.of(params)
+        return said is not None and said.values is not None and max(said.constraints.values(), default=0.0) <= 0.0
+
     @property
     def asked(self) -> list[Params]:
         """Every configuration whose prediction is known."""

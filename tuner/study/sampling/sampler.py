@@ -31,6 +31,8 @@ FRONT_EVERY = 6
 """How often several objectives are weighed at random, for the sake of the front (Knowles, "ParEGO", IEEE TEC 2006)."""
 PREDICTED = 200
 """Configurations whose predictions are asked for before the first choice."""
+BEST_ONE_IN = 10
+"""Of those, workers that start together get of the best tenth such as differ."""
 
 
 class ResidualSampler(BaseSampler):
@@ -146,10 +148,14 @@ class ResidualSampler(BaseSampler):
         return history
 
     def _foreseen(self, study: Study, history: History) -> Params:
-        """Return what is predicted to be best and was not tried: nothing was measured yet."""
+        """Return what is predicted to be best; beside such a one, what of the best differs most from it."""
+        belief = self._setup.belief
         tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
-        order = ranked(self._setup.belief, study.directions, self._setup.weights)
-        return next((config for config in order if frozenset(config.items()) not in tried), {})
+        order = ranked(belief, study.directions, self._setup.weights)
+        fresh = [config for config in order if frozenset(config.items()) not in tried]
+        best = [config for config in order[: len(order) // BEST_ONE_IN] if belief.keeps(config)]
+        others, left = [each for each in best if each not in fresh], [each for each in best if each in fresh]
+        return self._farthest(left, others) if left and others else next(iter(fresh), {})
 
     def _fill(self, history: History, rng: np.random.Generator) -> Params:
         """Return the one of some random configurations that is farthest from all that were tried."""
@@ -157,7 +163,11 @@ class ResidualSampler(BaseSampler):
         drawn = [found for _ in range(FILLING) if (found := space.draw(rng)) is not None]
         if not drawn or not history.tried:
             return drawn[0] if drawn else {}
-        encoder = Encoder(space.distributions)
-        rows, others = encoder.rows(drawn), encoder.rows(history.tried)
-        distance = ((rows[:, None, :] - others[None, :, :]) ** 2).sum(axis=2).min(axis=1)
-        return drawn[int(np.argmax(distance))]
+        return self._farthest(drawn, history.tried)
+
+    def _farthest(self, configs: Sequence[Params], others: Sequence[Params]) -> Params:
+        """Return the configuration whose nearest of the others is farthest away."""
+        encoder = Encoder(self._setup.space.distributions)
+        rows, theirs = encoder.rows(configs), encoder.rows(others)
+        distance = ((rows[:, None, :] - theirs[None, :, :]) ** 2).sum(axis=2).min(axis=1)
+        return configs[int(np.argmax(distance))]
