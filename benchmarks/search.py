@@ -45,8 +45,9 @@ from search_world import World
 
 SHOWN = ("trials_to_95%", "trials_to_99%", "score_10", "score_15", "score_30", "score_60")
 ALSO_SHOWN = ("hypervolume_60", "infeasible", "proposed_15", "claimed", "hours_to_95%", "ask_s")
+SETTLED = ("settled_trials", "settled_score", "settled_hours")
 COMPARED = ("trials_to_95%", "trials_to_99%", "score_15", "score_30", "score_60", "infeasible", "proposed_15")
-DIGITS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3}
+DIGITS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3, "settled_trials": 0}
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def show(name: str, by_rival: dict[str, list[Summary]], best: float, against: st
     """Print a problem's figures, and the differences to one rival."""
     seeds = max((len(runs) for runs in by_rival.values()), default=0)
     print(f"\n{name}: best known score {best:.4g}, {seeds} seeds")
-    for shown in (SHOWN, ALSO_SHOWN):
+    for shown in (SHOWN, ALSO_SHOWN, SETTLED):
         print(f"  {'':<16}" + "".join(f"{column:>22}" for column in shown))
         for rival, runs in by_rival.items():
             found = figures(runs, best)

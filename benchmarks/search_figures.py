@@ -14,10 +14,14 @@ from optuna._hypervolume import compute_hypervolume
 from search_play import Played, Record
 from search_problem import Config, Problem, maximised
 
+from tuner.study.sampling.settled import settled
+
 CHECKPOINTS = (10, 15, 30, 60)
 SHARES = (0.95, 0.99)
 AFTER = 20
 """Trials after which a sampler should know what does not work."""
+MIN_GAIN = 0.005
+"""Where a study ends its search by default."""
 RESAMPLES = 2000
 WORST = math.log(2.0)
 """Of each objective: the hypervolume counts from half as good as the defaults."""
@@ -30,7 +34,7 @@ class Summary:
     `curve` is the incumbent's score without noise after each trial, 0 while there is none, and `truths` those of the
     trials themselves, 0 for what is infeasible. `ended_at` are the virtual seconds at which trials ended. `claimed` is
     the last incumbent's measured score relative to its true one; `top` and `top_config` are the best true score among
-    all trials, and whose it is.
+    all trials, and whose it is. `outlooks` are what each trial was expected to gain.
     """
 
     problem: str
@@ -50,6 +54,7 @@ class Summary:
     redrawn: int
     top: float
     top_config: Config
+    outlooks: tuple[float | None, ...] = ()
 
 
 def summarise(problem: Problem, record: Record, finalists: int = 1) -> Summary:
@@ -85,6 +90,7 @@ def summarise(problem: Problem, record: Record, finalists: int = 1) -> Summary:
         redrawn=record.redrawn,
         top=top.truth or 0.0,
         top_config=dict(top.config),
+        outlooks=tuple(trial.outlook for trial in done),
     )
 
 
@@ -177,8 +183,18 @@ def figures(runs: Sequence[Summary], best: float) -> dict[str, list[float]]:
     found["proposed_15"] = [statistics.fmean(run.truths[1:15] or [0.0]) / best for run in runs]
     found["infeasible"] = [run.infeasible for run in runs if run.infeasible is not None]
     found["claimed"] = [run.claimed for run in runs if run.claimed is not None]
+    ends = [(run, _settled_after(run)) for run in runs if any(each is not None for each in run.outlooks)]
+    found["settled_trials"] = [end for _, end in ends]
+    found["settled_score"] = [at(run.curve, end) / run.curve[-1] for run, end in ends if run.curve[-1]]
+    found["settled_hours"] = [run.ended_at[end - 1] / run.ended_at[-1] for run, end in ends]
     found["ask_s"] = [run.ask_s for run in runs]
     return found
+
+
+def _settled_after(run: Summary) -> int:
+    """Return after how many trials a study would have ended: the search has settled, or its budget is spent."""
+    counts = range(1, len(run.outlooks) + 1)
+    return next((k for k in counts if settled(run.outlooks[:k], MIN_GAIN)), len(run.outlooks))
 
 
 def _hours(run: Summary, wanted: float) -> float:

@@ -33,7 +33,7 @@ class Played:
     """One trial: what was measured of it, its score without noise, the seconds that the sampler took, when it ended.
 
     `leaders` are the places, among the trials ended until then, of those that the rival thinks best; None: it does not
-    say, and what was measured best counts.
+    say, and what was measured best counts. `outlook` is what the rival expected to gain, if it says so.
     """
 
     config: Config
@@ -44,6 +44,7 @@ class Played:
     begun_at: float
     ended_at: float
     leaders: tuple[int, ...] | None = None
+    outlook: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class _Running:
     config: Config = field(compare=False)
     outcome: Outcome = field(compare=False)
     ask_s: float = field(compare=False)
+    outlook: float | None = field(compare=False)
 
 
 class _Search:
@@ -120,6 +122,7 @@ class _Search:
         else:
             asked = self._ask()
         ask_s = time.perf_counter() - begun
+        outlook = getattr(self._study.sampler, "outlook", None) if self.begun else None
         if asked is None:
             self.exhausted = True
             return
@@ -129,7 +132,7 @@ class _Search:
         if outcome.compile_key is not None and outcome.compile_key not in self._compiled:
             self._compiled.add(outcome.compile_key)
             seconds += outcome.compile_s
-        running = _Running(self._now + seconds, self.begun, self._now, trial, config, outcome, ask_s)
+        running = _Running(self._now + seconds, self.begun, self._now, trial, config, outcome, ask_s, outlook)
         heapq.heappush(self.running, running)
         self._measured[key_of(config)] = config
         self.begun += 1
@@ -199,7 +202,7 @@ class _Search:
         truth = self._problem.truth(ended.config)
         self._ended.append(ended.trial.number)
         times = (ended.ask_s, tell_s, ended.begun_at, ended.ends_at)
-        self.done.append(Played(ended.config, ended.outcome, truth, *times, self._leaders()))
+        self.done.append(Played(ended.config, ended.outcome, truth, *times, self._leaders(), ended.outlook))
 
     def _leaders(self) -> tuple[int, ...] | None:
         if self._rival.ranks is None:

@@ -64,6 +64,10 @@ def optimize(
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="residual, Optuna's tpe, or auto: residual if trials are measured.")
     ] = "auto",
+    min_gain: Annotated[
+        float,
+        typer.Option(min=0, help="The search ends when a trial is expected to gain less, % of the score; 0: never."),
+    ] = 0.5,
     output: Annotated[Path, typer.Option("--output", "-o", help="Script to write.")] = Path("best_serve.sh"),
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of a live view.")] = False,
     as_json: AsJson = False,
@@ -105,7 +109,8 @@ def optimize(
         sampler=sampler,
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
-    budget = Budget(trials, None if timeout is None else seconds("--timeout", timeout))
+    time = None if timeout is None else seconds("--timeout", timeout)
+    budget = Budget(trials, time, min_gain=min_gain / 100)
     options = Options(
         engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output, plain, as_json
     )

@@ -79,6 +79,8 @@ def _ending_lines(result: RunResult, records: list[TrialRecord]) -> list[str]:
     lines.append(f"{_predicted(records)}time on workers: " + (text.timings(facts["seconds"]) or "under a second"))
     if result.ran_dry:
         lines.append("the space has no further configuration; every one was measured")
+    if result.settled:
+        lines.append("the search has settled: too little is expected of another trial; --min-gain 0 goes on")
     if result.ending is Ending.TIMEOUT:
         lines.append("the time was up before the trials were; run the same command to go on")
     if result.ending is Ending.INTERRUPTED:
@@ -119,6 +121,7 @@ def _as_json(
     return {
         "study": spec.name,
         "ending": result.ending.value,
+        "settled": result.settled,
         "provenance": info.provenance.value,
         "engine": {"name": info.name, "version": info.version},
         "trials": len([record for record in records if not record.round]),

@@ -28,6 +28,7 @@ from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.study.sampling.belief import Prior
 from tuner.study.sampling.sampler import ResidualSampler
+from tuner.study.sampling.settled import settled
 from tuner.study.spec import RESIDUAL, TPE
 
 STARTUP_TRIALS = 10
@@ -97,7 +98,12 @@ class Learner:
         model.add_trials([_uncopied(trial) for trial in shown(history)])
         trial = model.ask()
         config = self._space.suggest(trial)
-        return self._begin(trial, config)
+        return self._begin(trial, config, getattr(model.sampler, "outlook", None))
+
+    def settled(self, least: float) -> bool:
+        """Return whether the search has settled, see `sampling.settled`; a sampler without an outlook never has."""
+        trials = self._study.get_trials(deepcopy=False)
+        return settled([trial.user_attrs.get("outlook") for trial in trials], least)
 
     def wait_prepared(self) -> None:
         """Wait until the predictions that the first choice needs are there."""
@@ -129,13 +135,13 @@ class Learner:
         model.add_trials([_uncopied(trial) for trial in trials])
         return [trials[place].number for place in self._residual.ranking(model)]
 
-    def _begin(self, trial: Trial, config: Config) -> Asked:
+    def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Asked:
         """Write the trial down as running, all of it in one transaction."""
         begun = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=trial.params,
             distributions=trial.distributions,
-            user_attrs={"config": json.dumps(dict(config), sort_keys=True)},
+            user_attrs={"config": json.dumps(dict(config), sort_keys=True), "outlook": outlook},
         )
         trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=begun)
         return Asked(self._storage.get_trial_number_from_id(trial_id), config)

@@ -12,7 +12,7 @@ from storage.store import Store
 from tuner.errors import UserError
 from tuner.study.items import Item, Listener
 from tuner.study.learner import Asked, Learner
-from tuner.study.spec import StudySpec
+from tuner.study.spec import Budget, StudySpec
 
 MAX_REDRAWS = 200
 """Proposals in a row that may be ruled out or known before the space counts as exhausted."""
@@ -26,16 +26,18 @@ Rendering = tuple[str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 class Proposals:
     """The source of the search: see `Source`."""
 
-    def __init__(self, spec: StudySpec, store: Store, learner: Learner, trials: int, listener: Listener) -> None:
+    def __init__(self, spec: StudySpec, store: Store, learner: Learner, budget: Budget, listener: Listener) -> None:
         self._spec = spec
         self._space = spec.space
         self._store = store
         self._learner = learner
         self._listener = listener
-        self._trials = trials
+        self._trials, self._min_gain = budget.trials, budget.min_gain
         self._seen: set[Rendering] = set()
         self._count = 0
         self._spent = False
+        self.settled = False
+        """True if the sampler expects too little of another trial."""
         self._closed = False
         self._queue: deque[Item] = deque()
         self._named: deque[Item] = deque()
@@ -82,6 +84,9 @@ class Proposals:
             hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
             asked = self._learner.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
+        self.settled = self._grid is None and self._learner.settled(self._min_gain)
+        if self.settled:
+            return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
         if asked_or_none is None:
             self._spent = True
@@ -90,7 +95,8 @@ class Proposals:
 
     def exhausted(self) -> bool:
         """Return True if nothing more will be proposed."""
-        return not self._queue and (self._closed or self._spent or self._count >= self._trials)
+        spent = self._closed or self._spent or self.settled or self._count >= self._trials
+        return not self._queue and spent
 
     @property
     def ran_dry(self) -> bool:

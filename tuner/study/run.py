@@ -30,10 +30,11 @@ from tuner.study.spec import RESIDUAL, Budget, StudySpec, difference
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `reason` is the failure that ended it, if one did."""
+    """How a run ended: the space `ran_dry`, or the search `settled` before its budget was spent; by which failure."""
 
     ending: Ending
     ran_dry: bool
+    settled: bool
     reason: Failure | None
     conclusion: Conclusion | None
 
@@ -120,7 +121,7 @@ def run_study(
     sampler = spec.sampler_for(engine)
     prior = physics_of(spec, engine) if sampler == RESIDUAL else None
     learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior)
-    proposals = Proposals(spec, store, learner, budget.trials, listener)
+    proposals = Proposals(spec, store, learner, budget, listener)
     loop = Loop(spec, budget, store, learner, executor, listener, stop, clock)
 
     def time_is_up() -> bool:
@@ -131,7 +132,7 @@ def run_study(
 
     ending = loop.run(proposals, time_is_up)
     if ending in (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE):
-        return RunResult(ending, proposals.ran_dry, loop.reason, None)
+        return RunResult(ending, proposals.ran_dry, proposals.settled, loop.reason, None)
     records = store.trials(spec.name)
     finalists = _finalists(records, spec.finalists, learner.ranking())
     label = None
@@ -142,10 +143,10 @@ def run_study(
             listener.note(f"measuring the finalists again: {_numbers(finalists)}, {spec.confirm_rounds} rounds")
         confirmed = loop.run(confirmation, lambda: False)
         if confirmed is not Ending.DONE:
-            return RunResult(confirmed, proposals.ran_dry, loop.reason, None)
+            return RunResult(confirmed, proposals.ran_dry, proposals.settled, loop.reason, None)
     conclusion = conclude(spec.judge, store.trials(spec.name), finalists, label)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
-    return RunResult(ending, proposals.ran_dry, None, conclusion)
+    return RunResult(ending, proposals.ran_dry, proposals.settled, None, conclusion)
 
 
 def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int]) -> list[TrialRecord]:

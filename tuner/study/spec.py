@@ -36,12 +36,14 @@ class Budget:
 
     `trials` counts every trial of the study (the defaults are one), whichever run made it. `timeout_s` is this run's
     wall clock, the finalists' re-measurement included. `attempts` bounds launches of one trial that infrastructure
-    failed.
+    failed. The search ends earlier once the sampler expects less than `min_gain`, a share of the score, of another
+    trial.
     """
 
     trials: int = 60
     timeout_s: float | None = None
     attempts: int = 3
+    min_gain: float = 0.0
 
 
 @dataclass(frozen=True)

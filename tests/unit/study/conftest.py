@@ -108,7 +108,7 @@ class Bench:
             self.engines.append(engine)
             return engine
 
-        budget = Budget(trials, changes.pop("timeout_s", None))
+        budget = Budget(trials, changes.pop("timeout_s", None), min_gain=changes.pop("min_gain", 0.0))
         executor = InlineExecutor(make, slots)
         store = self.store()
         try:

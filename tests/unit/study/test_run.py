@@ -14,7 +14,7 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.items import Ending
-from tuner.study.spec import Enqueued, difference
+from tuner.study.spec import RESIDUAL, TPE, Enqueued, difference
 from tuner.workloads.traffic import load_traffic
 
 FIGURES = {"success_rate": 1.0, "p99_tpot_ms": 10.0}
@@ -223,6 +223,32 @@ def test_a_small_space_is_enumerated_and_then_the_study_is_done(bench: Bench) ->
     assert len(configs) == len(bench.records())
     rendered = {record.outcome.argv for record in bench.records() if record.outcome}
     assert len(rendered) == len(bench.records())
+
+
+def test_a_search_that_has_settled_ends_and_goes_on_where_it_is_told_to(bench: Bench) -> None:
+    """All configurations are alike: after fifteen trials at least, five of which nothing is expected are enough."""
+
+    def alike(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return {**FIGURES, "output_throughput": 1000.0 + index}
+
+    result = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
+    ended = len([record for record in bench.records() if not record.round])
+    assert result.settled
+    assert result.ending is Ending.DONE
+    assert result.conclusion is not None
+    assert result.conclusion.keep_defaults
+    assert 15 <= ended < 50
+    again = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
+    assert again.settled
+    assert [engine.launched for engine in bench.engines] == [[]]
+    assert not bench.run(alike, trials=ended + 1, sampler=RESIDUAL, confirm_rounds=0).settled
+    assert len([record for record in bench.records() if not record.round]) == ended + 1
+
+
+def test_a_sampler_without_an_outlook_never_settles(bench: Bench) -> None:
+    result = bench.run(worse, trials=20, min_gain=1.0, sampler=TPE, confirm_rounds=0)
+    assert not result.settled
+    assert len(bench.records()) == 20
 
 
 def test_a_timeout_ends_the_search_and_still_concludes(bench: Bench) -> None:

@@ -75,6 +75,10 @@ class Choice:
         self._encoder = Encoder(self._space.distributions)
         self._fit()
         self._best = self._best_kept()
+        self._top = -math.inf
+        self.outlook: float | None = None
+        """What the choice is expected to gain, as a share of the score, times the probability that it is feasible; None
+        where nothing was feasible before, or it was made for another reason."""
 
     def _fit(self) -> None:
         history, owner = self._history, self._encoder.owner
@@ -152,6 +156,8 @@ class Choice:
                 value, asked = float(self._merit([config], exact=True)[0]), asked + 1
             if chosen is None or value > best:
                 best, chosen = value, config
+        if self._best is not None:
+            self.outlook = math.exp(self._top)
         return chosen or {}
 
     def _switched(self) -> Params | None:
@@ -206,6 +212,7 @@ class Choice:
         merit: Vector = runs + keeps
         if self._best is not None:
             merit += log_improvement(expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4))
+        self._top = max(self._top, float(merit.max()))
         if self._history.known >= CAREFUL_FROM:
             lost = self._history.lost(LATELY)
             careful = runs >= log_ndtr(CAREFUL_RUNS[0] + CAREFUL_RUNS[1] * lost)

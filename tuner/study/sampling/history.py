@@ -72,6 +72,18 @@ class History:
         """Every configuration that was or is being tried."""
         return [*self.measured, *self.failed, *self.pending]
 
+    @property
+    def good(self) -> list[Params]:
+        """What was measured and kept every promise."""
+        pairs = zip(self.measured, self.constraints, strict=True)
+        return [config for config, each in pairs if all(value <= 0 for value in each.values())]
+
+    @property
+    def bad(self) -> list[Params]:
+        """What failed or broke a promise."""
+        pairs = zip(self.measured, self.constraints, strict=True)
+        return [*self.failed, *(config for config, each in pairs if any(value > 0 for value in each.values()))]
+
     def lost(self, last: int) -> float:
         """Return the share of the last trials that failed or broke a promise."""
         recent = self.kept[-last:]

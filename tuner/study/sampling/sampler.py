@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial
 from tuner.study.sampling.belief import Belief, Prior, explore, ranked
 from tuner.study.sampling.candidates import Define, Space
 from tuner.study.sampling.choice import Choice, Setup
-from tuner.study.sampling.encode import Encoder, Params
+from tuner.study.sampling.encode import Encoder, Params, Vector
 from tuner.study.sampling.history import History, read
 
 STARTUP = 8
@@ -72,6 +72,8 @@ class ResidualSampler(BaseSampler):
         self._seed = seed
         self._prepared = False
         self._last: tuple[int, History] | None = None
+        self.outlook: float | None = None
+        """What the last choice is expected to gain, see `Choice.outlook`."""
         self._independent = RandomSampler(seed=seed)
 
     def prepare(self, directions: Sequence[StudyDirection]) -> None:
@@ -110,12 +112,16 @@ class ResidualSampler(BaseSampler):
         rng = np.random.default_rng([self._seed, trial.number])
         same = self._last is not None and self._last[0] == trial.number
         history = self._last[1] if self._last is not None and same else self._read(study, trial.number)
+        self.outlook = None
         if not history.measured and self._setup.belief.exists:
             chosen = self._foreseen(study, history)
         elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):
             chosen = self._fill(history, rng)
         else:
-            chosen = Choice(self._weighing(study.directions, history, rng), study.directions, history, rng).best()
+            setup = self._weighing(study.directions, history, rng)
+            choice = Choice(setup, study.directions, history, rng)
+            chosen = choice.best()
+            self.outlook = choice.outlook if setup is self._setup else None
         return {name: value for name, value in chosen.items() if name in search_space}
 
     def _weighing(self, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator) -> Setup:
@@ -158,16 +164,26 @@ class ResidualSampler(BaseSampler):
         return self._farthest(left, others) if left and others else next(iter(fresh), {})
 
     def _fill(self, history: History, rng: np.random.Generator) -> Params:
-        """Return the one of some random configurations that is farthest from all that were tried."""
-        space = self._setup.space
-        drawn = [found for _ in range(FILLING) if (found := space.draw(rng)) is not None]
+        """Return the one of some random configurations that is farthest from all that were tried.
+
+        One that is nearer to what failed or broke a promise than to what did not is not taken, if there is another.
+        """
+        drawn = [found for _ in range(FILLING) if (found := self._setup.space.draw(rng)) is not None]
         if not drawn or not history.tried:
             return drawn[0] if drawn else {}
+        good, bad = history.good, history.bad
+        if good and bad:
+            nearer = self._distances(drawn, good) < self._distances(drawn, bad)
+            drawn = [config for config, kept in zip(drawn, nearer, strict=True) if kept] or drawn
         return self._farthest(drawn, history.tried)
+
+    def _distances(self, configs: Sequence[Params], others: Sequence[Params]) -> Vector:
+        """Return of each configuration the squared distance to the nearest of the others."""
+        encoder = Encoder(self._setup.space.distributions)
+        rows, theirs = encoder.rows(configs), encoder.rows(others)
+        found: Vector = ((rows[:, None, :] - theirs[None, :, :]) ** 2).sum(axis=2).min(axis=1)
+        return found
 
     def _farthest(self, configs: Sequence[Params], others: Sequence[Params]) -> Params:
         """Return the configuration whose nearest of the others is farthest away."""
-        encoder = Encoder(self._setup.space.distributions)
-        rows, theirs = encoder.rows(configs), encoder.rows(others)
-        distance = ((rows[:, None, :] - theirs[None, :, :]) ** 2).sum(axis=2).min(axis=1)
-        return configs[int(np.argmax(distance))]
+        return configs[int(np.argmax(self._distances(configs, others)))]
