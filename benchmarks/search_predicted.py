@@ -30,13 +30,15 @@ FLAGS = {
     "optimization_level": "-O",
 }
 SWITCHES = {"prefix_caching": "enable-prefix-caching", "async_scheduling": "async-scheduling"}
+STUDIES = {"h200-study": "sim-h200", "h200-7b-study": "sim-h200-7b"}
+"""This project's own studies on a card that is simulated, and what was searched in them."""
 COMPILATION = {"cudagraph_mode": "cudagraph_mode", "capture_max": "max_cudagraph_capture_size"}
 
 
 def predictor(name: str) -> Predict | None:
     """Return what predicts a table's configurations; None where the simulator has no such card."""
-    if name == "h200-study":
-        rig = replace(RIGS["sim-h200"](), packages=H200_PACKAGES)
+    if name in STUDIES:
+        rig = replace(RIGS[STUDIES[name]](), packages=H200_PACKAGES)
         return lambda config: _by_rig(rig, config)
     rows = [row for row in h200() if row.group == name.replace("-", "_")]
     if not rows:

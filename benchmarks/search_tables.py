@@ -5,7 +5,8 @@ rank among the table's values, a category by being equal or not. A configuration
 one of its recordings, drawn by the seed; its truth is their mean.
 
 The simulator was fitted to the rows of `h200-a05` and `h200-b7`: there its predictions are better than elsewhere, so
-look at `--prior none` as well. It has not seen those of `h200-study`.
+look at `--prior none` as well. It has not seen those of `h200-study` and `h200-7b-study`; the latter were chosen by
+this project's sampler.
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ def tables() -> dict[str, Table]:
         Table("h200-a05", REFERENCE / "h200_a05.jsonl", ("output_throughput",), hints=H200_DEFAULTS),
         Table("h200-b7", REFERENCE / "h200_b7.jsonl", THREE, hints=H200_DEFAULTS),
         Table("h200-study", RESULTS / "h200.csv", THREE, STUDY_SLOS, STUDY_DEFAULTS),
+        Table("h200-7b-study", RESULTS / "h200-7b.csv", THREE, hints=STUDY_DEFAULTS),
         Table("temperature-0", RESULTS / "temperature-0.csv", THREE, STUDY_SLOS, {"speculative": "off"}),
         Table("temperature-1", RESULTS / "temperature-1.csv", THREE, STUDY_SLOS, {"speculative": "off"}),
     ]

@@ -108,7 +108,7 @@ def _resolved(
     dtype = find_dtype(said["dtype"], model, card)
     quantization, bits = find_quantization(said["quantization"], model, card, version, dtype)
     kv_bytes = find_kv_element_bytes(said["kv_cache_dtype"] or "auto", card, version)
-    backend = find_backend(said["attention_backend"], card, version, kv_bytes, packages)
+    backend = find_backend(said["attention_backend"], card, version, said["kv_cache_dtype"] or "auto", packages)
     graphs = find_graphs(said, version, kernels_named(backend, card), seqs, tokens, _most_drafted(speculation))
     return ServeConfig(
         version=version,

@@ -89,10 +89,10 @@ def find_kv_element_bytes(said: str, card: HardwareProfile, version: tuple[int, 
 
 
 def find_backend(
-    said: str | None, card: HardwareProfile, version: tuple[int, ...], kv_bytes: float, packages: frozenset[str]
+    said: str | None, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
 ) -> str:
     """Return the attention backend: the one that was named, else the first of vLLM's order that can."""
-    usable = [name for name in _BACKENDS if _can_attend(name, card, version, kv_bytes, packages)]
+    usable = [name for name in _BACKENDS if _can_attend(name, card, version, kv_dtype, packages)]
     if said is None or (said.lower() == "auto" and version >= (0, 25)):
         return usable[0]
     name = said.upper()
@@ -107,20 +107,22 @@ def find_backend(
 
 
 def _can_attend(
-    name: str, card: HardwareProfile, version: tuple[int, ...], kv_bytes: float, packages: frozenset[str]
+    name: str, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
 ) -> bool:
-    capability = _capability(card)
+    if kv_dtype in _KV_DTYPES_025:
+        return name == "TRITON_ATTN"
+    capability, narrow = _capability(card), _KV_DTYPES[kv_dtype] < 2.0
     if name == "FLASH_ATTN":
-        return capability >= 80 and (kv_bytes == 2.0 or (kv_bytes == 1.0 and capability >= 90))
+        return capability >= (90 if narrow else 80)
     if name == "FLASHINFER":
-        return "flashinfer" in packages and capability >= (75 if version < (0, 25) else 80) and kv_bytes >= 1.0
-    return name == "TRITON_ATTN" or kv_bytes == 2.0
+        return "flashinfer" in packages and capability >= (75 if version < (0, 25) else 80)
+    return name == "TRITON_ATTN" or not narrow
 
 
 def _why_not(name: str, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]) -> str:
     if name == "FLASHINFER" and "flashinfer" not in packages:
         return "FlashInfer is not installed"
-    ok = _can_attend(name, card, version, 2.0, packages)
+    ok = _can_attend(name, card, version, "auto", packages)
     return "kv_cache_dtype not supported" if ok else "compute capability not supported"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import config
 from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.graphs import Launch
-from tuner.engines.simulator.precision import ConfigRefused
+from tuner.engines.simulator.precision import ConfigRefused, find_backend
 
 H200 = {"card": "h200", "version": (0, 25, 1)}
 
@@ -136,7 +137,6 @@ def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
 
 
 def test_suffix_decoding_needs_its_package() -> None:
-    from search_spaces import hardware_named, known_models
     from tuner.engines.simulator.config import resolve
 
     words = ["--speculative-config", '{"method": "suffix"}']
@@ -147,3 +147,15 @@ def test_suffix_decoding_needs_its_package() -> None:
 def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:
     with pytest.raises(ConfigRefused, match=r"native FP8 .* requires SM89"):
         config("--kv-cache-dtype", "fp8", version=(0, 25, 1))
+
+
+def test_caches_scaled_by_token_and_head_have_the_triton_kernels_only() -> None:
+    """As vLLM 0.25.1 chose on an H200 (docs/results/h200-7b.csv), where FP8 caches keep FlashAttention."""
+    card, version = hardware_named("h200"), (0, 25, 1)
+    found = {
+        said: find_backend(None, card, version, said, frozenset({"flashinfer"}))
+        for said in ("auto", "fp8", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
+    }
+    assert list(found.values()) == ["FLASH_ATTN", "FLASH_ATTN", *["TRITON_ATTN"] * 3]
+    with pytest.raises(ConfigRefused, match="FLASH_ATTN is not valid"):
+        find_backend("FLASH_ATTN", card, version, "int8_per_token_head", frozenset())
