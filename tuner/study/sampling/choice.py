@@ -14,12 +14,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from optuna.distributions import CategoricalDistribution
 from optuna.study import StudyDirection
 from scipy.special import log_ndtr
+from threadpoolctl import ThreadpoolController
 
 from tuner.study.sampling.ascent import CLIMBERS, climb
 from tuner.study.sampling.belief import Belief
@@ -66,7 +69,7 @@ class Choice:
     def __init__(
         self, setup: Setup, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator
     ) -> None:
-        """Fit the models; `history` holds at least one measured trial."""
+        """Fit the models; `history` holds at least one measured trial. To be used within `one_thread`."""
         self._space, self._belief, self._history, self._rng = setup.space, setup.belief, history, rng
         self._scales = scales_of(history.values, directions, setup.weights)
         self._weights = np.array([scale.weight for scale in self._scales])
@@ -240,6 +243,17 @@ class Choice:
         likely = np.all(expected[:, 1:] + CAUTION * spread[:, 1:] <= 0, axis=1)
         order = np.argsort(-(expected[:, 0] - CAUTION * spread[:, 0]), kind="stable")
         return [int(index) for index in order if likely[index]]
+
+
+@cache
+def _pools() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Keep BLAS to one thread: matrices this small gain nothing from more, which wait for cores that servers need."""
+    limited: AbstractContextManager[object] = _pools().limit(limits=1, user_api="blas")
+    return limited
 
 
 def log_improvement(gain: Vector, spread: Vector) -> Vector:

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial
 
 from tuner.study.sampling.belief import Belief, Prior, explore, ranked
 from tuner.study.sampling.candidates import Define, Space
-from tuner.study.sampling.choice import Choice, Setup
+from tuner.study.sampling.choice import Choice, Setup, one_thread
 from tuner.study.sampling.encode import Encoder, Params, Vector
 from tuner.study.sampling.history import History, read
 
@@ -119,8 +119,9 @@ class ResidualSampler(BaseSampler):
             chosen = self._fill(history, rng)
         else:
             setup = self._weighing(study.directions, history, rng)
-            choice = Choice(setup, study.directions, history, rng)
-            chosen = choice.best()
+            with one_thread():
+                choice = Choice(setup, study.directions, history, rng)
+                chosen = choice.best()
             self.outlook = choice.outlook if setup is self._setup else None
         return {name: value for name, value in chosen.items() if name in search_space}
 
@@ -143,8 +144,9 @@ class ResidualSampler(BaseSampler):
         history = self._read(study, None)
         if not history.measured:
             return []
-        choice = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed))
-        return [history.numbers[index] for index in choice.ranking()]
+        with one_thread():
+            choice = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed))
+            return [history.numbers[index] for index in choice.ranking()]
 
     def _read(self, study: Study, number: int | None) -> History:
         """Return what all trials but one teach."""

@@ -9,8 +9,10 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import Trial, TrialState
+from threadpoolctl import threadpool_info
 
 from tuner.study.sampling.belief import Prediction
+from tuner.study.sampling.choice import Choice
 from tuner.study.sampling.sampler import ResidualSampler
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -178,6 +180,20 @@ def test_pending_and_dropped_configurations_are_not_proposed_again() -> None:
     kinds = [narrow(trial)["kind"] for trial in (running, dropped)]
     study.tell(dropped, state=TrialState.FAIL)
     assert len({first.params["kind"], *kinds, narrow(study.ask())["kind"]}) == 4
+
+
+def test_a_choice_leaves_the_other_cores_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    best = Choice.best
+
+    def counted(self: Choice) -> Any:
+        counts.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        return best(self)
+
+    monkeypatch.setattr(Choice, "best", counted)
+    searched(ResidualSampler(space, startup=2), 4)
+    assert counts
+    assert set(counts) == {1}
 
 
 def test_rules_are_kept() -> None:
