@@ -24,6 +24,9 @@ KNOTS = 5
 REACH = 0.4
 """Length scale of a single number's effect, in shares of its range."""
 
+DECIMALS = 10
+"""Of a number with a step: 0.5 and 42 steps of 0.01 are 0.92, not 0.9199999999999999."""
+
 _HALF = math.sqrt(0.5)
 _AWAY = math.sqrt(0.75)
 """The mark of a number that is lacking: with the middle of the range in its place it is 0.75 to 1 away from any."""
@@ -128,6 +131,6 @@ def number_at(distribution: BaseDistribution, where: float) -> int | float:
     else:
         value = low + where * (high - low)
     if distribution.step is not None and not distribution.log:
-        value = low + round((value - low) / distribution.step) * distribution.step
+        value = round(low + round((value - low) / distribution.step) * distribution.step, DECIMALS)
     value = min(max(value, low), high)
     return round(value) if isinstance(distribution, IntDistribution) else value

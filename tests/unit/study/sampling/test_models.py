@@ -56,6 +56,11 @@ def test_a_numbers_place_leads_back_to_it(name: str, value: float) -> None:
     assert number_at(SPACE[name], place(SPACE[name], value)) == pytest.approx(value)
 
 
+def test_steps_add_up_to_the_number_that_is_meant() -> None:
+    """In floating point 0.5 + 42 * 0.01 is 0.9199999999999999, which is not vLLM's default of 0.92."""
+    assert number_at(FloatDistribution(0.5, 0.95, step=0.01), 0.934) == 0.92
+
+
 def test_effects_are_alike_in_what_configurations_share() -> None:
     effects = Encoder({"kind": SPACE["kind"]}).effects([{"kind": "a"}, {"kind": "a"}, {"kind": None}, {}])
     assert (effects @ effects.T).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
