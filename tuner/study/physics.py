@@ -61,9 +61,10 @@ class Physics:
             return FAILS
         except TunerError:
             return None
-        except (ArithmeticError, LookupError, ValueError):
+        except (ArithmeticError, LookupError, ValueError) as error:
             if not self._told:  # once: what breaks it for one configuration does for hundreds
-                _log.warning("no prediction, the simulator broke at %s", dict(params), exc_info=True)
+                what, detail = f"{type(error).__name__}: {error}", _log.isEnabledFor(logging.DEBUG)
+                _log.warning("no prediction of %s, the simulator broke: %s", dict(params), what, exc_info=detail)
             self._told = True
             return None
 

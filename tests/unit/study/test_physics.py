@@ -51,7 +51,9 @@ def test_builds_of_a_version_are_that_version(version: str) -> None:
     assert physics_of(spec(), replace(INFO, version=version)) is not None
 
 
-def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def breaks(*_: object) -> object:
         raise ZeroDivisionError
 
@@ -59,6 +61,10 @@ def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction(monkeypat
     assert predict is not None
     monkeypatch.setattr("tuner.study.physics.set_up", breaks)
     assert predict({}) is None
+    assert predict({"block_size": 32}) is None
+    (said,) = caplog.records
+    assert said.getMessage() == "no prediction of {}, the simulator broke: ZeroDivisionError: "
+    assert not said.exc_info
 
 
 def test_a_simulated_study_is_not_told_its_own_answers() -> None:
