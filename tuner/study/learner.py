@@ -102,6 +102,8 @@ class Learner:
 
     def settled(self, least: float) -> bool:
         """Return whether the search has settled, see `sampling.settled`; a sampler without an outlook never has."""
+        if self._residual is None or least <= 0:
+            return False
         trials = self._study.get_trials(deepcopy=False)
         return settled([trial.user_attrs.get("outlook") for trial in trials], least)
 
@@ -137,11 +139,12 @@ class Learner:
 
     def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Asked:
         """Write the trial down as running, all of it in one transaction."""
+        known = {} if outlook is None else {"outlook": outlook}
         begun = optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=trial.params,
             distributions=trial.distributions,
-            user_attrs={"config": json.dumps(dict(config), sort_keys=True), "outlook": outlook},
+            user_attrs={"config": json.dumps(dict(config), sort_keys=True)} | known,
         )
         trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=begun)
         return Asked(self._storage.get_trial_number_from_id(trial_id), config)

@@ -84,7 +84,7 @@ class Proposals:
             hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
             asked = self._learner.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
-        self.settled = self._grid is None and self._learner.settled(self._min_gain)
+        self.settled = self.settled or (self._grid is None and self._learner.settled(self._min_gain))
         if self.settled:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()

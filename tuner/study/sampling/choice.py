@@ -80,8 +80,9 @@ class Choice:
         self._best = self._best_kept()
         self._top = -math.inf
         self.outlook: float | None = None
-        """What the choice is expected to gain, as a share of the score, times the probability that it is feasible; None
-        where nothing was feasible before, or it was made for another reason."""
+        """The most that anything considered is expected to gain, as a share of the score, times the probability that it
+        is feasible. What was too risky to be chosen counts, and what breaks a rule: it errs towards going on. None
+        where nothing was feasible before, or the choice was made for another reason."""
 
     def _fit(self) -> None:
         history, owner = self._history, self._encoder.owner

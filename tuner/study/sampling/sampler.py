@@ -73,7 +73,7 @@ class ResidualSampler(BaseSampler):
         self._prepared = False
         self._last: tuple[int, History] | None = None
         self.outlook: float | None = None
-        """What the last choice is expected to gain, see `Choice.outlook`."""
+        """What was expected when the last choice was made, see `Choice.outlook`."""
         self._independent = RandomSampler(seed=seed)
 
     def prepare(self, directions: Sequence[StudyDirection]) -> None:
@@ -110,8 +110,8 @@ class ResidualSampler(BaseSampler):
         if not search_space:
             return {}
         rng = np.random.default_rng([self._seed, trial.number])
-        same = self._last is not None and self._last[0] == trial.number
-        history = self._last[1] if self._last is not None and same else self._read(study, trial.number)
+        last = self._last
+        history = last[1] if last is not None and last[0] == trial.number else self._read(study, trial.number)
         self.outlook = None
         if not history.measured and self._setup.belief.exists:
             chosen = self._foreseen(study, history)

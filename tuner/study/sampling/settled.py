@@ -11,12 +11,12 @@ IN_A_ROW = 5
 
 
 def settled(outlooks: Sequence[float | None], least: float) -> bool:
-    """Return whether the last choices are all expected to gain less than `least`, a share of the score.
+    """Return whether less than `least`, a share of the score, was expected whenever one of the last choices was made.
 
     Args:
-        outlooks: of each trial, in order, what it was expected to gain when it was chosen; None: that was not its
-            reason (the defaults, what fills the space, what was switched on).
-        least: what a trial has to be expected to gain.
+        outlooks: of each trial, in order, `Choice.outlook` when it was chosen; None: it was chosen for another reason
+            (the defaults, what fills the space, what was switched on).
+        least: what has to be expected.
     """
     known = [outlook for outlook in outlooks if outlook is not None]
     return len(outlooks) >= SETTLED_FROM and len(known) >= IN_A_ROW and max(known[-IN_A_ROW:]) < least
