@@ -1,13 +1,13 @@
 """How well does the simulator predict a table of measured runs? Nothing is fitted.
 
-    python benchmarks/accuracy.py --table FILE.jsonl --gpu h200 --model FOLDER_OR_NAME
-        --bench '<arguments of vllm bench serve>' [--vllm-version 0.25.1] [--rows] [--json]
+    python benchmarks/accuracy.py --table FILE.jsonl --gpu NAME_OR_FILE.yaml --model FOLDER_OR_NAME
+        --bench '<arguments of vllm bench serve>' [--vllm-version 0.25.1] [--warm] [--rows] [--json]
     python benchmarks/accuracy.py --published
 
 A line of the table is a run: `args`, the flags of `vllm serve`, and the metrics of its client's result file. Rows with
 the same flags are one, their mean. Printed by metric: Spearman's correlation, the median and the 90th percentile of the
-relative error, and the share of rows that were predicted to fail. `--published` takes the published runs instead, and
-prints each, predicted beside published.
+relative error, and the share of rows that were predicted to fail. `--warm` says that the servers had served other loads
+before. `--published` takes the published runs instead, and prints each, predicted beside published.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tuner.engines.simulator.precision import ConfigRefused
 Predicted = Mapping[str, float | None]
 
 
-def predict_all(rows: Sequence[Row]) -> list[Predicted]:
+def predict_all(rows: Sequence[Row], warm: bool = False) -> list[Predicted]:
     """Return the prediction of each row; nothing for one that would not start."""
     found: list[Predicted] = []
     for row in rows:
         try:
-            found.append(predict(row))
+            found.append(predict(row, warm=warm))
         except (ConfigRefused, StartFailed) as error:
             print(f"{row.id}: would not start: {error}")
             found.append({})
@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B", help="a known model, or a folder with its config.json")
     parser.add_argument("--bench", default="", help="the arguments of vllm bench serve")
     parser.add_argument("--vllm-version", default="0.25.1")
+    parser.add_argument("--warm", action="store_true", help="the servers had served other loads before")
     parser.add_argument("--published", action="store_true")
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--json", action="store_true")
@@ -93,7 +94,7 @@ def main() -> None:
         version = version_of(arguments.vllm_version)
         rows = table(arguments.table, arguments.gpu, arguments.model, bench_load(arguments.bench))
         rows = [replace(row, version=version) for row in rows]
-    predicted = predict_all(rows)
+    predicted = predict_all(rows, arguments.warm)
     found = accuracy(rows, predicted)
     if arguments.json:
         print(json.dumps({"rows": len(rows), "metrics": found}, indent=1))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from search_spaces import HardwareProfile, ModelShape, hardware_named, known_model
+from search_spaces import HardwareProfile, ModelShape, hardware_from_file, hardware_named, known_model
 from search_spaces.facts import SpaceError
 from tuner.engines.simulator.config import resolve
 from tuner.engines.simulator.figures import bench_metrics
@@ -91,7 +91,7 @@ def table(file: Path, card: str, model: str, load: BenchLoad) -> list[Row]:
             words = tuple(map(str, entry["args"]))
             found.setdefault(words, []).append(entry)
             names.setdefault(words, entry["name"])
-    shape, hardware = shape_of(model), hardware_named(card)
+    shape, hardware = shape_of(model), card_of(card)
     return [
         Row(
             id=f"{file.stem}-{names[words]}",
@@ -107,6 +107,11 @@ def table(file: Path, card: str, model: str, load: BenchLoad) -> list[Row]:
         )
         for words, entries in found.items()
     ]
+
+
+def card_of(name: str) -> HardwareProfile:
+    """Return the card of a name or a YAML file."""
+    return hardware_from_file(Path(name)) if name.endswith(".yaml") else hardware_named(name)
 
 
 def shape_of(model: str) -> ModelShape:
@@ -146,13 +151,19 @@ def bench_load(words: str) -> BenchLoad:
     )
 
 
-def predict(row: Row, changes: Mapping[str, float] | None = None) -> dict[str, float | None]:
-    """Return the predicted metrics of a row, without noise; `changes` are parameters other than the stored ones."""
+def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = False) -> dict[str, float | None]:
+    """Return the predicted metrics of a row, without noise.
+
+    Args:
+        row: what was run.
+        changes: parameters other than the stored ones.
+        warm: whether the server had served something before.
+    """
     known: Parameters = parameters_of(row.card.key)
     known = replace(known, **changes) if changes else known
     config = resolve(row.args, {}, row.model, row.card, row.version, row.packages)
     machine = Machine(config, known)
-    run = machine.run(bench_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=False)
+    run = machine.run(bench_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=warm)
     return bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 99))
 
 

@@ -45,7 +45,8 @@ class Sending:
 class Client:
     """Sends jobs: `users` at a time, each its next as soon as it is free; or at their times, `max_in_flight` at most.
 
-    `pause_s` is what a client needs between the end of a request and sending the next.
+    `pause_s` is what a client needs between the end of a request and sending the next; `in_flight` is how many requests
+    it waits for.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Client:
         self._timeout_s = timeout_s
         self._pause_s = pause_s
         self._ready: deque[Job] = deque(jobs) if users else deque()
-        self._running = 0
+        self.in_flight = 0
 
     def start(self) -> Iterator[Sending]:
         """Return what is sent, or due, without anything having ended."""
@@ -70,10 +71,10 @@ class Client:
 
     def take(self, job: Job, now: float) -> bool:
         """Note that a job is due; return whether it is sent now, or waits for a place in flight."""
-        if self._most is not None and self._running >= self._most:
+        if self._most is not None and self.in_flight >= self._most:
             self._ready.append(job)
             return False
-        self._running += 1
+        self.in_flight += 1
         job.in_flight = True
         job.sent_s = now
         if self._users and self._timeout_s is not None:
@@ -85,7 +86,7 @@ class Client:
         if not job.in_flight:
             return None
         job.in_flight = False
-        self._running -= 1
+        self.in_flight -= 1
         while self._ready:
             following = self._ready.popleft()
             if following.status is RequestStatus.NOT_SENT:

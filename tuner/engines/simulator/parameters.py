@@ -52,6 +52,7 @@ class Parameters:
     ngram_draft_us: float
     suffix_draft_us: float
     request_us: float
+    connect_us: float
     prompt_token_us: float
     token_us: float
     chunk_us: float

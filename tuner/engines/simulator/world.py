@@ -10,6 +10,7 @@ from enum import IntEnum
 
 from tuner.engines.simulator.clients import Client, Job
 from tuner.engines.simulator.config import ServeConfig
+from tuner.engines.simulator.front_end import FrontEnd
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduler import Scheduler
 from tuner.engines.simulator.sequence import Sequence
@@ -22,8 +23,7 @@ SAMPLE_S = 0.5
 
 class _Kind(IntEnum):
     SEND = 0
-    ARRIVE = 1
-    GIVE_UP = 2
+    GIVE_UP = 1
 
 
 @dataclass
@@ -39,33 +39,12 @@ class Trace:
     steps: int = 0
 
 
-class FrontEnd:
-    """The API servers: each request is parsed and tokenised, each token turned to text and sent, one at a time.
-
-    With several servers the work is divided evenly.
-    """
-
-    def __init__(self, config: ServeConfig, known: Parameters) -> None:
-        scale = 1e-6 / (config.card.host_speed or 1.0) / config.api_servers
-        self._request = known.request_us * scale
-        self._prompt_token = known.prompt_token_us * scale
-        self._token = (known.token_us + known.chunk_us / config.stream_interval) * scale
-        self._in_free = 0.0
-        self._out_free = 0.0
-
-    def receive(self, now: float, tokens: int) -> float:
-        """Return when a request that came now reaches the engine."""
-        self._in_free = max(self._in_free, now) + self._request + self._prompt_token * tokens
-        return self._in_free
-
-    def send(self, now: float, tokens: int) -> float:
-        """Return when the clients have the tokens of a step that ended now."""
-        self._out_free = max(self._out_free, now) + self._token * tokens
-        return self._out_free
-
-
 class World:
-    """Runs one load to its end."""
+    """Runs one load to its end.
+
+    With asynchronous scheduling vLLM plans a step when the one before begins (`EngineCore.step_with_batch_queue`): what
+    comes while a step runs misses the next one, and takes part in the one after.
+    """
 
     def __init__(
         self, config: ServeConfig, known: Parameters, scheduler: Scheduler, time: StepTime, client: Client
@@ -81,6 +60,9 @@ class World:
         self._count = 0
         self._jobs: dict[int, Job] = {}
         self._sequences: dict[int, Sequence] = {}
+        self._late: list[Sequence] = []
+        self._connections = 0
+        self._planned_ahead = config.async_scheduling
         self._now = 0.0
         self._sampled = -math.inf
 
@@ -98,14 +80,18 @@ class World:
                 self._push(sending.job.deadline_s, _Kind.GIVE_UP, sending.job)
         while self._now < limit_s:
             self._process_events()
+            upcoming = self._upcoming()
             if not self.scheduler.busy:
-                if not self._events:
+                if self._late:
+                    self._take_late()
+                elif upcoming == math.inf:
                     break
-                self._now = self._events[0][0]
+                else:
+                    self._now = upcoming
                 continue
-            if together and self.scheduler.steady:
-                self._decode_until(min(limit_s, self._events[0][0] if self._events else math.inf))
-                if self._events and self._events[0][0] <= self._now:
+            if together and not self._late and self.scheduler.steady:
+                self._decode_until(min(limit_s, upcoming))
+                if self._upcoming() <= self._now:
                     continue
             self._step()
         for job in [job for job in self._client.jobs if job.in_flight]:
@@ -116,13 +102,18 @@ class World:
         self._count += 1
         heapq.heappush(self._events, (at, self._count, kind, job))
 
+    def _upcoming(self) -> float:
+        """Return when the next thing happens that is not a step."""
+        return min(self._events[0][0] if self._events else math.inf, self._front.next_s)
+
     def _process_events(self) -> None:
-        while self._events and self._events[0][0] <= self._now:
-            at, _, kind, job = heapq.heappop(self._events)
+        while (at := self._upcoming()) <= self._now:
+            if self._front.next_s == at:
+                self._arrive(self._front.pop(), at)
+                continue
+            _, _, kind, job = heapq.heappop(self._events)
             if kind is _Kind.SEND:
                 self._send(job, at)
-            elif kind is _Kind.ARRIVE:
-                self._arrive(job, at)
             elif job.status is RequestStatus.NOT_SENT:
                 self._end(job, RequestStatus.TIMED_OUT, at)
 
@@ -131,14 +122,15 @@ class World:
             return
         if job.due_s is None and job.deadline_s is not None:
             self._push(job.deadline_s, _Kind.GIVE_UP, job)
-        reached = self._front.receive(at, job.prompt.tokens)
-        if job.prompt.tokens + job.prompt.output > self._longest:
-            self._end(job, RequestStatus.REFUSED, reached)
-        else:
-            self._push(reached, _Kind.ARRIVE, job)
+        connects = self._client.in_flight > self._connections
+        self._connections += connects
+        self._front.receive(job, at, connects)
 
     def _arrive(self, job: Job, at: float) -> None:
         if not job.in_flight:
+            return
+        if job.prompt.tokens + job.prompt.output > self._longest:
+            self._end(job, RequestStatus.REFUSED, at)
             return
         sequence = Sequence(job.prompt, self._block_size, at)
         if not self.scheduler.admits(sequence):
@@ -146,7 +138,15 @@ class World:
             return
         self._jobs[job.prompt.index] = job
         self._sequences[job.prompt.index] = sequence
-        self.scheduler.add(sequence)
+        if self._planned_ahead and self.scheduler.busy:
+            self._late.append(sequence)
+        else:
+            self.scheduler.add(sequence)
+
+    def _take_late(self) -> None:
+        for sequence in self._late:
+            self.scheduler.add(sequence)
+        self._late.clear()
 
     def _decode_until(self, until: float) -> None:
         """Take steps of decodes alone, one after another, while nothing else can happen."""
@@ -166,6 +166,7 @@ class World:
 
     def _step(self) -> None:
         step = self.scheduler.plan(self._now)
+        self._take_late()
         if not step.sequences:
             raise RuntimeError("the scheduler has requests and can run none of them")
         seconds = self._time.take(step)
@@ -200,7 +201,9 @@ class World:
     def _end(self, job: Job, status: RequestStatus, at: float) -> None:
         sequence = self._sequences.pop(job.prompt.index, None)
         if sequence is not None:
-            if status is not RequestStatus.COMPLETED:
+            if sequence in self._late:
+                self._late.remove(sequence)
+            elif status is not RequestStatus.COMPLETED:
                 self.scheduler.abort(sequence)
             job.segments = sequence.segments
         job.status = status

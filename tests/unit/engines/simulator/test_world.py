@@ -236,6 +236,23 @@ def test_a_request_that_is_too_long_is_refused() -> None:
     assert [job.status for job in found.jobs] == [RequestStatus.REFUSED, RequestStatus.COMPLETED]
 
 
+@pytest.mark.parametrize(("words", "first_step"), [(("--no-async-scheduling",), 2), (("--async-scheduling",), 3)])
+def test_what_comes_during_a_step_misses_the_one_that_is_planned_already(
+    words: tuple[str, ...], first_step: int
+) -> None:
+    # the second request is sent while the first's prompt is computed, alone
+    jobs = [Job(Prompt(0, 400, 50), "a", 0.0, None), Job(Prompt(1, 100, 50), "a", 0.001, None)]
+    found = machine(*words).run(Client(jobs, None, None, None, 0.0), 1, noise=False)
+    assert [job.first_s for job in found.jobs] == [found.seen[0], found.seen[first_step - 1]]
+
+
+def test_what_comes_after_the_last_plan_runs_although_nothing_else_does() -> None:
+    # the first ends with its second token, in a step that was planned when the second request came
+    jobs = [Job(Prompt(0, 400, 2), "a", 0.0, None), Job(Prompt(1, 100, 2), "a", 0.001, None)]
+    found = machine("--async-scheduling").run(Client(jobs, None, None, None, 0.0), 1, noise=False)
+    assert [job.end_s for job in found.jobs] == [found.seen[1], found.seen[3]]
+
+
 def test_greedy_answers_are_drafted_and_sampled_ones_are_not() -> None:
     load = BenchLoad(50, 25, 128, 256, seed=3)
     greedy = run(machine(*GREEDY, *SUFFIX), load).counts
