@@ -70,8 +70,8 @@ START = {
     "t4:flashinfer_bandwidth_share": 0.4,
     "loop_onset_tokens": 24,
 }
-"""Where the fit begins, and what its prior holds to; `card:name` is one card's own. Admission, connections and first use
-begin where the requests' own times of `reference/h200_slow_host_a05.jsonl` put them (docs/simulator.md)."""
+"""Where the fit begins, and what its prior holds to; `card:name` is one card's own. Admission, connections and first
+use begin where the requests' own times on the slow host put them (docs/simulator.md)."""
 FITTED = tuple(START)
 BOUNDED = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
 Vector = NDArray[np.float64]
