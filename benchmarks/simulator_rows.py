@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from search_spaces import HardwareProfile, ModelShape, hardware_from_file, hardware_named, known_model
+from search_spaces import HardwareProfile, ModelShape, hardware_named, known_model
 from search_spaces.facts import SpaceError
+from tuner.cli.simulation import find_card
 from tuner.engines.simulator.config import resolve
 from tuner.engines.simulator.figures import bench_metrics
 from tuner.engines.simulator.loads import BenchLoad, bench_client
@@ -91,7 +92,7 @@ def table(file: Path, card: str, model: str, load: BenchLoad) -> list[Row]:
             words = tuple(map(str, entry["args"]))
             found.setdefault(words, []).append(entry)
             names.setdefault(words, entry["name"])
-    shape, hardware = shape_of(model), card_of(card)
+    shape, hardware = shape_of(model), find_card(card)
     return [
         Row(
             id=f"{file.stem}-{names[words]}",
@@ -107,11 +108,6 @@ def table(file: Path, card: str, model: str, load: BenchLoad) -> list[Row]:
         )
         for words, entries in found.items()
     ]
-
-
-def card_of(name: str) -> HardwareProfile:
-    """Return the card of a name or a YAML file."""
-    return hardware_from_file(Path(name)) if name.endswith(".yaml") else hardware_named(name)
 
 
 def shape_of(model: str) -> ModelShape:

@@ -49,13 +49,15 @@ class Members(Protocol):
 class Scheduler:
     """The queue, the running requests and their blocks; one call of `plan` and one of `finish` a step.
 
-    `produced` is the tokens that the last step gave to its requests.
+    `late` are requests that came after the next step was planned: they take part in the one after. `produced` is the
+    tokens that the last step gave to its requests.
     """
 
     def __init__(self, config: ServeConfig, blocks: int) -> None:
         self.config = config
         self.pool = BlockPool(blocks, config.prefix_caching)
         self.waiting: deque[Sequence] = deque()
+        self.late: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
         self.decoding = Decoding(config.block_size)
@@ -71,27 +73,31 @@ class Scheduler:
     def admits(self, sequence: Sequence) -> bool:
         """Return whether the server takes a request in, or refuses it at once (vLLM 0.32's admission control)."""
         requests, tokens = self.config.max_queued_requests, self.config.max_queued_tokens
-        if requests is not None and len(self.waiting) >= requests:
+        queued = (*self.waiting, *self.late)
+        if requests is not None and len(queued) >= requests:
             return False
-        return tokens is None or sum(each.tokens for each in self.waiting) + sequence.tokens <= tokens
+        return tokens is None or sum(each.tokens for each in queued) + sequence.tokens <= tokens
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a request."""
-        self.waiting.append(sequence)
+    def add(self, sequence: Sequence, late: bool = False) -> None:
+        """Queue a request; a `late` one misses the next step, unless there is nothing else to compute."""
+        if late:
+            self.late.append(sequence)
+        else:
+            self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a request wherever it is."""
         if sequence.order in self.running:
             self._remove(sequence)
             sequence.free(self.pool)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
+        elif sequence in self.waiting or sequence in self.late:
+            (self.late if sequence in self.late else self.waiting).remove(sequence)
             self.pool.reclaim(sequence.own, 0)
 
     @property
     def busy(self) -> bool:
         """Whether there is anything to compute."""
-        return bool(self.running or self.waiting)
+        return bool(self.running or self.waiting or self.late)
 
     @property
     def steady(self) -> bool:
@@ -99,7 +105,7 @@ class Scheduler:
 
         It stays so until a sequence ends, a block is lacking, or a request arrives where there was none waiting.
         """
-        if self._partial or not self.decoding.members:
+        if self._partial or self.late or not self.decoding.members:
             return False
         return not self.waiting or len(self.running) >= self._most_running
 
@@ -108,6 +114,8 @@ class Scheduler:
         self.prefilling.clear()
         self._was_preempted = False
         self._admitted = 0
+        if not self.running and not self.waiting:
+            self._take_late()
         budget = self.config.max_num_batched_tokens - self._plan_decodes()
         pairs = 0.0
         for sequence in list(self._partial):
@@ -122,7 +130,12 @@ class Scheduler:
             budget -= chunk
             self._admitted += 1
             pairs += self._schedule(self.waiting.popleft(), chunk)
+        self._take_late()
         return self._step(pairs)
+
+    def _take_late(self) -> None:
+        self.waiting.extend(self.late)
+        self.late.clear()
 
     def _plan_decodes(self) -> int:
         """Take the blocks that this step's decodes need, preempting whom it takes; return their tokens."""

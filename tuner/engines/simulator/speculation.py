@@ -106,10 +106,10 @@ class SpeculativeScheduler(Scheduler):
         """False: every step is planned."""
         return False
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a request, and decide how predictable its answer is."""
+    def add(self, sequence: Sequence, late: bool = False) -> None:
+        """Queue a request, and decide how predictable its answer is; see `Scheduler.add`."""
         sequence.loop_at = self._text.onset(sequence)
-        super().add(sequence)
+        super().add(sequence, late)
 
     def _members(self) -> Drafting:
         return self.drafting

@@ -60,7 +60,6 @@ class World:
         self._count = 0
         self._jobs: dict[int, Job] = {}
         self._sequences: dict[int, Sequence] = {}
-        self._late: list[Sequence] = []
         self._connections = 0
         self._planned_ahead = config.async_scheduling
         self._now = 0.0
@@ -82,14 +81,11 @@ class World:
             self._process_events()
             upcoming = self._upcoming()
             if not self.scheduler.busy:
-                if self._late:
-                    self._take_late()
-                elif upcoming == math.inf:
+                if upcoming == math.inf:
                     break
-                else:
-                    self._now = upcoming
+                self._now = upcoming
                 continue
-            if together and not self._late and self.scheduler.steady:
+            if together and self.scheduler.steady:
                 self._decode_until(min(limit_s, upcoming))
                 if self._upcoming() <= self._now:
                     continue
@@ -138,15 +134,7 @@ class World:
             return
         self._jobs[job.prompt.index] = job
         self._sequences[job.prompt.index] = sequence
-        if self._planned_ahead and self.scheduler.busy:
-            self._late.append(sequence)
-        else:
-            self.scheduler.add(sequence)
-
-    def _take_late(self) -> None:
-        for sequence in self._late:
-            self.scheduler.add(sequence)
-        self._late.clear()
+        self.scheduler.add(sequence, late=self._planned_ahead and self.scheduler.busy)
 
     def _decode_until(self, until: float) -> None:
         """Take steps of decodes alone, one after another, while nothing else can happen."""
@@ -166,7 +154,6 @@ class World:
 
     def _step(self) -> None:
         step = self.scheduler.plan(self._now)
-        self._take_late()
         if not step.sequences:
             raise RuntimeError("the scheduler has requests and can run none of them")
         seconds = self._time.take(step)
@@ -201,9 +188,7 @@ class World:
     def _end(self, job: Job, status: RequestStatus, at: float) -> None:
         sequence = self._sequences.pop(job.prompt.index, None)
         if sequence is not None:
-            if sequence in self._late:
-                self._late.remove(sequence)
-            elif status is not RequestStatus.COMPLETED:
+            if status is not RequestStatus.COMPLETED:
                 self.scheduler.abort(sequence)
             job.segments = sequence.segments
         job.status = status

@@ -116,6 +116,26 @@ def test_admission_control_refuses_what_is_too_much() -> None:
     assert not made.admits(second)
 
 
+def test_what_came_late_is_queued_and_misses_a_step() -> None:
+    made = Scheduler(replace(config(), max_queued_requests=2), 100)
+    first, second, third = (Sequence(Prompt(index, 10, 3), 16, 0.0) for index in range(3))
+    made.add(first)
+    made.add(second, late=True)
+    assert not made.admits(third)
+    assert [step(made)[:2] for _ in range(2)] == [(0, 10), (1, 10)]
+
+
+def test_what_came_late_can_be_given_up() -> None:
+    made = scheduler()
+    (only,) = add(made, (10, 2))
+    gone = Sequence(Prompt(1, 10, 2), 16, 0.0)
+    made.add(gone, late=True)
+    made.abort(gone)
+    assert [step(made)[:2] for _ in range(2)] == [(0, 10), (1, 0)]
+    assert only.generated == 2
+    assert not made.busy
+
+
 def test_gaps_and_chunks_of_an_answer() -> None:
     job = Job(Prompt(0, 5, 6), "", None, None)
     job.segments = [(1, 4), (6, 9)]
