@@ -53,9 +53,8 @@ def optimize(
     confirm_rounds: Annotated[int, typer.Option(min=0, help="Rounds of the finalists; 0: none.")] = 3,
     workers: Annotated[int | None, typer.Option(help="Workers, one a GPU.  [default: every GPU]")] = None,
     warm_start: Annotated[
-        bool | None,
-        typer.Option(help="Fork servers from a process that has vLLM imported.  [default: only without a GPU]"),
-    ] = None,
+        bool, typer.Option(help="Fork servers from a process that has vLLM imported: it saves a start its imports.")
+    ] = True,
     ray_address: Annotated[Text, typer.Option(help="Ray cluster to run on.  [default: in process]")] = None,
     storage: Storage = None,
     timeout: Annotated[Text, typer.Option(help="Wall clock of this run, such as 45m or 2h.")] = None,

@@ -46,7 +46,7 @@ class Options:
     gpu: str | None
     vllm_version: str | None
     workers: int | None
-    warm_start: bool | None
+    warm_start: bool
     ray_address: str | None
     storage: str | None
     output: Path

@@ -105,16 +105,15 @@ class EngineSettings:
 
     `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
     the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
-    `warm_start` starts servers as forks of a process that has the engine imported; None: on a worker without a device,
-    where the figures were shown to agree with those of the plain command. `card` and `version` are what a simulated
-    engine simulates.
+    `warm_start` starts servers as forks of a process that has the engine imported (docs/measurement.md compares them
+    with plain starts). `card` and `version` are what a simulated engine simulates.
     """
 
     name: str
     executable: str | None
     home: Path
     device_index: int | None = None
-    warm_start: bool | None = None
+    warm_start: bool = True
     driver: Identity | None = None
     card: HardwareProfile | None = None
     version: str | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase, Provenance
@@ -19,12 +21,14 @@ from tuner.engines.vllm.environment import base_environment, keep_compiler_heade
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, Device, VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.warm_start import fits, start_forked
+from tuner.engines.vllm.warm_start import PlainStart, fits, start_forked
 from tuner.errors import trial_failed
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
 CHECK_PORT = 8000
 GPU_SETTLE_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 class VllmEngine:
@@ -46,7 +50,7 @@ class VllmEngine:
         self._inherited = base_environment(os.environ)
         self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own})
         self._servers: list[VllmServer] = []
-        self._warm_start = self._device is None if settings.warm_start is None else settings.warm_start
+        self._warm_start = settings.warm_start
 
     def info(self) -> EngineInfo:
         """Return what is installed; reads the installed parser at the first call of a version, some 10–15 s."""
@@ -98,9 +102,10 @@ class VllmEngine:
         log = artifacts / "server.log"
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
-        process = self._fork_or_start(argv, {**self._inherited, **own}, log, artifacts, lease.port, label)
+        plainly = partial(start, argv, {**self._inherited, **own}, log, artifacts, self._registry, lease.port, label)
+        forked = self._fork(argv, {**self._inherited, **own}, log, artifacts, lease.port, label)
         server = VllmServer(
-            process=process,
+            process=forked or plainly(),
             lease=lease,
             argv=argv,
             environment=own,
@@ -110,20 +115,27 @@ class VllmEngine:
             artifacts=artifacts,
             tools=self._tools,
             device=self._device,
+            plain=PlainStart(partial(self._start_on_free_gpu, plainly), self._fork_no_more) if forked else None,
         )
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
         return server
 
-    def _fork_or_start(
+    def _fork(
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
-    ) -> ServerProcess:
+    ) -> ServerProcess | None:
         resident = self._tools.resident if self._warm_start else None
-        if resident is not None and not resident.device_touched and fits(environment, self._tools.environment):
-            forked = start_forked(resident, argv, environment, log, cwd, self._registry, port, label)
-            if forked is not None:
-                return forked
-        return start(argv, environment, log, cwd, self._registry, port, label)
+        if resident is None or resident.device_touched or not fits(environment, self._tools.environment):
+            return None
+        return start_forked(resident, argv, environment, log, cwd, self._registry, port, label)
+
+    def _start_on_free_gpu(self, plainly: Callable[[], ServerProcess]) -> ServerProcess:
+        self._wait_for_gpu()
+        return plainly()
+
+    def _fork_no_more(self) -> None:
+        self._warm_start = False
+        _log.warning("a server that failed as a fork runs as a command of its own; servers are no longer forked here")
 
     def _wait_for_gpu(self) -> None:
         device = self._device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -21,6 +22,7 @@ from tuner.engines.vllm.metrics import Sampler, scrape, with_load
 from tuner.engines.vllm.resident_client import Job
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
+from tuner.engines.vllm.warm_start import DOUBTFUL, PlainStart
 from tuner.errors import TrialFailed, trial_failed
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import AnyLoad, Workload
@@ -63,6 +65,7 @@ class VllmServer:
         artifacts: Path,
         tools: Toolbox,
         device: Device | None,
+        plain: PlainStart | None = None,
     ) -> None:
         self.argv = argv
         self.environment = environment
@@ -76,6 +79,7 @@ class VllmServer:
         self._artifacts = artifacts
         self._tools = tools
         self._device = device
+        self._plain = plain
         self._before: dict[str, float] | None = None
         self._after: dict[str, float] | None = None
         self._usage: list[float] = []
@@ -91,11 +95,27 @@ class VllmServer:
         return self._lease.port
 
     def wait_ready(self, cancelled: Cancelled) -> None:
-        """See `Server`."""
-        name, deadline = self._model.served_name, self._limits.startup_s
-        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify)
+        """See `Server`; a forked server that fails for no known reason is started again as the command, once."""
+        try:
+            self._wait_ready(cancelled)
+        except TrialFailed as failed:
+            if self._plain is None or failed.failure.kind not in DOUBTFUL:
+                raise
+            self._start_again(self._plain)
+            self._wait_ready(cancelled)
+            self._plain.worked()
         self._was_ready = True
         self._process.remember()
+
+    def _wait_ready(self, cancelled: Cancelled) -> None:
+        name, deadline = self._model.served_name, self._limits.startup_s
+        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify)
+
+    def _start_again(self, plain: PlainStart) -> None:
+        self._process.stop(STARTING_STOP_S)
+        with contextlib.suppress(FileNotFoundError):
+            self._log.rename(self._log.with_name("server-forked.log"))
+        self._process = plain.start()
 
     def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
         """See `Server`."""

@@ -1,17 +1,23 @@
-"""Start a server as a fork of the resident helper: the same function as the command's, without its 10 s of imports.
+"""Start a server as a fork of the resident helper: the same function as the command's, without its 10–20 s of imports.
 
-The server's own children are new interpreters, as always. What differs from the command: the API server's process has
-the helper's modules, and so whatever they read from the environment when they were imported. `fits` says when that
-cannot matter.
+On a GPU vLLM is told to fork its engine's processes as well (`VLLM_WORKER_MULTIPROC_METHOD`, which it supports and its
+command sets to `spawn`), which saves the same imports once more; with several API servers those are new interpreters in
+any case, and so is all but the API server without a GPU, where vLLM insists on `spawn`.
+
+What differs from the command: the processes have the helper's modules, and so whatever they read from the environment
+when they were imported. `fits` says when that cannot matter. A forked server that does not start for no known reason is
+started once more as the command: see `PlainStart`.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from storage.records import FailureKind
 from tuner.engines.proc import MARK, look
 from tuner.engines.process import ServerProcess
 from tuner.engines.registry import ProcessRecord, Registry
@@ -20,8 +26,11 @@ from tuner.engines.vllm.resident_client import Resident, ResidentJob
 START_S = 30.0
 _REAP_S = 10.0
 
+MULTIPROC_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+
 READ_LATE = frozenset(
     {
+        MULTIPROC_METHOD,
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_CPU_OMP_THREADS_BIND",
         "VLLM_CPU_NUM_OF_RESERVED_CPU",
@@ -37,6 +46,18 @@ def fits(wanted: Mapping[str, str], imported_under: Mapping[str, str]) -> bool:
     """Return whether a server with these variables would be the same from a helper that was started under others."""
     changed = {name for name in {*wanted, *imported_under} if wanted.get(name) != imported_under.get(name)}
     return changed <= READ_LATE
+
+
+DOUBTFUL = frozenset({FailureKind.ENGINE_CRASH, FailureKind.STARTUP_TIMEOUT})
+"""Failures of a start that may be the fork's own: no rule of vLLM's, no lack of memory, nothing of the machine's."""
+
+
+@dataclass(frozen=True)
+class PlainStart:
+    """The second chance of a forked server: `start` starts it as the command, `worked` is told if that ran."""
+
+    start: Callable[[], ServerProcess]
+    worked: Callable[[], None]
 
 
 class _Reaper:
@@ -84,7 +105,7 @@ def start_forked(
         OSError: when the record cannot be written.
     """
     mark = uuid.uuid4().hex
-    variables = {**environment, MARK: mark}
+    variables = {MULTIPROC_METHOD: "fork", **environment, MARK: mark}
     job = resident.run("cli", log, argv=list(argv[1:]), environment=variables, cwd=os.fspath(cwd), hold=True)
     pid = job.wait_started(START_S)
     seen = look(pid) if pid is not None else None

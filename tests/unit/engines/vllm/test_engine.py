@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
+from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.base import EngineSettings
 from tuner.engines.ports import somebody_answers
 from tuner.engines.registry import Registry
 from tuner.engines.vllm.engine import VllmEngine, command_text
 from tuner.engines.vllm.environment import base_environment, own_environment
 from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import Workload
@@ -221,6 +224,79 @@ def test_close_stops_what_still_runs(engine: VllmEngine, make_spec: MakeSpec) ->
     server = started(engine, make_spec())
     engine.close()
     assert not somebody_answers("127.0.0.1", server.port)
+
+
+FORKED_OR_NOT = f"""
+import os, sys
+
+def main():
+    if os.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "fork":
+        sys.exit(os.environ["FORKED_SAYS"])
+    os.execv(sys.executable, [sys.executable, {str(FAKE)!r}, *sys.argv[1:]])
+"""
+
+
+@pytest.fixture
+def forking(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[VllmEngine]:
+    """An engine whose servers end as forks, saying FORKED_SAYS, and run as commands."""
+    (made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py").write_text(FORKED_OR_NOT)
+    made = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home"))
+    yield made
+    made.close()
+
+
+def with_variables(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, engine: VllmEngine, says: str) -> TrialSpec:
+    """Have the helper see what the spec's servers see: what differs from it would keep them from being forked."""
+    variables = {**spec.launch.environment, "FORKED_SAYS": says}
+    monkeypatch.setattr(engine._tools, "environment", {**engine._tools.environment, **variables})
+    return replace(spec, launch=replace(spec.launch, environment=variables))
+
+
+def test_a_fork_that_fails_for_no_known_reason_is_started_as_the_command(
+    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = with_variables(make_spec(), monkeypatch, forking, "nobody knows why")
+    server = started(forking, spec)
+    assert not isinstance(server._process, ForkedServerProcess)
+    assert "nobody knows why" in (tmp_path / "artifacts" / "server-forked.log").read_text()
+    assert server.stop() is None
+    again = forking.launch(spec, spec.limits)
+    assert not isinstance(again._process, ForkedServerProcess)
+    assert again.stop() is None
+    assert Registry(tmp_path / "home" / "processes").records() == []
+
+
+def test_a_fork_that_fails_for_a_known_reason_is_not_started_again(
+    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = with_variables(make_spec(), monkeypatch, forking, "torch.OutOfMemoryError: CUDA out of memory.")
+    server = forking.launch(spec, spec.limits)
+    assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.OUT_OF_MEMORY_STARTUP
+    assert server.stop() is None
+    assert not (tmp_path / "artifacts" / "server-forked.log").exists()
+
+
+def test_a_server_that_fails_either_way_has_failed(
+    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = with_variables(make_spec(fail="crash"), monkeypatch, forking, "nobody knows why")
+    server = forking.launch(spec, spec.limits)
+    assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.ENGINE_CRASH
+    assert server.stop() is None
+    again = forking.launch(spec, spec.limits)
+    assert isinstance(again._process, ForkedServerProcess)
+    assert again.stop() is None
+
+
+def test_servers_are_not_forked_where_that_is_not_wanted(
+    made_vllm: MadeVllm, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    (made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py").write_text(FORKED_OR_NOT)
+    engine = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home", warm_start=False))
+    server = started(engine, make_spec())
+    assert not isinstance(server._process, ForkedServerProcess)
+    assert not (tmp_path / "artifacts" / "server-forked.log").exists()
+    engine.close()
 
 
 def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tuner.engines.proc import MARK
 from tuner.engines.process import ServerProcess
 from tuner.engines.registry import Registry
 from tuner.engines.vllm.resident_client import Resident
-from tuner.engines.vllm.warm_start import fits, start_forked
+from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, fits, start_forked
 
 
 @pytest.fixture
@@ -109,8 +109,24 @@ def test_without_a_helper_there_is_no_fork(resident: Resident, made_vllm: MadeVl
     assert registry.records() == []
 
 
+@pytest.mark.parametrize(("own", "expected"), [({}, "fork"), ({MULTIPROC_METHOD: "spawn"}, "spawn")])
+def test_the_engines_processes_are_forked_too_unless_somebody_says_otherwise(
+    made_vllm: MadeVllm, tmp_path: Path, own: dict[str, str], expected: str
+) -> None:
+    main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
+    main.write_text(main.read_text().replace('"HELLO"', f'"{MULTIPROC_METHOD}"'))
+    made = MadeVllm(made_vllm.folder, made_vllm.executable, {**made_vllm.environment, **own})
+    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made.environment)
+    process, _ = fork(helper, made, tmp_path, "environment")
+    assert eventually(lambda: not process.alive())
+    assert process.stop(5) == []
+    assert f"{MULTIPROC_METHOD} {expected}" in (tmp_path / "server.log").read_text()
+    helper.close()
+
+
 def test_only_variables_that_are_read_late_may_differ() -> None:
     imported = {"PATH": "/bin", "HF_HUB_OFFLINE": "1"}
     assert fits({**imported, "VLLM_CPU_KVCACHE_SPACE": "1"}, imported)
+    assert fits({**imported, MULTIPROC_METHOD: "spawn"}, imported)
     assert not fits({**imported, "VLLM_LOGGING_LEVEL": "DEBUG"}, imported)
     assert not fits({"PATH": "/bin"}, imported)
