@@ -91,6 +91,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--world-spread", type=float, default=World.spread, help="0: the simulator's own parameters")
     parser.add_argument("--world-choices", type=float, default=World.choices, help="effects that no physics knows of")
     parser.add_argument("--world-seed", type=int, default=World.seed)
+    parser.add_argument("--plain-starts", action="store_true", help="simulated servers are commands, not forks")
     parser.add_argument("--table", type=Path, help="JSON lines as in benchmarks/reference, or a study's CSV")
     parser.add_argument("--objective", action="append", default=[], metavar="METRIC[:WEIGHT]")
     parser.add_argument("--slo", action="append", default=[], metavar="SLO", help="of --table [success_rate>=1]")
@@ -109,7 +110,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return what problems depend on."""
     world = World(arguments.world_seed, arguments.world_spread, arguments.world_choices)
     slos = tuple(arguments.slo or Settings.slos)
-    return Settings(world, arguments.prior, arguments.table, tuple(arguments.objective), slos)
+    return Settings(
+        world, arguments.prior, arguments.table, tuple(arguments.objective), slos, not arguments.plain_starts
+    )
 
 
 def wanted_problems(arguments: argparse.Namespace, settings: Settings) -> list[str]:

@@ -25,6 +25,7 @@ class Settings:
     table: Path | None = None
     objectives: tuple[str, ...] = ()
     slos: tuple[str, ...] = ("success_rate>=1",)
+    forked: bool = True
 
 
 def names_of(family: str, settings: Settings) -> list[str]:
@@ -47,7 +48,7 @@ def make_problem(name: str, settings: Settings) -> Problem:
         return TableProblem(replace(tables()[name], predict=predictor(name)), settings.prior)
     if name in SYNTHETIC:
         return SYNTHETIC[name](settings.prior)
-    return simulated(name, settings.world, settings.prior)
+    return simulated(name, settings.world, settings.prior, settings.forked)
 
 
 def identity_of(problem: Problem) -> str | None:

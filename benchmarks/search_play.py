@@ -129,9 +129,8 @@ class _Search:
         trial, config = asked
         outcome = self._problem.measure(config, self._seed * 10_007 + self.begun)
         seconds = max(LEAST_SECONDS, outcome.seconds)
-        if outcome.compile_key is not None and outcome.compile_key not in self._compiled:
-            self._compiled.add(outcome.compile_key)
-            seconds += outcome.compile_s
+        seconds += sum(added for key, added in outcome.compiles if key not in self._compiled)
+        self._compiled |= {key for key, _ in outcome.compiles}
         running = _Running(self._now + seconds, self.begun, self._now, trial, config, outcome, ask_s, outlook)
         heapq.heappush(self.running, running)
         self._measured[key_of(config)] = config

@@ -41,21 +41,23 @@ class Suggest(Protocol):
         """Return one of the choices."""
 
 
+Compiles = tuple[tuple[Hashable, float], ...]
+"""What a trial compiles: under which keys it is kept, and the seconds that each takes the first time in a study."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What came of a configuration.
 
     `values` are the objectives in their own units, None if it crashed; each constraint at most 0 is kept. `score` is
-    the study's, 1 for the defaults. `seconds` is the wall clock of the trial, and `compile_s` what is added to it the
-    first time that a study compiles `compile_key`.
+    the study's, 1 for the defaults. `seconds` is the wall clock of the trial, without what it compiles.
     """
 
     values: tuple[float, ...] | None
     constraints: Mapping[str, float]
     score: float | None
     seconds: float = 0.0
-    compile_key: Hashable = None
-    compile_s: float = 0.0
+    compiles: Compiles = ()
 
     @property
     def feasible(self) -> bool:

@@ -7,18 +7,19 @@ and its stop; a warm-up is left out. What is predicted (`prior`) comes from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from search_best import find_best
-from search_problem import Config, Drawn, Outcome, Problem, Suggest, crashed, generator, key_of
+from search_problem import Compiles, Config, Drawn, Outcome, Problem, Suggest, crashed, generator, key_of
 from search_world import World, sped_up
 
 from search_spaces import HardwareProfile, JsonScalar, ModelShape, hardware_named
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.engine import STOP_S
 from tuner.engines.simulator.flags import flag_names
 from tuner.engines.simulator.machine import Machine
@@ -27,7 +28,7 @@ from tuner.engines.simulator.models import PACKAGES, default_version, find_shape
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
-from tuner.engines.simulator.startup import compile_key, startup_s
+from tuner.engines.simulator.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.score import score
 from tuner.study.build import Request, draft, finish
@@ -43,12 +44,11 @@ Metrics = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Ran:
-    """What a simulated trial came to: its metrics (None: it failed), its seconds, and those of a first compilation."""
+    """What a simulated trial came to: its metrics (None: it failed), its seconds, and what it compiles."""
 
     metrics: Metrics | None
     seconds: float
-    compile_key: Hashable = None
-    compile_s: float = 0.0
+    compiles: Compiles = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Rig:
     version: str
     shape: ModelShape
     packages: frozenset[str] = PACKAGES
+    forked: bool = True
 
     def run(self, config: Config, known: Parameters) -> Ran:
         """Return what becomes of a configuration, without noise."""
@@ -73,19 +74,27 @@ class Rig:
         except ConfigRefused:
             return Ran(None, 0.0)
         except StartFailed:
-            return Ran(None, known.start_s / (self.card.host_speed or 1.0))
+            return Ran(None, processes_s(known, self.forked) / (self.card.host_speed or 1.0))
         return self._loaded(machine, known)
 
     def _loaded(self, machine: Machine, known: Parameters) -> Ran:
         load = self.spec.workload
         assert not isinstance(load, Suite)
         served = machine.config
-        warm = startup_s(served, machine.budget, known, compiled_before=True)
-        extra = startup_s(served, machine.budget, known, compiled_before=False) - warm
+        started = startup_s(served, machine.budget, known, known.compile_warm_s, forked=self.forked)
         run = send(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
-        seconds = warm + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
+        seconds = started + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
         metrics = metrics_of(load, run, machine) if answered(run) else None
-        return Ran(metrics, seconds, compile_key(served), extra)
+        return Ran(metrics, seconds, _compiles(served, known))
+
+
+def _compiles(served: ServeConfig, known: Parameters) -> Compiles:
+    """Return what a server compiles if no earlier one did: its own graphs, and with them the kernels of its model."""
+    if not served.graphs.compiled:
+        return ()
+    speed = served.card.host_speed or 1.0
+    new, cold = known.compile_new_s - known.compile_warm_s, known.compile_cold_s - known.compile_new_s
+    return ((compile_key(served), new / speed), (kernel_key(served), cold / speed))
 
 
 class SimulatedProblem(Problem):
@@ -142,9 +151,9 @@ class SimulatedProblem(Problem):
         constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in self._slos}
         if known is None:
             lost = {**constraints, FAILED: FAILED_VIOLATION}
-            return Outcome(None, lost, None, ran.seconds, ran.compile_key, ran.compile_s)
+            return Outcome(None, lost, None, ran.seconds, ran.compiles)
         relative = None if reference is None else score(metrics, reference, self.scored)
-        return Outcome(known, constraints, relative, ran.seconds, ran.compile_key, ran.compile_s)
+        return Outcome(known, constraints, relative, ran.seconds, ran.compiles)
 
     def measure(self, config: Config, seed: int) -> Outcome:
         """See `Problem`."""
@@ -258,15 +267,15 @@ RIGS: dict[str, Callable[[], Rig]] = {
 their SLOs; at these rates one drawn configuration in seven does for Phi-4, and one in thirteen for the mix."""
 
 
-def simulated(name: str, world: World, prior: str = "right") -> SimulatedProblem:
-    """Return a problem by its name, or by `PRESET@CARD`.
+def simulated(name: str, world: World, prior: str = "right", forked: bool = True) -> SimulatedProblem:
+    """Return a problem by its name, or by `PRESET@CARD`; `forked` says how its servers are started.
 
     Raises:
         KeyError: if there is none of that name.
     """
     if name in RIGS:
-        return SimulatedProblem(name, RIGS[name](), world, prior)
+        return SimulatedProblem(name, replace(RIGS[name](), forked=forked), world, prior)
     preset, at, card = name.partition("@")
     if not at or preset not in preset_names():
         raise KeyError(name)
-    return SimulatedProblem(name, _preset(preset, card), world, prior)
+    return SimulatedProblem(name, replace(_preset(preset, card), forked=forked), world, prior)

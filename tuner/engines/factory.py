@@ -38,5 +38,5 @@ class EngineFactory:
             from tuner.engines.simulator.engine import SimulatedEngine
             from tuner.engines.simulator.models import PACKAGES
 
-            return SimulatedEngine(settings.card, settings.version, PACKAGES)
+            return SimulatedEngine(settings.card, settings.version, PACKAGES, settings.warm_start)
         raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

@@ -58,7 +58,7 @@ class Toy(Problem):
         if x in self.crashes:
             return crashed(x)
         shown = 100.0 if x == self.lucky else float(x)
-        return Outcome((shown,), {}, shown, seconds=10.0 + x, compile_key=x % 2, compile_s=5.0)
+        return Outcome((shown,), {}, shown, seconds=10.0 + x, compiles=((x % 2, 5.0),))
 
     def find_truth(self, config: Config) -> float | None:
         x = config.get("x", 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shlex
-from collections.abc import Hashable
 from datetime import datetime
 
 from search_spaces import HardwareProfile
@@ -22,7 +21,7 @@ from tuner.engines.simulator.models import find_shape, version_tuple
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT
-from tuner.engines.simulator.startup import compile_key, startup_s
+from tuner.engines.simulator.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec
@@ -57,7 +56,13 @@ class SimulatedServer:
     """One simulated server; see `Server`. Every load starts from an empty cache."""
 
     def __init__(
-        self, config: ServeConfig, spec: TrialSpec, limits: Limits, clock: VirtualClock, compiled: set[Hashable]
+        self,
+        config: ServeConfig,
+        spec: TrialSpec,
+        limits: Limits,
+        clock: VirtualClock,
+        compiled: CompileCache,
+        forked: bool = True,
     ) -> None:
         launch = spec.launch
         self.argv: tuple[str, ...] = ("vllm", "serve", launch.model.name, *launch.base_argv, *launch.argv)
@@ -67,6 +72,7 @@ class SimulatedServer:
         self._limits = limits
         self._clock = clock
         self._compiled = compiled
+        self._forked = forked
         self._machine: Machine | None = None
         self._runs: list[Run] = []
         self._log = spec.artifacts / "server.log"
@@ -79,17 +85,17 @@ class SimulatedServer:
         try:
             machine = Machine(config, known, self.environment.get(MARLIN_INPUT))
         except StartFailed as error:
-            self._clock.advance(known.start_s / (config.card.host_speed or 1.0))
+            self._clock.advance(processes_s(known, self._forked) / (config.card.host_speed or 1.0))
             self._write_log(f"ERROR EngineCore failed to start.\n{error}")
             raise trial_failed(error.kind, Phase.READY, str(error)) from None
-        key = compile_key(config)
-        seconds = startup_s(config, machine.budget, known, key in self._compiled)
+        compiling = self._compiled.seconds(config, known)
+        seconds = startup_s(config, machine.budget, known, compiling, self._forked)
         if seconds > self._limits.startup_s:
             self._clock.advance(self._limits.startup_s)
             message = f"not ready after {self._limits.startup_s:g} s"
             raise trial_failed(FailureKind.STARTUP_TIMEOUT, Phase.READY, message)
         self._clock.advance(seconds)
-        self._compiled.add(key)
+        self._compiled.add(config)
         budget = machine.budget
         self._write_log(
             f"INFO Model loading took {budget.weights_gib:.2f} GiB memory\n"
@@ -199,12 +205,13 @@ class SimulatedServer:
 class SimulatedEngine:
     """vLLM on a card that is not there; see `Engine`."""
 
-    def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str]) -> None:
+    def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True) -> None:
         self.clock = VirtualClock()
         self._card = card
         self._version = version
         self._packages = packages
-        self._compiled: set[Hashable] = set()
+        self._compiled = CompileCache()
+        self._warm_start = warm_start
 
     def info(self) -> EngineInfo:
         """Return the version that is simulated; there is no executable."""
@@ -225,7 +232,7 @@ class SimulatedEngine:
         except ConfigRefused as error:
             raise trial_failed(FailureKind.INVALID_CONFIGURATION, Phase.LAUNCH, str(error)) from None
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        return SimulatedServer(config, spec, limits, self.clock, self._compiled)
+        return SimulatedServer(config, spec, limits, self.clock, self._compiled, self._warm_start)
 
     def _config(self, spec: TrialSpec) -> ServeConfig:
         launch = spec.launch

@@ -64,8 +64,10 @@ class Parameters:
     free_acceptance: float
     loop_acceptance: float
     start_s: float
+    import_s: float
     load_gibs: float
     compile_cold_s: float
+    compile_new_s: float
     compile_warm_s: float
     capture_s: float
     noise_share: float

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,30 @@ def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_pat
         return run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="Tesla T4").timings["ready"]
 
     cold, warm, other = ready(), ready(), ready("--max-num-seqs", "64")
-    assert warm < cold
+    assert warm < other < cold
     # the hash does not see the share of memory, but it sees the number of sequences
     assert ready("--gpu-memory-utilization", "0.8") == pytest.approx(warm)
-    assert other > warm
+
+
+@pytest.mark.parametrize(
+    ("forked", "words", "measured"),
+    [
+        (False, [[]], 108),
+        (False, [[], []], 59),
+        (False, [[], ["--max-num-batched-tokens", "4096"]], 72),
+        (True, [[]], 66),
+        (True, [[], []], 16),
+        (True, [[], ["--max-num-batched-tokens", "4096"]], 24),
+        (True, [[], ["--api-server-count", "2"]], 34),
+    ],
+)
+def test_starts_take_what_they_took_on_an_h200(
+    forked: bool, words: list[list[str]], measured: float, tmp_path: Path
+) -> None:
+    card = replace(hardware_named("h200"), host_speed=0.6)
+    engine = SimulatedEngine(card, "0.25.1", frozenset({"flashinfer"}), warm_start=forked)
+    outcomes = [run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="H200") for argv in words]
+    assert outcomes[-1].timings["ready"] == pytest.approx(measured, rel=0.15)
 
 
 def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -> None:
