@@ -92,6 +92,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--world-choices", type=float, default=World.choices, help="effects that no physics knows of")
     parser.add_argument("--world-seed", type=int, default=World.seed)
     parser.add_argument("--plain-starts", action="store_true", help="simulated servers are commands, not forks")
+    parser.add_argument("--search-load", type=float, default=1.0, help="share of a simulated load that a trial sends")
     parser.add_argument("--table", type=Path, help="JSON lines as in benchmarks/reference, or a study's CSV")
     parser.add_argument("--objective", action="append", default=[], metavar="METRIC[:WEIGHT]")
     parser.add_argument("--slo", action="append", default=[], metavar="SLO", help="of --table [success_rate>=1]")
@@ -111,7 +112,13 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     world = World(arguments.world_seed, arguments.world_spread, arguments.world_choices)
     slos = tuple(arguments.slo or Settings.slos)
     return Settings(
-        world, arguments.prior, arguments.table, tuple(arguments.objective), slos, not arguments.plain_starts
+        world,
+        arguments.prior,
+        arguments.table,
+        tuple(arguments.objective),
+        slos,
+        not arguments.plain_starts,
+        arguments.search_load,
     )
 
 

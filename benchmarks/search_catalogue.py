@@ -26,6 +26,7 @@ class Settings:
     objectives: tuple[str, ...] = ()
     slos: tuple[str, ...] = ("success_rate>=1",)
     forked: bool = True
+    search_load: float = 1.0
 
 
 def names_of(family: str, settings: Settings) -> list[str]:
@@ -48,7 +49,7 @@ def make_problem(name: str, settings: Settings) -> Problem:
         return TableProblem(replace(tables()[name], predict=predictor(name)), settings.prior)
     if name in SYNTHETIC:
         return SYNTHETIC[name](settings.prior)
-    return simulated(name, settings.world, settings.prior, settings.forked)
+    return simulated(name, settings.world, settings.prior, settings.forked, settings.search_load)
 
 
 def identity_of(problem: Problem) -> str | None:

@@ -40,6 +40,8 @@ from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
 Metrics = Mapping[str, float | None]
+SHORT_NOISE = 1.2
+"""How much more a shorter load of a search varies: assumed; most of the noise lies between launches."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class SimulatedProblem(Problem):
         self._stored = parameters_of(rig.card.key)
         self._true = world.parameters(self._stored, rig.card.key)
         self._hints = self.space.engine_defaults()
-        self._ran: dict[str, Ran] = {}
+        self._searched = replace(rig, spec=replace(rig.spec, workload=rig.spec.searched_workload))
+        self._ran: dict[tuple[str, bool], Ran] = {}
 
     def define(self, trial: Suggest) -> dict[str, JsonScalar]:
         """See `Problem`."""
@@ -132,11 +135,12 @@ class SimulatedProblem(Problem):
         """See `Problem`."""
         return not self.space.violations(config)
 
-    def true_run(self, config: Config) -> Ran:
-        """Return what becomes of a configuration in this world, without noise."""
-        key = key_of(config)
+    def true_run(self, config: Config, searched: bool = False) -> Ran:
+        """Return what becomes of a configuration in this world, without noise, sent the search's load or all of it."""
+        searched = searched and self._searched != self.rig
+        key = (key_of(config), searched)
         if key not in self._ran:
-            ran = self.rig.run(config, self._true)
+            ran = (self._searched if searched else self.rig).run(config, self._true)
             if ran.metrics is not None:
                 speed = self.world.speed(self.space, {**self._hints, **config}, self.name)
                 ran = replace(ran, metrics=sped_up(ran.metrics, speed))
@@ -157,11 +161,13 @@ class SimulatedProblem(Problem):
 
     def measure(self, config: Config, seed: int) -> Outcome:
         """See `Problem`."""
-        ran = self.true_run(config)
+        ran = self.true_run(config, searched=True)
         if ran.metrics is None:
             return self.judged(ran, None, None)
-        shown = self.world.measured(ran.metrics, generator(key_of(config), seed))
-        return self.judged(ran, shown, self._true_reference)
+        shorter = self._searched != self.rig
+        world = replace(self.world, noise=self.world.noise * SHORT_NOISE) if shorter else self.world
+        shown = world.measured(ran.metrics, generator(key_of(config), seed))
+        return self.judged(ran, shown, self.true_run(self._reference_config, searched=True).metrics)
 
     def find_truth(self, config: Config) -> float | None:
         """See `Problem`."""
@@ -267,15 +273,19 @@ RIGS: dict[str, Callable[[], Rig]] = {
 their SLOs; at these rates one drawn configuration in seven does for Phi-4, and one in thirteen for the mix."""
 
 
-def simulated(name: str, world: World, prior: str = "right", forked: bool = True) -> SimulatedProblem:
-    """Return a problem by its name, or by `PRESET@CARD`; `forked` says how its servers are started.
+def simulated(
+    name: str, world: World, prior: str = "right", forked: bool = True, search_load: float = 1.0
+) -> SimulatedProblem:
+    """Return a problem by its name, or by `PRESET@CARD`.
+
+    `forked` says how its servers are started, `search_load` what share of its load a trial sends.
 
     Raises:
         KeyError: if there is none of that name.
     """
-    if name in RIGS:
-        return SimulatedProblem(name, replace(RIGS[name](), forked=forked), world, prior)
     preset, at, card = name.partition("@")
-    if not at or preset not in preset_names():
+    if name not in RIGS and (not at or preset not in preset_names()):
         raise KeyError(name)
-    return SimulatedProblem(name, replace(_preset(preset, card), forked=forked), world, prior)
+    rig = RIGS[name]() if name in RIGS else _preset(preset, card)
+    spec = replace(rig.spec, search_load=search_load)
+    return SimulatedProblem(name, replace(rig, spec=spec, forked=forked), world, prior)

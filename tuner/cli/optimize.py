@@ -51,6 +51,10 @@ def optimize(
     ] = 3,
     finalists: Annotated[int, typer.Option(min=1, help="Trials measured again at the end.")] = 3,
     confirm_rounds: Annotated[int, typer.Option(min=0, help="Rounds of the finalists; 0: none.")] = 3,
+    search_load: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of the requests that are sent in the search; the rounds send all."),
+    ] = 0.5,
     workers: Annotated[int | None, typer.Option(help="Workers, one a GPU.  [default: every GPU]")] = None,
     warm_start: Annotated[
         bool, typer.Option(help="Fork servers from a process that has vLLM imported: it saves a start its imports.")
@@ -104,6 +108,7 @@ def optimize(
         baseline_repeats=baseline_repeats,
         finalists=finalists,
         confirm_rounds=confirm_rounds,
+        search_load=search_load,
         seed=seed,
         sampler=sampler,
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),

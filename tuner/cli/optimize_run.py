@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage import Store, normalise_url, open_store
@@ -121,11 +121,14 @@ def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> 
         card = spec.facts["hardware"]
         banner = [f"SIMULATED: predicted, not measured, for vLLM {info.version} on one {card}; --engine vllm measures"]
     goes_on = f", {done} of them done" if done else ""
+    short = spec.search_premise.get("num_prompts")
+    loads = [f"the search sends {short} requests a load, the rounds that decide all of them"] if short else []
     dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
     return [
         *banner,
         f"study {spec.name}: {budget.trials} trials{goes_on}, {executor.slots} worker(s), {info.name} {info.version}, "
         f"{len(spec.space.parameters)} parameters{dropped}",
+        *loads,
     ]
 
 
@@ -163,7 +166,8 @@ def _driver(ray_address: str | None) -> Identity | None:
 def _engine(request: Request, options: Options) -> tuple[EngineSettings, Devices]:
     """Return the engine and what it runs on: vLLM where there is a GPU or one was named, else a simulated one."""
     if wants_simulation(options.engine, options.vllm, options.gpu):
-        return simulated_engine(options.gpu, options.vllm_version, request.preset, options.workers)
+        simulated, devices = simulated_engine(options.gpu, options.vllm_version, request.preset, options.workers)
+        return replace(simulated, warm_start=options.warm_start), devices
     refuse_simulation_options(options.gpu, options.vllm_version)
     devices = find_devices(options.workers, options.ray_address)
     driver = _driver(options.ray_address)

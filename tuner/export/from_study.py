@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from storage.metrics import metric
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
@@ -34,10 +35,10 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     trial, outcome = _measured(study, number, records)
     premise = study.premise
     model = premise["model"]
-    workload = read_workload(premise["workload"])
+    workload, alike = _as_measured(premise, number, records)
     objectives = [parse_objective(text) for text in premise["objectives"]]
     served_model, argv = _server_words(outcome.argv)
-    reference = references(number, records, [objective.metric for objective in objectives])
+    reference = references(number, alike, [objective.metric for objective in objectives])
     client = ModelRef(model["name"], model["tokenizer"], model["name"])
     return ServeScript(
         study=study.name,
@@ -55,7 +56,7 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         verdict=_verdict(study, trial),
         bench_argv=_bench_words(client, workload),
         warmup_argv=_warmup_words(client, workload),
-        repeats=_repeats(number, records),
+        repeats=_repeats(number, alike),
         first_seed=workload.seed + VERIFY_SEED,
         reference=reference,
         executable=study.facts.get("executable"),
@@ -71,6 +72,22 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
         raise UserError(f"--trial {trial.number} has no figures ({why}); choose one that `tuner trials` lists as ok")
     return trial, outcome
+
+
+def _as_measured(
+    premise: Mapping[str, Any], number: int, records: Sequence[TrialRecord]
+) -> tuple[AnyWorkload, list[TrialRecord]]:
+    """Return the load that the trial is known by, and the records of that load: the rounds', if it was in them.
+
+    A search may have sent less of the load than the rounds (`StudySpec.search_premise`); the two are never pooled.
+    """
+    workload, searched = read_workload(premise["workload"]), premise.get("search")
+    if searched is None:
+        return workload, list(records)
+    rounds = [record for record in records if record.round > 0]
+    if any(r.number == number and r.outcome is not None and r.outcome.succeeded for r in rounds):
+        return workload, rounds
+    return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 
 
 def _bench_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:

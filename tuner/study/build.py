@@ -46,6 +46,7 @@ class Request:
     baseline_repeats: int = 3
     finalists: int = 3
     confirm_rounds: int = 3
+    search_load: float = 1.0
     seed: int = 0
     sampler: str = AUTO
     limits: Limits = field(default_factory=Limits)
@@ -169,6 +170,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         baseline_repeats=request.baseline_repeats,
         finalists=request.finalists,
         confirm_rounds=request.confirm_rounds,
+        search_load=request.search_load,
         seed=request.seed,
         sampler=request.sampler,
         limits=request.limits,

@@ -75,7 +75,7 @@ class Physics:
         shape = spec.space.context.model if rendered.model is None else find_shape(rendered.model)
         assert shape is not None
         machine = set_up(self._site, words, environment, shape)
-        load: AnyLoad = spec.workload  # type: ignore[assignment]
+        load: AnyLoad = spec.searched_workload  # type: ignore[assignment]
         run = send(machine, load, load.repeat_seed(0), spec.limits.benchmark_s)
         return self._judged(metrics_of(load, run, machine) if answered(run) else None)
 

@@ -13,7 +13,7 @@ from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import AnyWorkload, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -64,6 +64,7 @@ class StudySpec:
     baseline_repeats: int = 3
     finalists: int = 3
     confirm_rounds: int = 3
+    search_load: float = 1.0
     seed: int = 0
     sampler: str = AUTO
     limits: Limits = field(default_factory=Limits)
@@ -84,7 +85,25 @@ class StudySpec:
             "slos": [str(slo) for slo in self.judge.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.base_argv), "environment": dict(self.base_environment)},
+            **({"search": self.search_premise} if self.search_premise else {}),
         }
+
+    @property
+    def search_premise(self) -> dict[str, int]:
+        """In what the load of the search differs from the workload: `{"num_prompts": 100}`, empty if in nothing.
+
+        The search's is shorter only where the workload decides in the end, in rounds of finalists and defaults.
+        """
+        load, decided = self.workload, self.confirm_rounds > 0 and self.baseline_repeats > 0
+        if not isinstance(load, Workload) or not decided:
+            return {}
+        prompts = load.shortened(self.search_load).num_prompts
+        return {"num_prompts": prompts} if prompts < load.num_prompts else {}
+
+    @property
+    def searched_workload(self) -> AnyWorkload:
+        """What is sent to all but the finalists."""
+        return self.workload.model_copy(update=self.search_premise)
 
     def sampler_for(self, engine: EngineInfo) -> str:
         """Return the sampler that `auto` stands for with this engine."""
@@ -112,7 +131,7 @@ class StudySpec:
             kind=kind,
             config=config,
             launch=launch,
-            workload=self._reseeded(round_),
+            workload=self._load(kind, round_),
             repeats=self._repeats(kind),
             artifacts=self.artifacts,
             limits=self.limits,
@@ -125,9 +144,10 @@ class StudySpec:
         decides = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
         return max(self.repeats, self.baseline_repeats) if decides else self.repeats
 
-    def _reseeded(self, round_: int) -> AnyWorkload:
+    def _load(self, kind: TrialKind, round_: int) -> AnyWorkload:
         """Each round of the finalists sends other prompts, the same to every finalist of the round."""
-        return self.workload.model_copy(update={"seed": self.workload.seed + 1000 * round_})
+        load = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
+        return load.model_copy(update={"seed": load.seed + 1000 * round_})
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
+
+LEAST_WAVES = 2
+LEAST_PROMPTS = 100
+"""What a shorter load keeps: every user's second request, or the burst at the start would be most of it, and enough
+requests for a 99th percentile to mean something."""
 
 
 class Workload(BaseModel):
@@ -45,6 +51,15 @@ class Workload(BaseModel):
     def warmup_seed(self) -> int:
         """The warm-up's seed, never one of a repeat's."""
         return self.seed + 500_000
+
+    def shortened(self, share: float) -> Workload:
+        """Return the load with that share of its requests; at least `LEAST_WAVES` a user and `LEAST_PROMPTS`.
+
+        In a closed loop nothing else changes: as many users are there all the time. Traffic at a rate cannot be
+        shortened, because a load that is over before the server's queue has grown would flatter it.
+        """
+        least = max(LEAST_WAVES * self.max_concurrency, LEAST_PROMPTS, math.ceil(share * self.num_prompts))
+        return self.model_copy(update={"num_prompts": min(self.num_prompts, least)})
 
     def warmup(self) -> Workload | None:
         """Return the unscored warm-up load: one short request a user, of another seed; None if none is wanted."""

@@ -151,6 +151,18 @@ def test_a_simulated_failure_takes_its_time() -> None:
     assert phi.reference is not None
 
 
+def test_a_search_may_send_less_and_is_judged_by_the_whole_load() -> None:
+    world = World(choices=0)
+    whole, short = simulated("sim-t4", world), simulated("sim-t4", world, search_load=0.5)
+    config = {"max_num_seqs": 128}
+    assert short.truth(config) == whole.truth(config)
+    assert short.measure({}, 0).score == pytest.approx(1, rel=0.1)
+    # the load takes half as long; what comes before it and after it takes as long as ever
+    spared = whole.measure(config, 0).seconds - short.measure(config, 0).seconds
+    load = 200 * 512 / (whole.true_run(config).metrics or {})["output_throughput"]
+    assert spared == pytest.approx(load / 2, rel=0.15)
+
+
 def test_best_scores_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     problem = SYNTHETIC["crash-half"]("right")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,31 @@ def test_the_default_request_is_the_published_study(model: str, tmp_path: Path) 
     assert [o.metric for o in spec.judge.scored][-1] == "success_rate"
     assert spec.base_argv == ()
     assert (spec.baseline_repeats, spec.finalists, spec.confirm_rounds) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "searched"),
+    [({}, 100), ({"search_load": 1.0}, 200), ({"confirm_rounds": 0}, 200), ({"baseline_repeats": 0}, 200)],
+)
+def test_the_search_sends_less_only_where_rounds_decide(
+    model: str, tmp_path: Path, changes: dict[str, Any], searched: int
+) -> None:
+    plan = draft(Request(**{"model": model, "search_load": 0.5, **changes}), on_cpu=False)
+    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+    kinds = (TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.SEARCH)
+    assert {spec.trial(1, 0, 1, kind, {}).workload.num_prompts for kind in kinds} == {searched}
+    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.num_prompts == 200
+    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.seed == 2000
+    premise = spec.premise(INFO, ["Tesla T4"])
+    assert premise["workload"]["num_prompts"] == 200
+    assert premise.get("search") == (None if searched == 200 else {"num_prompts": 100})
+
+
+def test_traffic_is_never_shortened(model: str, tmp_path: Path) -> None:
+    request = Request(preset="phi4-mini-l4", model=model, search_load=0.5)
+    spec = finish(draft(request, on_cpu=False), INFO, hardware_named("l4"), tmp_path)
+    assert spec.searched_workload == spec.workload
+    assert "search" not in spec.premise(INFO, ["NVIDIA L4"])
 
 
 def test_temperature_is_set_on_the_server(model: str, tmp_path: Path) -> None:

@@ -34,6 +34,24 @@ def test_every_repeat_and_the_warm_up_send_other_prompts() -> None:
     assert (warm.num_prompts, warm.output_len, warm.max_concurrency) == (50, 32, 50)
 
 
+@pytest.mark.parametrize(
+    ("users", "prompts", "share", "expected"),
+    [
+        (50, 200, 0.5, 100),
+        (50, 200, 0.1, 100),  # two requests a user
+        (50, 1000, 0.3334, 334),
+        (10, 200, 0.1, 100),  # a 99th percentile of fewer says nothing
+        (50, 90, 0.5, 90),  # never longer than it was
+        (50, 200, 1.0, 200),
+    ],
+)
+def test_a_shorter_load_keeps_two_requests_a_user_and_a_hundred(
+    users: int, prompts: int, share: float, expected: int
+) -> None:
+    load = Workload(max_concurrency=users, num_prompts=prompts)
+    assert load.shortened(share) == load.model_copy(update={"num_prompts": expected})
+
+
 def test_the_longest_request_counts_prompt_and_answer() -> None:
     assert Workload(input_len=512, output_len=512).longest_request == 1024
 
