@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, TrialOutcome, TrialRecord
@@ -53,11 +53,12 @@ class Loop:
         self._stop = stop
         self._clock = clock
         self._items: dict[str, Item] = {}
-        self._base: Mapping[str, float | None] | None = None
+        self._bases: dict[bool, Mapping[str, float | None]] = {}
         self._given_up = 0
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
         self.walls: list[float] = []
+        self.loads: list[float] = []
         """Seconds of each trial that ran to its end in this run."""
 
     def run(self, source: Source, time_is_up: Callable[[], bool]) -> Ending:
@@ -144,8 +145,8 @@ class Loop:
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         if item.round == 0:
             self._learner.tell(item.number, verdict)
-            if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):
-                self._rescore()
+        if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):
+            self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
         self._listener.finished(record)
@@ -155,35 +156,40 @@ class Loop:
         """Return the metrics that score 1; None while that is not known."""
         if item.kind is TrialKind.BASELINE:
             return self._spec.judge.metrics(outcome) if outcome.succeeded else None
-        return self._known_reference()
+        return self._known_reference(item.round)
 
-    def _known_reference(self) -> Mapping[str, float | None] | None:
+    def _known_reference(self, round_: int) -> Mapping[str, float | None] | None:
         """Return `_find_reference()`, which does not change once there is one and reads the whole study."""
-        if self._base is None:
-            self._base = self._find_reference()
-        return self._base
+        decides = round_ > 0 and bool(self._spec.search_premise)
+        if decides not in self._bases:
+            found = self._find_reference(decides)
+            if found is None:
+                return None
+            self._bases[decides] = found
+        return self._bases[decides]
 
-    def _find_reference(self) -> Mapping[str, float | None] | None:
-        """Return the defaults' metrics; where they failed or are not to be measured, those of the first that worked."""
-        finished = [r for r in self._store.trials(self._spec.name, finished=True) if r.round == 0]
-        baseline = [r for r in finished if r.kind is TrialKind.BASELINE]
+    def _find_reference(self, decides: bool) -> Mapping[str, float | None] | None:
+        """Return the defaults' metrics; where they failed or are not to be measured, those of the first that worked.
+
+        `decides` asks for those of a round, whose load is another than the search's.
+        """
+        every = self._store.trials(self._spec.name, finished=True)
+        defaults = [r.number for r in every if r.kind is TrialKind.BASELINE]
+        finished = [r for r in every if (r.round > 0) == decides]
+        baseline = [r for r in finished if r.number in defaults]
         if not baseline and self._spec.baseline_repeats:
             return None
-        worked = [r.outcome for r in finished if r.outcome is not None and r.outcome.succeeded]
-        defaults = [r.outcome for r in baseline if r.outcome is not None and r.outcome.succeeded]
-        ranked = [*defaults, *sorted(worked, key=lambda outcome: outcome.ended_at)]
+        ranked = [*_in_order(baseline), *_in_order([] if decides else finished)]
         return self._spec.judge.metrics(ranked[0]) if ranked else None
 
     def _rescore(self) -> None:
         """Score the trials that came back before what they are compared with did."""
-        reference = self._known_reference()
-        if reference is None:
-            return
         verdicts = {}
         for record in self._store.trials(self._spec.name, finished=True):
             unscored = record.verdict is not None and record.verdict.score is None
             if unscored and record.outcome is not None and record.outcome.succeeded:
-                verdict = self._spec.judge.verdict(record.outcome, reference)
+                reference = self._known_reference(record.round)
+                verdict = None if reference is None else self._spec.judge.verdict(record.outcome, reference)
                 if verdict is not None:
                     verdicts[(record.number, record.round)] = verdict
         if verdicts:
@@ -196,6 +202,7 @@ class Loop:
             self._given_up = 0
             self._one_worked = True
             self.walls.append((outcome.ended_at - outcome.started_at).total_seconds())
+            self.loads.append(outcome.timings.get(Phase.BENCHMARK, 0.0))
             return None
         if failure.culprit is not Culprit.CONFIGURATION:
             self._given_up += 1
@@ -209,6 +216,12 @@ class Loop:
             self.reason = failure
             return Ending.SAME_FAILURE
         return None
+
+
+def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:
+    """Return the outcomes that have figures, the first to end first."""
+    worked = [record.outcome for record in records if record.outcome is not None and record.outcome.succeeded]
+    return sorted(worked, key=lambda outcome: outcome.ended_at)
 
 
 def _gist(message: str) -> str:

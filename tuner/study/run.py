@@ -127,7 +127,7 @@ def run_study(
     def time_is_up() -> bool:
         if budget.timeout_s is None:
             return False
-        reserve = expected_confirmation_s(spec, loop.walls, executor.slots)
+        reserve = expected_confirmation_s(spec, loop.walls, loop.loads, executor.slots)
         return clock.monotonic() - began + reserve >= budget.timeout_s
 
     ending = loop.run(proposals, time_is_up)
@@ -159,11 +159,19 @@ def _numbers(records: Sequence[TrialRecord]) -> str:
     return ", ".join(f"#{record.number}" for record in records)
 
 
-def expected_confirmation_s(spec: StudySpec, walls: Sequence[float], slots: int) -> float:
-    """Return the seconds that the finalists' rounds will take, from those of the trials so far (0: there are none)."""
+def expected_confirmation_s(spec: StudySpec, walls: Sequence[float], loads: Sequence[float], slots: int) -> float:
+    """Return the seconds that the finalists' rounds will take, from those of the trials so far (0: there are none).
+
+    Args:
+        spec: the study; its rounds may send more often than its search, and more at a time.
+        walls: seconds of each trial, all in all.
+        loads: seconds of each trial's loads, all its repeats.
+        slots: how many rounds run at a time.
+    """
     if not walls or not spec.confirm_rounds:
         return 0.0
-    typical = statistics.median(walls)
+    rest = statistics.median(wall - load for wall, load in zip(walls, loads, strict=True))
+    typical = rest + statistics.median(loads) * spec.times_the_search
     turns = -(-spec.confirm_rounds // slots)
     return typical * (spec.finalists + 1) * turns
 

@@ -105,6 +105,13 @@ class StudySpec:
         """What is sent to all but the finalists."""
         return self.workload.model_copy(update=self.search_premise)
 
+    @property
+    def times_the_search(self) -> float:
+        """How much more a finalist is sent in a round than a trial of the search."""
+        load, searched = self.workload, self.search_premise.get("num_prompts")
+        longer = load.num_prompts / searched if isinstance(load, Workload) and searched else 1.0
+        return longer * self._repeats(TrialKind.CONFIRM) / self.repeats
+
     def sampler_for(self, engine: EngineInfo) -> str:
         """Return the sampler that `auto` stands for with this engine."""
         if self.sampler != AUTO:

@@ -14,7 +14,9 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.items import Ending
+from tuner.study.run import expected_confirmation_s
 from tuner.study.spec import RESIDUAL, TPE, Enqueued, difference
+from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import load_traffic
 
 FIGURES = {"success_rate": 1.0, "p99_tpot_ms": 10.0}
@@ -44,6 +46,47 @@ def test_trial_0_is_the_defaults_measured_three_times(bench: Bench) -> None:
     assert first.outcome.argv == ("stub", "serve", "m")
     assert first.verdict is not None
     assert first.verdict.score == pytest.approx(1.0)
+
+
+def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:
+    def faster_when_whole(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        assert isinstance(spec.workload, Workload)
+        known = peak_at_16(spec, 0)
+        assert isinstance(known, dict)
+        rate = known["output_throughput"]
+        assert rate is not None
+        return {**known, "output_throughput": rate * spec.workload.num_prompts / 400}
+
+    load = Workload(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
+    result = bench.run(faster_when_whole, trials=6, slots=2, workload=load, search_load=0.5)
+    records = bench.records()
+    offered = {(r.round > 0): r.outcome.repeats[0].offered for r in records if r.outcome}
+    assert offered == {False: 200, True: 400}
+    scores: dict[int, set[float]] = {}
+    for record in records:
+        assert record.verdict is not None
+        assert record.verdict.score is not None
+        scores.setdefault(record.number, set()).add(round(record.verdict.score, 9))
+    assert scores[0] == {1.0}
+    assert all(len(each) == 1 for each in scores.values()), scores
+    assert result.conclusion is not None
+    assert result.conclusion.confirmed
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "expected"),
+    [
+        # a trial takes 40 s and a load of 20 s; a round measures three times, four configurations, three rounds
+        ({}, 1, (40 + 3 * 20) * 4 * 3),
+        ({}, 2, (40 + 3 * 20) * 4 * 2),
+        ({"search_load": 0.25}, 1, (40 + 3 * 4 * 20) * 4 * 3),
+        ({"confirm_rounds": 0}, 1, 0),
+    ],
+)
+def test_time_is_kept_for_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
+    spec = bench.spec(workload=Workload(max_concurrency=10, num_prompts=400), **changes)
+    assert expected_confirmation_s(spec, [60.0, 60.0, 100.0], [20.0, 20.0, 60.0], slots) == pytest.approx(expected)
+    assert expected_confirmation_s(spec, [], [], slots) == 0
 
 
 def test_budget_counts_the_defaults_and_named_trials(bench: Bench) -> None:

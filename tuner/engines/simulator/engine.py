@@ -29,7 +29,8 @@ from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import AnyLoad, Workload
 
 BANNER = "SIMULATED: predicted, not measured"
-STOP_S = 3.0
+STOP_S = 0.5
+"""From SIGTERM until the memory is back: 0.3 to 0.8 s on an H200 (docs/results/h200.md: 21 s for 52 launches)."""
 
 
 class VirtualClock:
