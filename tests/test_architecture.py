@@ -30,7 +30,8 @@ HOME_EXCEPTIONS = {
 BROAD_EXCEPT = {
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
-    f"{RESIDENT}.helper": (2, "it runs vLLM's own code in vLLM's interpreter, and what that raises is its answer"),
+    f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),
+    f"{RESIDENT}.questions": (1, "it asks vLLM's own code, and what that raises is the answer"),
 }
 
 

@@ -59,7 +59,7 @@ class Loop:
         self.reason: Failure | None = None
         self.walls: list[float] = []
         self.loads: list[float] = []
-        """Seconds of each trial that ran to its end in this run."""
+        """Seconds of each trial that ran to its end in this run, and of its loads."""
 
     def run(self, source: Source, time_is_up: Callable[[], bool]) -> Ending:
         """Run until the source is exhausted or something ends the run.

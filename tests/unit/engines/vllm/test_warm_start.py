@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,16 @@ def test_its_children_are_found_and_end_with_it(resident: Resident, made_vllm: M
     assert process.stop(0) == []
     assert gone(child)
     assert process.exit_code() == -signal.SIGKILL
+
+
+def test_what_it_forked_ends_when_it_is_killed(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+    process, registry = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
+    assert eventually(lambda: (tmp_path / "note.done").exists())
+    child = int((tmp_path / "note.done").read_text())
+    os.kill(process.pid, signal.SIGKILL)
+    assert eventually(lambda: gone(child))
+    assert process.stop(0) == []
+    assert registry.records() == []
 
 
 def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import io
 import json
 import os
 import selectors
@@ -64,56 +63,15 @@ def preload() -> tuple[float, list[str]]:
     return time.monotonic() - begun, missing
 
 
-def serve_parser() -> tuple[Any, Any, Any]:
-    """Return vLLM's whole parser, as `vllm serve` builds it, the parser of `serve`, and the command."""
-    serve = importlib.import_module("vllm.entrypoints.cli.serve")
-    utils = importlib.import_module("vllm.utils.argparse_utils")
-    parser = utils.FlexibleArgumentParser(prog="vllm")
-    subparsers = parser.add_subparsers(required=False, dest="subparser")
-    command = next(command for command in serve.cmd_init() if command.name == "serve")
-    return parser, command.subparser_init(subparsers), command
-
-
 def info(request: dict[str, Any]) -> int:
     """Write every flag of `vllm serve` to the file `out`."""
-    sys.argv = ["vllm", "serve"]
-    flags = [
-        {
-            "names": list(action.option_strings),
-            "choices": None if action.choices is None else [str(choice) for choice in action.choices],
-            "type": getattr(action.type, "__name__", None),
-            "nargs": action.nargs,
-        }
-        for action in serve_parser()[1]._actions
-    ]
-    platform = importlib.import_module("vllm.platforms").current_platform
-    write(request["out"], {"flags": flags, "platform": getattr(platform, "device_type", None)})
+    write(request["out"], importlib.import_module("questions").info())
     return 0
 
 
 def check(request: dict[str, Any]) -> int:
-    """Parse the words of `vllm serve` and build the engine's configuration; write what vLLM says to the file `out`."""
-    sys.argv = ["vllm", *request["argv"]]
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            parser, _, command = serve_parser()
-            arguments = parser.parse_args(request["argv"])
-        command.validate(arguments)
-        if getattr(arguments, "model_tag", None) is not None:
-            arguments.model = arguments.model_tag
-        engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(arguments)
-        usage = importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
-        engine.create_engine_config(usage)
-    except SystemExit as error:
-        sys.stderr.write(printed.getvalue())
-        result = {"ok": error.code in (0, None), "stage": "parse", "type": "ArgumentError", "text": printed.getvalue()}
-    except Exception as error:  # noqa: BLE001  vLLM may raise anything; all of it goes into the answer
-        traceback.print_exc()
-        result = {"ok": False, "stage": "config", "type": type(error).__name__, "text": str(error)}
-    else:
-        result = {"ok": True, "stage": "config", "type": None, "text": ""}
-    write(request["out"], result)
+    """Write what vLLM's own check says of the words of `vllm serve` to the file `out`."""
+    write(request["out"], importlib.import_module("questions").check(request["argv"]))
     return 0
 
 
@@ -156,6 +114,21 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def forks_die_with_their_parents() -> None:
+    """Have the kernel kill what this process forks, and what that forks, when the process that forked it ends.
+
+    Forks show the environment that the helper was started with, not the mark of their server, so nobody could find them
+    once the server was gone. Programs that are executed have the mark.
+    """
+    forking = 0
+
+    def remember() -> None:
+        nonlocal forking
+        forking = os.getpid()
+
+    os.register_at_fork(before=remember, after_in_child=lambda: die_with_parent(forking))
+
+
 def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
     """Run one task in the forked child, once the gate is opened, and end it; never returns."""
     code = 1
@@ -166,6 +139,7 @@ def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
         redirect(request["log"])
         if gate is not None and os.read(gate, 1) == b"":
             os._exit(125)
+        forks_die_with_their_parents()
         if request.get("environment") is not None:
             os.environ.clear()
             os.environ.update(request["environment"])
