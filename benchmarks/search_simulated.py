@@ -35,7 +35,7 @@ from tuner.study.build import Request, draft, finish
 from tuner.study.load import make_judge
 from tuner.study.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
-from tuner.workloads.spec import AnyLoad
+from tuner.workloads.spec import AnyLoad, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -287,5 +287,7 @@ def simulated(
     if name not in RIGS and (not at or preset not in preset_names()):
         raise KeyError(name)
     rig = RIGS[name]() if name in RIGS else _preset(preset, card)
-    spec = replace(rig.spec, search_load=search_load)
+    load = rig.spec.workload
+    shorter = isinstance(load, Workload) and search_load < 1
+    spec = replace(rig.spec, search_prompts=load.shortened(search_load).num_prompts) if shorter else rig.spec
     return SimulatedProblem(name, replace(rig, spec=spec, forked=forked), world, prior)

@@ -53,7 +53,7 @@ def optimize(
     confirm_rounds: Annotated[int, typer.Option(min=0, help="Rounds of the finalists; 0: none.")] = 3,
     search_load: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the requests that are sent in the search; the rounds send all."),
+        typer.Option(min=0, max=1, help="Share of the requests that a new study's search sends; the rounds send all."),
     ] = 0.5,
     workers: Annotated[int | None, typer.Option(help="Workers, one a GPU.  [default: every GPU]")] = None,
     warm_start: Annotated[

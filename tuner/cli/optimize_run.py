@@ -31,7 +31,7 @@ from tuner.sinks.console import Progress, console
 from tuner.sinks.fan_out import FanOut
 from tuner.sinks.follower import MlflowFollower
 from tuner.study.build import Request, draft, finish, resolve
-from tuner.study.run import RunResult, open_study, refuse_running, run_study, study_lock
+from tuner.study.run import RunResult, as_begun, open_study, refuse_running, run_study, study_lock
 from tuner.study.spec import Budget, StudySpec
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
@@ -82,6 +82,7 @@ def run(request: Request, budget: Budget, options: Options) -> int:
         store = reached or open_store(url)
         stack.callback(store.close)
         stack.enter_context(study_lock(spec.artifacts, spec.name))
+        spec = as_begun(spec, store)
         open_study(store, spec, info, list(devices.names), RealClock())
         shown = _watched(spec, budget, store, url, executor, options, stop)
         return report(shown, spec, info, store.trials(spec.name), as_json=options.as_json)
@@ -121,8 +122,9 @@ def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> 
         card = spec.facts["hardware"]
         banner = [f"SIMULATED: predicted, not measured, for vLLM {info.version} on one {card}; --engine vllm measures"]
     goes_on = f", {done} of them done" if done else ""
-    short = spec.search_premise.get("num_prompts")
-    loads = [f"the search sends {short} requests a load, the rounds that decide all of them"] if short else []
+    short = spec.search_prompts
+    rounds = ", the rounds that decide all of them" if spec.confirm_rounds else ""
+    loads = [f"the search sends {short} requests a load{rounds}"] if short else []
     dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
     return [
         *banner,

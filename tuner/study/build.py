@@ -18,7 +18,7 @@ from tuner.study.load import find_judge, find_workload, too_long
 from tuner.study.model import find_model, find_simulated_model
 from tuner.study.spec import AUTO, SAMPLERS, Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import AnyWorkload, Workload
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,20 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         baseline_repeats=request.baseline_repeats,
         finalists=request.finalists,
         confirm_rounds=request.confirm_rounds,
-        search_load=request.search_load,
+        search_prompts=_search_prompts(request, plan.workload),
         seed=request.seed,
         sampler=request.sampler,
         limits=request.limits,
         facts={"preset": plan.preset.name, "hardware": hardware.name},
     )
+
+
+def _search_prompts(request: Request, load: AnyWorkload) -> int | None:
+    """Return what the search sends of a closed loop; all where no rounds of the finalists and the defaults decide."""
+    if not isinstance(load, Workload) or not request.confirm_rounds or not request.baseline_repeats:
+        return None
+    prompts = load.shortened(request.search_load).num_prompts
+    return prompts if prompts < load.num_prompts else None
 
 
 def resolve(

@@ -8,7 +8,7 @@ import statistics
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -79,6 +79,12 @@ def _lock(file: TextIO, name: str) -> None:
         raise UserError(
             f"study {name!r} is being run by process {owner}; wait for it, or choose another --study"
         ) from None
+
+
+def as_begun(spec: StudySpec, store: Store) -> StudySpec:
+    """Return the study with the search's load that it began with, if it did: two loads' trials cannot be compared."""
+    known = store.study(spec.name)
+    return spec if known is None else replace(spec, search_prompts=known.premise.get("search", {}).get("num_prompts"))
 
 
 def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[str], clock: Clock) -> None:

@@ -48,7 +48,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """One study. Its `premise` must not change when the study goes on under the same name."""
+    """One study. Its `premise` must not change when the study goes on under the same name.
+
+    `search_prompts` are the requests that a closed loop's search sends at a time; None: all, as in the rounds.
+    """
 
     name: str
     model: ModelRef
@@ -64,7 +67,7 @@ class StudySpec:
     baseline_repeats: int = 3
     finalists: int = 3
     confirm_rounds: int = 3
-    search_load: float = 1.0
+    search_prompts: int | None = None
     seed: int = 0
     sampler: str = AUTO
     limits: Limits = field(default_factory=Limits)
@@ -90,15 +93,8 @@ class StudySpec:
 
     @property
     def search_premise(self) -> dict[str, int]:
-        """In what the load of the search differs from the workload: `{"num_prompts": 100}`, empty if in nothing.
-
-        The search's is shorter only where the workload decides in the end, in rounds of finalists and defaults.
-        """
-        load, decided = self.workload, self.confirm_rounds > 0 and self.baseline_repeats > 0
-        if not isinstance(load, Workload) or not decided:
-            return {}
-        prompts = load.shortened(self.search_load).num_prompts
-        return {"num_prompts": prompts} if prompts < load.num_prompts else {}
+        """In what the load of the search differs from the workload: `{"num_prompts": 100}`, empty if in nothing."""
+        return {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
 
     @property
     def searched_workload(self) -> AnyWorkload:
@@ -108,7 +104,7 @@ class StudySpec:
     @property
     def times_the_search(self) -> float:
         """How much more a finalist is sent in a round than a trial of the search."""
-        load, searched = self.workload, self.search_premise.get("num_prompts")
+        load, searched = self.workload, self.search_prompts
         longer = load.num_prompts / searched if isinstance(load, Workload) and searched else 1.0
         return longer * self._repeats(TrialKind.CONFIRM) / self.repeats
 

@@ -9,12 +9,14 @@ import pytest
 
 from search_spaces import SpaceError
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind, TrialRecord
+from tests.fakes.stub_engine import StubEngine
 from tests.unit.study.conftest import Bench
+from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.items import Ending
-from tuner.study.run import expected_confirmation_s
+from tuner.study.run import as_begun, expected_confirmation_s, open_study
 from tuner.study.spec import RESIDUAL, TPE, Enqueued, difference
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import load_traffic
@@ -58,7 +60,7 @@ def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench:
         return {**known, "output_throughput": rate * spec.workload.num_prompts / 400}
 
     load = Workload(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
-    result = bench.run(faster_when_whole, trials=6, slots=2, workload=load, search_load=0.5)
+    result = bench.run(faster_when_whole, trials=6, slots=2, workload=load, search_prompts=200)
     records = bench.records()
     offered = {(r.round > 0): r.outcome.repeats[0].offered for r in records if r.outcome}
     assert offered == {False: 200, True: 400}
@@ -73,13 +75,26 @@ def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench:
     assert result.conclusion.confirmed
 
 
+@pytest.mark.parametrize(("began", "asked"), [(200, None), (None, 200), (200, 100), (None, None)])
+def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | None, asked: int | None) -> None:
+    load = Workload(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
+    store, info = bench.store(), StubEngine(peak_at_16).info()
+    assert as_begun(bench.spec(workload=load, search_prompts=asked), store).search_prompts == asked
+    first = bench.spec(workload=load, search_prompts=began)
+    open_study(store, first, info, ["cpu"], RealClock())
+    again = as_begun(bench.spec(workload=load, search_prompts=asked, confirm_rounds=0), store)
+    open_study(store, again, info, ["cpu"], RealClock())
+    assert again.searched_workload == first.searched_workload
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("changes", "slots", "expected"),
     [
         # a trial takes 40 s and a load of 20 s; a round measures three times, four configurations, three rounds
         ({}, 1, (40 + 3 * 20) * 4 * 3),
         ({}, 2, (40 + 3 * 20) * 4 * 2),
-        ({"search_load": 0.25}, 1, (40 + 3 * 4 * 20) * 4 * 3),
+        ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
     ],
 )
