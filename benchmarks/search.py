@@ -117,8 +117,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         arguments.table,
         tuple(arguments.objective),
         slos,
-        not arguments.plain_starts,
-        arguments.search_load,
+        forked=not arguments.plain_starts,
+        search_load=arguments.search_load,
     )
 
 

@@ -83,7 +83,8 @@ class Rig:
         load = self.spec.workload
         assert not isinstance(load, Suite)
         served = machine.config
-        started = startup_s(served, machine.budget, known, known.compile_warm_s, forked=self.forked)
+        warm = known.compile_warm_s if served.graphs.compiled else 0.0
+        started = startup_s(served, machine.budget, known, warm, forked=self.forked)
         run = send(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
         seconds = started + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
         metrics = metrics_of(load, run, machine) if answered(run) else None
@@ -117,6 +118,7 @@ class SimulatedProblem(Problem):
         self._true = world.parameters(self._stored, rig.card.key)
         self._hints = self.space.engine_defaults()
         self._searched = replace(rig, spec=replace(rig.spec, workload=rig.spec.searched_workload))
+        self._shorter = rig.spec.searched_workload != rig.spec.workload
         self._ran: dict[tuple[str, bool], Ran] = {}
 
     def define(self, trial: Suggest) -> dict[str, JsonScalar]:
@@ -137,7 +139,7 @@ class SimulatedProblem(Problem):
 
     def true_run(self, config: Config, searched: bool = False) -> Ran:
         """Return what becomes of a configuration in this world, without noise, sent the search's load or all of it."""
-        searched = searched and self._searched != self.rig
+        searched = searched and self._shorter
         key = (key_of(config), searched)
         if key not in self._ran:
             ran = (self._searched if searched else self.rig).run(config, self._true)
@@ -164,8 +166,7 @@ class SimulatedProblem(Problem):
         ran = self.true_run(config, searched=True)
         if ran.metrics is None:
             return self.judged(ran, None, None)
-        shorter = self._searched != self.rig
-        world = replace(self.world, noise=self.world.noise * SHORT_NOISE) if shorter else self.world
+        world = replace(self.world, noise=self.world.noise * SHORT_NOISE) if self._shorter else self.world
         shown = world.measured(ran.metrics, generator(key_of(config), seed))
         return self.judged(ran, shown, self.true_run(self._reference_config, searched=True).metrics)
 

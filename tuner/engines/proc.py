@@ -3,8 +3,9 @@
 A process is identified by its id and its start time, so that a recycled id is never taken for the process that had it
 before. A family is what one started process has brought into the world. It is recognised by any of: its group or
 session, the mark in its environment (children inherit it, also those that call setsid and lose their parent), descent,
-and identities seen earlier. Names are never used: vLLM renames its children, which may also overwrite their
-environment.
+and identities seen earlier. A fork shows the environment that its program was executed with, so the forks of a forked
+server have no mark; they die with whoever forked them (`tuner/engines/vllm/resident/helper.py`). Names are never used:
+vLLM renames its children, which may also overwrite their environment.
 """
 
 from __future__ import annotations

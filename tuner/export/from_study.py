@@ -79,7 +79,7 @@ def _as_measured(
 ) -> tuple[AnyWorkload, list[TrialRecord]]:
     """Return the load that the trial is known by, and the records of that load: the rounds', if it was in them.
 
-    A search may have sent less of the load than the rounds (`StudySpec.search_premise`); the two are never pooled.
+    A search may have sent less of the load than the rounds (`StudySpec.search_prompts`); the two are never pooled.
     """
     workload, searched = read_workload(premise["workload"]), premise.get("search")
     if searched is None:

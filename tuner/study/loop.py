@@ -156,11 +156,14 @@ class Loop:
         """Return the metrics that score 1; None while that is not known."""
         if item.kind is TrialKind.BASELINE:
             return self._spec.judge.metrics(outcome) if outcome.succeeded else None
-        return self._known_reference(item.round)
+        return self._known_reference(self._apart(item.round))
 
-    def _known_reference(self, round_: int) -> Mapping[str, float | None] | None:
+    def _apart(self, round_: int) -> bool:
+        """Return whether what was measured in a round was sent another load than the search."""
+        return round_ > 0 and self._spec.search_prompts is not None
+
+    def _known_reference(self, decides: bool) -> Mapping[str, float | None] | None:
         """Return `_find_reference()`, which does not change once there is one and reads the whole study."""
-        decides = round_ > 0 and bool(self._spec.search_premise)
         if decides not in self._bases:
             found = self._find_reference(decides)
             if found is None:
@@ -185,10 +188,11 @@ class Loop:
     def _rescore(self) -> None:
         """Score the trials that came back before what they are compared with did."""
         verdicts = {}
+        references = {apart: self._known_reference(apart) for apart in {False, self._apart(1)}}
         for record in self._store.trials(self._spec.name, finished=True):
             unscored = record.verdict is not None and record.verdict.score is None
             if unscored and record.outcome is not None and record.outcome.succeeded:
-                reference = self._known_reference(record.round)
+                reference = references[self._apart(record.round)]
                 verdict = None if reference is None else self._spec.judge.verdict(record.outcome, reference)
                 if verdict is not None:
                     verdicts[(record.number, record.round)] = verdict

@@ -88,18 +88,14 @@ class StudySpec:
             "slos": [str(slo) for slo in self.judge.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.base_argv), "environment": dict(self.base_environment)},
-            **({"search": self.search_premise} if self.search_premise else {}),
+            **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
-
-    @property
-    def search_premise(self) -> dict[str, int]:
-        """In what the load of the search differs from the workload: `{"num_prompts": 100}`, empty if in nothing."""
-        return {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
 
     @property
     def searched_workload(self) -> AnyWorkload:
         """What is sent to all but the finalists."""
-        return self.workload.model_copy(update=self.search_premise)
+        shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
+        return self.workload.model_copy(update=shorter)
 
     @property
     def times_the_search(self) -> float:

@@ -63,7 +63,7 @@ class SimulatedServer:
         limits: Limits,
         clock: VirtualClock,
         compiled: CompileCache,
-        forked: bool = True,
+        forked: bool,
     ) -> None:
         launch = spec.launch
         self.argv: tuple[str, ...] = ("vllm", "serve", launch.model.name, *launch.base_argv, *launch.argv)

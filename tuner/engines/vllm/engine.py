@@ -102,8 +102,9 @@ class VllmEngine:
         log = artifacts / "server.log"
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
-        plainly = partial(start, argv, {**self._inherited, **own}, log, artifacts, self._registry, lease.port, label)
-        forked = self._fork(argv, {**self._inherited, **own}, log, artifacts, lease.port, label)
+        environment = {**self._inherited, **own}
+        plainly = partial(start, argv, environment, log, artifacts, self._registry, lease.port, label)
+        forked = self._fork(argv, environment, log, artifacts, lease.port, label)
         server = VllmServer(
             process=forked or plainly(),
             lease=lease,

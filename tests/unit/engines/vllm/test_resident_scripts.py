@@ -21,5 +21,5 @@ def test_only_the_standard_library_is_imported(script: Path) -> None:
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
-def test_there_are_three() -> None:
+def test_there_is_no_other() -> None:
     assert [script.name for script in SCRIPTS] == ["helper.py", "probe.py", "prompts.py", "questions.py"]
