@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage.records import FailureKind, Phase, Repeat, TrialKind
-from tuner import gpu
 from tuner.engines.ports import somebody_answers
 from tuner.engines.proc import is_alive
-from tuner.engines.process import ServerProcess
 from tuner.engines.registry import Registry
 from tuner.engines.vllm import server as server_module
 from tuner.engines.vllm.engine import VllmEngine
@@ -120,9 +119,8 @@ def test_the_resident_client_counts_what_the_plain_command_counts(
     assert tokens == [pytest.approx(60 * 32), pytest.approx(60 * 32)]
 
 
-def test_without_a_gpu_the_server_is_forked_from_the_helper(server: VllmServer) -> None:
-    expected = ServerProcess if gpu.devices() else ForkedServerProcess
-    assert type(server._process) is expected
+def test_the_server_is_forked_from_the_helper(server: VllmServer) -> None:
+    assert type(server._process) is ForkedServerProcess
 
 
 def test_the_server_tells_its_facts(server: VllmServer) -> None:
@@ -142,3 +140,21 @@ def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: Trial
     assert not somebody_answers(server_module.HOST, server.port)
     assert Registry(engine._home / "processes").records() == []
     assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()
+
+
+def test_several_api_servers_are_forks_and_count_together(engine: VllmEngine, spec: TrialSpec, tmp_path: Path) -> None:
+    several = with_flags(spec, *spec.launch.argv, "--api-server-count", "2")
+    server = engine.launch(replace(several, artifacts=tmp_path), spec.limits)
+    try:
+        server.wait_ready(NEVER)
+        words = [Path(f"/proc/{member.pid}/cmdline").read_text() for member in server._process.descendants()]
+        assert sum("helper.py" in each for each in words) == 2
+        repeat = server.benchmark(LOAD, 1, NEVER)
+        assert (repeat.completed, repeat.failed) == (60, 0)
+        with urllib.request.urlopen(f"http://{server_module.HOST}:{server.port}/metrics") as answer:
+            counted = [line.split()[-1] for line in answer.read().decode().splitlines() if 'reason="length"' in line]
+        assert sum(map(float, counted)) == 60
+        members = {server._process.identity, *server._process.descendants()}
+    finally:
+        assert server.stop() is None
+    assert not [member for member in members if is_alive(member)]

@@ -30,17 +30,16 @@ class CompileCache:
 
 def startup_s(config: ServeConfig, budget: Budget, known: Parameters, compiling_s: float, forked: bool) -> float:
     """Return the seconds: imports and processes, weights, compilation and graphs; the host's speed counts for all."""
-    host = processes_s(known, forked, config.api_servers) + compiling_s + known.capture_s * config.graphs.captured
+    host = processes_s(known, forked) + compiling_s + known.capture_s * config.graphs.captured
     return host / (config.card.host_speed or 1.0) + budget.weights_gib / known.load_gibs
 
 
-def processes_s(known: Parameters, forked: bool, api_servers: int = 1) -> float:
+def processes_s(known: Parameters, forked: bool) -> float:
     """Return the seconds of a start before the model and after it, on a host of speed 1.
 
-    A forked server and its engine import nothing (`tuner.engines.vllm.warm_start`), but several API servers do.
+    A forked server imports nothing, nor do its engine and further API servers (`tuner.engines.vllm.warm_start`).
     """
-    spared = (2 if api_servers == 1 else 1) if forked else 0
-    return known.start_s - spared * known.import_s
+    return known.start_s - (2 * known.import_s if forked else 0.0)
 
 
 def compile_key(config: ServeConfig) -> Hashable:

@@ -1,8 +1,8 @@
 """Start a server as a fork of the resident helper: the same function as the command's, without its 10–20 s of imports.
 
 On a GPU vLLM is told to fork its engine's processes as well (`VLLM_WORKER_MULTIPROC_METHOD`, which it supports and its
-command sets to `spawn`), which saves the same imports once more; with several API servers those are new interpreters in
-any case, and so is all but the API server without a GPU, where vLLM insists on `spawn`.
+command sets to `spawn`), which saves the same imports once more. Where there are several API servers they are forked
+too, which vLLM has no setting for: see `resident/api_servers.py`. Without a GPU vLLM insists on `spawn` for its engine.
 
 What differs from the command: the processes have the helper's modules, and so whatever they read from the environment
 when they were imported. `fits` says when that cannot matter. A forked server that does not start for no known reason is

@@ -87,7 +87,8 @@ def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_pat
         (True, [[]], 66),
         (True, [[], []], 16),
         (True, [[], ["--max-num-batched-tokens", "4096"]], 24),
-        (True, [[], ["--api-server-count", "2"]], 34),
+        (False, [[], ["--api-server-count", "4"]], 67),
+        (True, [[], ["--api-server-count", "4"]], 18),
     ],
 )
 def test_starts_take_what_they_took_on_an_h200(

@@ -22,4 +22,4 @@ def test_only_the_standard_library_is_imported(script: Path) -> None:
 
 
 def test_there_is_no_other() -> None:
-    assert [script.name for script in SCRIPTS] == ["helper.py", "probe.py", "prompts.py", "questions.py"]
+    assert [script.stem for script in SCRIPTS] == ["api_servers", "helper", "probe", "prompts", "questions"]

@@ -135,6 +135,67 @@ def test_the_engines_processes_are_forked_too_unless_somebody_says_otherwise(
     helper.close()
 
 
+SERVES = """
+import os, sys
+from prometheus_client import values
+from vllm.v1 import utils
+
+def child():
+    print("API server", utils.known_since_the_import, "counts", values.ValueClass, flush=True)
+
+def main():
+    utils.known_since_the_import = "not at the import"
+    if sys.argv[2:] == ["several"]:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = os.getcwd()
+    process = utils.start(child)
+    process.join()
+"""
+COUNTERS = """
+import os
+
+def get_value_class():
+    return "together" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "alone"
+
+ValueClass = get_value_class()
+"""
+MANAGER = """
+import multiprocessing
+
+known_since_the_import = "nothing"
+
+def start(target):
+    process = multiprocessing.get_context("spawn").Process(target=target)
+    process.start()
+    return process
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "expected"),
+    [
+        ("fork", ("several",), "API server not at the import counts together"),
+        ("fork", (), "API server not at the import counts alone"),
+        ("spawn", ("several",), "API server nothing counts together"),
+    ],
+)
+def test_api_servers_are_started_as_the_engine_is_and_count_together(
+    made_vllm: MadeVllm, tmp_path: Path, method: str, words: tuple[str, ...], expected: str
+) -> None:
+    for name, text in (("vllm/v1/utils", MANAGER), ("vllm/entrypoints/cli/main", SERVES)):
+        (made_vllm.folder / name).parent.mkdir(exist_ok=True)
+        (made_vllm.folder / f"{name}.py").write_text(text)
+    (made_vllm.folder / "prometheus_client").mkdir()
+    (made_vllm.folder / "prometheus_client" / "values.py").write_text(COUNTERS)
+    helper = Resident(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
+    environment = {**made_vllm.environment, MULTIPROC_METHOD: method}
+    made = MadeVllm(made_vllm.folder, made_vllm.executable, environment)
+    process, _ = fork(helper, made, tmp_path, "serve", *words)
+    assert eventually(lambda: not process.alive())
+    assert process.stop(5) == []
+    assert expected in (tmp_path / "server.log").read_text()
+    helper.close()
+
+
 def test_only_variables_that_are_read_late_may_differ() -> None:
     imported = {"PATH": "/bin", "HF_HUB_OFFLINE": "1"}
     assert fits({**imported, "VLLM_CPU_KVCACHE_SPACE": "1"}, imported)

@@ -78,6 +78,8 @@ def check(request: dict[str, Any]) -> int:
 def cli(request: dict[str, Any]) -> int:
     """Do what the command `vllm ARGV…` does, by the same function."""
     sys.argv = ["vllm", *request["argv"]]
+    if request["argv"][:1] == ["serve"]:
+        importlib.import_module("api_servers").fork_api_servers()
     importlib.import_module("vllm.entrypoints.cli.main").main()
     return 0
 
