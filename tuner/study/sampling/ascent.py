@@ -19,7 +19,7 @@ from tuner.study.sampling.encode import Encoder, Matrix, Params, Vector, number_
 
 PLACES = 6
 """Places in the range of a number that a round tries."""
-CLIMBERS, CLIMBS, TRIES = 4, 2, 5
+CLIMBERS, CLIMBS, TRIES = 4, 8, 5
 """Configurations that climb, rounds at most, and changes of one round that may break a rule."""
 LEAST_GAIN = 1e-3
 

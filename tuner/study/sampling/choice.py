@@ -45,6 +45,9 @@ REFUSED = 1e6
 """What puts a configuration that is not feasible enough behind all that are."""
 UNSURE_RUNS = 0.15
 """Standard deviation that the edge between what runs and what fails has at least."""
+CURIOSITY = 2.0
+"""Factor on what is not known of a candidate's score: the plain expected improvement stays too near to what is best
+already (figures: docs/search.md)."""
 CAUTION = 0.5
 """Standard deviations by which a recommended configuration may be worse than thought."""
 PREDICTED_SCALES = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
@@ -85,15 +88,15 @@ class Choice:
         where nothing was feasible before, or the choice was made for another reason."""
 
     def _fit(self) -> None:
-        history, owner = self._history, self._encoder.owner
+        history, owners = self._history, self._encoder.owners
         measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
         means = self._predicted(history.measured)
         scales = PREDICTED_SCALES if self._belief.exists else UNPREDICTED_SCALES
-        self._kept = Process(owner, *measured, self._observed(), means[:, :-1], scales)
+        self._kept = Process(owners, *measured, self._observed(), means[:, :-1], scales)
         rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
         labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
         chances = np.vstack([means[:, -1:], self._predicted(history.failed)[:, -1:]])
-        self._runs = Process(owner, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
+        self._runs = Process(owners, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
         if history.pending:
             pending, means = self._encoder.both(history.pending), self._predicted(history.pending)
             self._kept.with_pending(*pending, means[:, :-1])
@@ -213,15 +216,17 @@ class Choice:
         fails, unsure = self._runs.predict(rows, effects, means[:, -1:])
         runs = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
         keeps = log_ndtr(-expected[:, 1:] / np.hypot(spread[:, 1:], self._kept.noise)).sum(axis=1)
-        merit: Vector = runs + keeps
+        feasible = runs + keeps
+        merit: Vector = feasible
         if self._best is not None:
-            merit += log_improvement(expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4))
-        self._top = max(self._top, float(merit.max()))
+            gain, unknown = expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4)
+            self._top = max(self._top, float((feasible + log_improvement(gain, unknown)).max()))
+            merit = feasible + log_improvement(gain, CURIOSITY * unknown)
         if self._history.known >= CAREFUL_FROM:
             lost = self._history.lost(LATELY)
             careful = runs >= log_ndtr(CAREFUL_RUNS[0] + CAREFUL_RUNS[1] * lost)
             careful &= keeps >= log_ndtr(CAREFUL_KEEPS[0] + CAREFUL_KEEPS[1] * lost)
-            merit = np.where(careful, merit, runs + keeps - REFUSED)
+            merit = np.where(careful, merit, feasible - REFUSED)
         return merit
 
     def _expected(self) -> tuple[Matrix, Matrix]:

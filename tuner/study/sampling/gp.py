@@ -1,16 +1,17 @@
 """A Gaussian process over rows, with one relevance a parameter and a mean that may be known beforehand.
 
 The covariance of two rows is that of a Matern process of smoothness 5/2 in the weighted distance of the parameters,
-plus that of a sum of effects, one a parameter (Duvenaud et al., "Additive Gaussian processes", NeurIPS 2011), plus a
-constant, plus a part along what is believed beforehand: so a belief that proves wrong is unlearned as a whole, not
-point by point (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
-chapters 2.7 and 5). Relevances, amplitude and noise are those of the highest posterior density, found by L-BFGS.
+plus that of a sum of effects, one a parameter, each with a variance of its own (Duvenaud et al., "Additive Gaussian
+processes", NeurIPS 2011), plus a constant, plus a part along what is believed beforehand: so a belief that proves wrong
+is unlearned as a whole, not point by point (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+chapters 2.7 and 5). Relevances, variances and noise are those of the highest posterior density, found by L-BFGS.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ _JITTER = 1e-8
 _SPREADS = np.array([0.7, 0.5, 0.4])
 """Of the logarithms of amplitude, effects and noise, beforehand."""
 
+Owners: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The parameter that each column of the rows belongs to, and each feature of the effects."""
+
 
 @dataclass(frozen=True)
 class Beliefs:
@@ -32,7 +36,8 @@ class Beliefs:
 
     `amplitude` of what the parameters do together, `effects` of the sum of what each does by itself, `noise` of a
     measurement, `constant` of the level, `slope` of the factor by which the believed mean may be off; `relevance` and
-    the spread of its logarithm hold for each parameter.
+    the spread of its logarithm hold for each parameter, and so does the spread of the logarithm of the share that its
+    own effect has in the variance of all.
     """
 
     amplitude: float
@@ -42,6 +47,7 @@ class Beliefs:
     slope: float = 0.7
     relevance: float = 0.3
     relevance_spread: float = 1.5
+    share_spread: float = 1.0
 
 
 class Process:
@@ -49,7 +55,7 @@ class Process:
 
     def __init__(
         self,
-        owner: NDArray[np.int64],
+        owners: Owners,
         rows: Matrix,
         effects: Matrix,
         targets: Matrix,
@@ -60,7 +66,7 @@ class Process:
         """Fit.
 
         Args:
-            owner: the parameter that each column of `rows` belongs to, shape (columns,).
+            owners: of the columns of `rows`, shape (columns,), and of `effects`, shape (features,).
             rows: encoded configurations, shape (n, columns).
             effects: their features in a sum of effects, shape (n, features).
             targets: what was observed, shape (n, outputs).
@@ -68,12 +74,12 @@ class Process:
             beliefs: what is thought beforehand of the scale of things.
             steps: of L-BFGS at most.
         """
-        self._owner, self._rows, self._effects, self._means, self._beliefs = owner, rows, effects, means, beliefs
-        self._alike = effects @ effects.T
+        self._owner, self._effect_owner = owners
+        self._rows, self._effects, self._means, self._beliefs = rows, effects, means, beliefs
         self._residuals = targets - means
-        self._parameters = int(owner.max()) + 1 if len(owner) else 0
-        start = np.concatenate([np.full(self._parameters, math.log(beliefs.relevance)), np.zeros(3)])
-        bounds = [(-7.0, 3.5)] * self._parameters + [(-3.0, 3.0), (-3.0, 3.0), (-1.5, 2.0)]
+        self._parameters = count = int(self._owner.max()) + 1 if len(self._owner) else 0
+        start = np.concatenate([np.full(count, math.log(beliefs.relevance)), np.zeros(count + 3)])
+        bounds = [(-7.0, 3.5)] * count + [(-5.0, 4.0)] * count + [(-3.0, 3.0), (-3.0, 3.0), (-1.5, 2.0)]
         if len(rows) > 2:
             found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
             start = found.x
@@ -110,8 +116,8 @@ class Process:
             cross = self._covariance(rows, effects, means[:, output], output)
             expected[:, output] = means[:, output] + cross @ weights
             explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
-            prior = self._amplitude() + self._sum() * np.sum(effects * effects, axis=1) + self._beliefs.constant**2
-            prior = prior + (self._beliefs.slope * means[:, output]) ** 2
+            prior = self._amplitude() + self._sum() * ((effects * effects) @ self._shares()[self._effect_owner])
+            prior += self._beliefs.constant**2 + (self._beliefs.slope * means[:, output]) ** 2
             spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
         return expected, spread
 
@@ -123,6 +129,11 @@ class Process:
     def relevances(self) -> Vector:
         """Return each parameter's relevance: the inverse square of its length scale."""
         found: Vector = np.exp(self._theta[: self._parameters])
+        return found
+
+    def _shares(self) -> Vector:
+        """Return the variance of each parameter's own effect, relative to what it was beforehand."""
+        found: Vector = np.exp(self._theta[self._parameters : 2 * self._parameters])
         return found
 
     def _amplitude(self) -> float:
@@ -143,8 +154,13 @@ class Process:
             other_means = self._known_means[:, output]
         scale = np.sqrt(self.relevances())[self._owner]
         found: Matrix = self._amplitude() * _matern(cdist(rows * scale, others * scale))[0]
-        found += self._sum() * (effects @ other_effects.T) + self._beliefs.constant**2
+        found += self._alike(effects, other_effects) + self._beliefs.constant**2
         found += self._beliefs.slope**2 * np.outer(means, other_means)
+        return found
+
+    def _alike(self, effects: Matrix, others: Matrix) -> Matrix:
+        """Return the covariance of the sums of effects."""
+        found: Matrix = self._sum() * ((effects * self._shares()[self._effect_owner]) @ others.T)
         return found
 
     def _loss(self, theta: Vector) -> tuple[float, Vector]:
@@ -153,12 +169,13 @@ class Process:
         scale = np.sqrt(self.relevances())[self._owner]
         scaled = self._rows * scale
         matern, slope_of = _matern(cdist(scaled, scaled))
-        amplitude, effects, noise = self._amplitude(), self._sum(), self._noise()
+        amplitude, noise, count = self._amplitude(), self._noise(), self._parameters
+        effects = self._alike(self._effects, self._effects)
         gradient = np.zeros_like(theta)
         loss = 0.0
         for output in range(self._residuals.shape[1]):
             mean = self._means[:, output]
-            covariance = amplitude * matern + effects * self._alike
+            covariance = amplitude * matern + effects
             covariance += self._beliefs.constant**2 + self._beliefs.slope**2 * np.outer(mean, mean)
             covariance[np.diag_indices_from(covariance)] += noise + _JITTER
             try:
@@ -170,9 +187,10 @@ class Process:
             loss += 0.5 * float(residual @ weights) + float(np.sum(np.log(np.diag(factor))))
             inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(residual)), check_finite=False)
             gradient[-3] -= float(np.sum(inner * matern)) * amplitude
-            gradient[-2] -= float(np.sum(inner * self._alike)) * effects
+            gradient[-2] -= float(np.sum(inner * effects))
             gradient[-1] -= float(np.trace(inner)) * noise
-            gradient[: self._parameters] -= 0.5 * amplitude * self._along(inner * slope_of, scaled)
+            gradient[:count] -= 0.5 * amplitude * self._along(inner * slope_of, scaled)
+            gradient[count : 2 * count] -= 0.5 * self._along_effects(inner)
         return loss + self._prior(theta, gradient), gradient
 
     def _along(self, weighted: Matrix, scaled: Matrix) -> Vector:
@@ -180,12 +198,21 @@ class Process:
         per_column = 2.0 * (weighted.sum(axis=1) @ (scaled * scaled) - np.sum(scaled * (weighted @ scaled), axis=0))
         return np.bincount(self._owner, weights=per_column, minlength=self._parameters).astype(np.float64)
 
+    def _along_effects(self, weighted: Matrix) -> Vector:
+        """Return, for each parameter, the sum over pairs of `weighted` times the covariance of its own effects."""
+        per_feature = np.sum(self._effects * (weighted @ self._effects), axis=0)
+        summed = np.bincount(self._effect_owner, weights=per_feature, minlength=self._parameters)
+        found: Vector = self._sum() * self._shares() * summed
+        return found
+
     def _prior(self, theta: Vector, gradient: Vector) -> float:
         """Return the penalty of hyperparameters far from what is believed, and add its slope to the gradient."""
-        away = np.concatenate(
-            [(theta[:-3] - math.log(self._beliefs.relevance)) / self._beliefs.relevance_spread, theta[-3:] / _SPREADS]
-        )
-        gradient += np.concatenate([away[:-3] / self._beliefs.relevance_spread, away[-3:] / _SPREADS])
+        beliefs, count = self._beliefs, self._parameters
+        expected = np.concatenate([np.full(count, math.log(beliefs.relevance)), np.zeros(count + 3)])
+        spreads = np.repeat([beliefs.relevance_spread, beliefs.share_spread], count)
+        spreads = np.concatenate([spreads, _SPREADS])
+        away = (theta - expected) / spreads
+        gradient += away / spreads
         return 0.5 * float(away @ away)
 
 

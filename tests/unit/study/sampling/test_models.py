@@ -74,15 +74,16 @@ def noisy(steps: int = 30, mean: float = 0.0) -> tuple[Process, np.ndarray]:
     means = mean * truth
     beliefs = Beliefs(amplitude=0.5, effects=0.3, noise=0.03, constant=0.3)
     targets = truth + 0.03 * random.standard_normal((30, 1))
-    return Process(np.arange(4), rows, effects, targets, means, beliefs, steps=steps), rows
+    owners = np.arange(4), np.array([0, 0, 1, 1, 2, 3])
+    return Process(owners, rows, effects, targets, means, beliefs, steps=steps), rows
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
     process, _ = noisy(steps=0)
-    theta = np.random.default_rng(1).standard_normal(7) * 0.3
+    theta = np.random.default_rng(1).standard_normal(11) * 0.3
     _, gradient = process._loss(theta.copy())
-    for index in range(7):
-        step = 1e-5 * np.eye(7)[index]
+    for index in range(11):
+        step = 1e-5 * np.eye(11)[index]
         slope = (process._loss(theta + step)[0] - process._loss(theta - step)[0]) / 2e-5
         assert gradient[index] == pytest.approx(slope, rel=1e-4, abs=1e-5)
 
@@ -90,6 +91,17 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 def test_the_parameter_that_matters_is_found() -> None:
     process, _ = noisy()
     assert int(np.argmax(process.relevances())) == 0
+
+
+def test_the_parameter_with_an_effect_of_its_own_is_told_from_those_without() -> None:
+    effects = np.random.default_rng(4).integers(0, 2, (20, 3)).astype(float)
+    beliefs = Beliefs(amplitude=0.05, effects=0.2, noise=0.03, constant=0.3)
+    owners = np.arange(3), np.arange(3)
+    process = Process(owners, np.zeros((20, 3)), effects, effects[:, 1:2], np.zeros((20, 1)), beliefs)
+    idle, matters, also_idle = process._shares()
+    assert matters > 2 * max(idle, also_idle)
+    _, spread = process.predict(np.zeros((3, 3)), 2.0 * np.eye(3), np.zeros((3, 1)))
+    assert spread[0, 0] < spread[1, 0]
 
 
 def test_what_was_measured_is_known_and_what_was_not_is_unsure() -> None:
@@ -114,7 +126,7 @@ def test_a_belief_turned_around_is_unlearned_far_from_what_was_measured() -> Non
     rows = random.random((12, 4))
     means = random.standard_normal((12, 1)) * 0.5
     beliefs = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
-    process = Process(np.arange(4), rows, np.zeros((12, 2)), -means, means, beliefs)
+    process = Process((np.arange(4), np.arange(2)), rows, np.zeros((12, 2)), -means, means, beliefs)
     expected, _ = process.predict(np.full((1, 4), 5.0), np.zeros((1, 2)), np.array([[0.5]]))
     assert expected[0, 0] == pytest.approx(-0.5, abs=0.25)
 
