@@ -173,17 +173,26 @@ def _disqualified(
     judge: Judge, number: int, rounds: Sequence[int], cells: Mapping[tuple[int, int], TrialRecord]
 ) -> str | None:
     """Return why a finalist is out: it failed in a round, or missed an SLO in one."""
-    for round_ in rounds:
-        record = cells.get((number, round_))
-        if record is None or record.outcome is None:
-            return f"not measured in round {round_}"
-        if record.outcome.failure is not None:
-            return f"failed in round {round_}: {record.outcome.failure.kind}"
-        for slo in judge.slos:
-            value = record.outcome.metric(slo.metric)
-            if not slo.met(value):
-                shown = "absent" if value is None else f"{value:.4g}"
-                return f"missed {slo} in round {round_} ({shown})"
+    measured = [cells.get((number, round_)) for round_ in rounds]
+    for record in measured:
+        fault = None if record is None else fault_of(judge, record)
+        if fault is not None:
+            return fault
+    lacking = [round_ for round_, record in zip(rounds, measured, strict=True) if record is None]
+    return f"not measured in round {lacking[0]}" if lacking else None
+
+
+def fault_of(judge: Judge, record: TrialRecord) -> str | None:
+    """Return how a finalist failed in a round, or which SLO it missed there; None if neither."""
+    if record.outcome is None:
+        return None
+    if record.outcome.failure is not None:
+        return f"failed in round {record.round}: {record.outcome.failure.kind}"
+    for slo in judge.slos:
+        value = record.outcome.metric(slo.metric)
+        if not slo.met(value):
+            shown = "absent" if value is None else f"{value:.4g}"
+            return f"missed {slo} in round {record.round} ({shown})"
     return None
 
 

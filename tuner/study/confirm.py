@@ -2,7 +2,8 @@
 
 The best of sixty noisy measurements looks better than it is. So the search only nominates; every finalist is then
 measured once in each of several rounds, on the same prompts and the same device as the others of its round, in an order
-that rotates, and only those measurements decide.
+that rotates, and only those measurements decide. One that failed or missed an SLO in a round is out, and not measured
+again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
+from tuner.study.conclude import fault_of
 from tuner.study.items import Item
 from tuner.study.spec import StudySpec
 
@@ -44,7 +46,7 @@ class Confirmation:
     """The source of the finalists' rounds: see `Source`. Round r runs on slot r modulo the number of slots."""
 
     def __init__(self, spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> None:
-        self._slots = slots
+        self._spec, self._store, self._slots = spec, store, slots
         self._queues: dict[int, deque[Item]] = {slot: deque() for slot in range(slots)}
         self.label = label_of(finalists)
         records = store.trials(spec.name)
@@ -69,7 +71,18 @@ class Confirmation:
     def next(self, slot: int) -> Item | None:
         """Return the next measurement of the rounds that belong to this slot."""
         queue = self._queues[slot]
-        return queue.popleft() if queue else None
+        out = self._out() if queue else set()
+        while queue:
+            item = queue.popleft()
+            if item.known or item.number not in out:
+                return item
+        return None
+
+    def _out(self) -> set[int]:
+        """Return the numbers of the finalists that cannot win any more."""
+        records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
+        mine = [record for record in records if record.label == self.label and record.round in self.rounds]
+        return {record.number for record in mine if fault_of(self._spec.judge, record) is not None}
 
     def exhausted(self) -> bool:
         """Return True if every measurement was handed out."""

@@ -127,6 +127,21 @@ def test_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
     assert seeds == {1: {2000, 2001, 2002}, 2: {3000, 3001, 3002}, 3: {4000, 4001, 4002}}
 
 
+def test_a_finalist_that_missed_an_slo_is_not_measured_again(bench: Bench) -> None:
+    def tires(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        known = peak_at_16(spec, index)
+        assert isinstance(known, dict)
+        return {**known, "p99_tpot_ms": 60.0} if spec.round and spec.config.get("max_num_seqs") == 16 else known
+
+    named = tuple(Enqueued(str(seqs), {"max_num_seqs": seqs}) for seqs in (16, 8, 4))
+    result = bench.run(tires, trials=4, enqueue=named)
+    assert result.conclusion is not None
+    reasons = {contender.number: contender.disqualified for contender in result.conclusion.contenders}
+    assert reasons == {1: "missed p99_tpot_ms<50 in round 1 (60)", 2: None, 3: None}
+    measured = [record.number for record in bench.records() if record.round]
+    assert {number: measured.count(number) for number in reasons} == {1: 1, 2: 3, 3: 3}
+
+
 def test_nothing_better_keeps_the_defaults(bench: Bench) -> None:
     result = bench.run(worse, trials=6)
     assert result.conclusion is not None
