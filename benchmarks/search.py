@@ -192,9 +192,10 @@ def main() -> None:
         for rival in rivals
         if RIVALS[rival].suits(make_problem(name, settings))
     ]
+    earlier = [run for file in arguments.reuse for run in reused(file, names, premise(arguments, settings))]
     runs, best = run_all(tasks, names, settings, arguments.jobs)
-    for file in arguments.reuse:
-        runs += reused(file, runs, names, premise(arguments, settings))
+    known = {(run.problem, run.rival, run.seed) for run in runs}
+    runs += [run for run in earlier if (run.problem, run.rival, run.seed) not in known]
     raise_all(runs, best, settings)
     ordered = grouped(runs, names)
     for name in names:
@@ -213,8 +214,8 @@ def premise(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]
     return found
 
 
-def reused(file: Path, runs: Sequence[Summary], names: Sequence[str], wanted: dict[str, Any]) -> list[Summary]:
-    """Return the searches of an earlier run that were not run now.
+def reused(file: Path, names: Sequence[str], wanted: dict[str, Any]) -> list[Summary]:
+    """Return the searches of an earlier run.
 
     Raises:
         SystemExit: when they were run under another premise; the prior may differ for rivals that ask for none.
@@ -223,10 +224,8 @@ def reused(file: Path, runs: Sequence[Summary], names: Sequence[str], wanted: di
     before, same_prior = earlier["premise"], earlier["premise"]["prior"] == wanted["prior"]
     if {**before, "prior": None} != {**wanted, "prior": None}:
         raise SystemExit(f"--reuse {file}: run under {before}, not {wanted}; leave it out")
-    known = {(run.problem, run.rival, run.seed) for run in runs}
     found = [Summary(**entry) for entry in earlier["runs"] if entry["problem"] in names]
-    found = [run for run in found if same_prior or run.rival != "ours"]
-    return [run for run in found if (run.problem, run.rival, run.seed) not in known]
+    return [run for run in found if same_prior or run.rival != "ours"]
 
 
 def raise_all(runs: Sequence[Summary], best: dict[str, float], settings: Settings) -> None:
