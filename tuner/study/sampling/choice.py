@@ -89,11 +89,11 @@ class Choice:
 
     def _fit(self) -> None:
         history, owners = self._history, self._encoder.owners
-        measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
-        means = self._predicted(history.measured)
+        self._measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
+        self._means = means = self._predicted(history.measured)
         scales = PREDICTED_SCALES if self._belief.exists else UNPREDICTED_SCALES
-        self._kept = Process(owners, *measured, self._observed(), means[:, :-1], scales)
-        rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
+        self._kept = Process(owners, *self._measured, self._observed(), means[:, :-1], scales)
+        rows, effects = (np.vstack(pair) for pair in zip(self._measured, failed, strict=True))
         labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
         chances = np.vstack([means[:, -1:], self._predicted(history.failed)[:, -1:]])
         self._runs = Process(owners, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
@@ -196,7 +196,7 @@ class Choice:
     def _leaders(self) -> list[Params]:
         """Return the measured configurations that are thought best."""
         measured = self._history.measured
-        merit = self._merit(measured, exact=True)
+        merit = self._merit_of(*self._measured, self._means)
         return [measured[index] for index in np.argsort(-merit)[:LEADERS]]
 
     def _fresh(self, configs: Sequence[Params]) -> list[Params]:
@@ -231,8 +231,7 @@ class Choice:
 
     def _expected(self) -> tuple[Matrix, Matrix]:
         """Return mean and standard deviation of score and constraints of what was measured."""
-        measured = self._history.measured
-        return self._kept.predict(*self._encoder.both(measured), self._predicted(measured)[:, :-1])
+        return self._kept.predict(*self._measured, self._means[:, :-1])
 
     def _best_kept(self) -> float | None:
         """Return the highest expected score of what kept its promises; None: nothing did."""

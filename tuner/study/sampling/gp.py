@@ -88,10 +88,10 @@ class Process:
 
     def _condition(self, rows: Matrix, effects: Matrix, residuals: Matrix, means: Matrix) -> None:
         self._known, self._known_effects, self._known_means = rows, effects, means
-        noise = self._noise()
+        noise, shared = self._noise(), self._shared(rows, effects)
         self._factors, self._weights = [], []
         for output in range(residuals.shape[1]):
-            covariance = self._covariance(rows, effects, means[:, output])
+            covariance = shared + self._along_belief(means[:, output], output)
             covariance[np.diag_indices_from(covariance)] += noise + _JITTER
             factor = cholesky(covariance, lower=True)
             self._factors.append(factor)
@@ -112,8 +112,9 @@ class Process:
     def predict(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
         """Return mean and standard deviation of the noise-free values, each of shape (rows, outputs)."""
         expected, spread = np.empty(means.shape), np.empty(means.shape)
+        shared = self._shared(rows, effects)
         for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
-            cross = self._covariance(rows, effects, means[:, output], output)
+            cross = shared + self._along_belief(means[:, output], output)
             expected[:, output] = means[:, output] + cross @ weights
             explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
             prior = self._amplitude() + self._sum() * ((effects * effects) @ self._shares()[self._effect_owner])
@@ -145,18 +146,17 @@ class Process:
     def _noise(self) -> float:
         return float(self._beliefs.noise**2 * math.exp(2 * self._theta[-1]))
 
-    def _covariance(self, rows: Matrix, effects: Matrix, means: Vector, output: int | None = None) -> Matrix:
-        """Return the covariance with what is known in an output; without one, that of the rows among themselves."""
-        if output is None:
-            others, other_effects, other_means = rows, effects, means
-        else:
-            others, other_effects = self._known, self._known_effects
-            other_means = self._known_means[:, output]
+    def _shared(self, rows: Matrix, effects: Matrix) -> Matrix:
+        """Return the part of the covariance with what is known that all outputs share."""
         scale = np.sqrt(self.relevances())[self._owner]
-        found: Matrix = self._amplitude() * _matern(cdist(rows * scale, others * scale))[0]
-        found += self._alike(effects, other_effects) + self._beliefs.constant**2
-        found += self._beliefs.slope**2 * np.outer(means, other_means)
+        found: Matrix = self._amplitude() * _matern(cdist(rows * scale, self._known * scale))[0]
+        found += self._alike(effects, self._known_effects) + self._beliefs.constant**2
         return found
+
+    def _along_belief(self, means: Vector, output: int) -> Matrix:
+        """Return the part of an output's covariance with what is known that lies along what is believed."""
+        along = self._beliefs.slope**2 * np.outer(means, self._known_means[:, output])
+        return np.asarray(along, dtype=np.float64)
 
     def _alike(self, effects: Matrix, others: Matrix) -> Matrix:
         """Return the covariance of the sums of effects."""
