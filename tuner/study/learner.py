@@ -35,7 +35,7 @@ STARTUP_TRIALS = 10
 """Random trials before the model of TPE is trusted."""
 
 LOWEST_PRIORITY = 19
-HISTORY = 160
+HISTORY = 140
 """Trials that the sampler is shown: its cost grows with them."""
 
 BEST_KEPT = 60
