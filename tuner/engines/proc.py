@@ -200,9 +200,8 @@ def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> 
     while (left := find()) and time.monotonic() < deadline:
         everyone |= left
         segments |= shared_memory.mapped(member.pid for member in left)
-        for member in sorted(
-            left, key=lambda each: each != leader
-        ):  # a leader that outlives its children may act on it
+        leader_first = sorted(left, key=lambda member: member != leader)  # it may act on the end of its children
+        for member in leader_first:
             send(member, signal.SIGKILL)
         wait_gone(left, AFTER_LEADER_S)
     shared_memory.remove_unused(segments)

@@ -88,7 +88,7 @@ class Choice:
         where nothing was feasible before, or the choice was made for another reason."""
 
     def _fit(self) -> None:
-        history, owners = self._history, self._encoder.owners
+        history, owners = self._history, (self._encoder.owner, self._encoder.effect_owner)
         self._measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
         self._means = means = self._predicted(history.measured)
         scales = PREDICTED_SCALES if self._belief.exists else UNPREDICTED_SCALES

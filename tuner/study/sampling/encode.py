@@ -52,11 +52,6 @@ class Encoder:
         ]
         self.effect_owner = np.repeat(np.arange(len(widths)), widths)
 
-    @property
-    def owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`owner` and `effect_owner`."""
-        return self.owner, self.effect_owner
-
     def rows(self, configs: Sequence[Params]) -> Matrix:
         """Return one row a configuration, shape (configurations, columns); names that are not known are passed over."""
         found = np.zeros((len(configs), len(self.owner)))

@@ -82,13 +82,12 @@ def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_pat
     ("forked", "words", "measured"),
     [
         (False, [[]], 108),
-        (False, [[], []], 59),
+        (False, [[], []], 64),
         (False, [[], ["--max-num-batched-tokens", "4096"]], 72),
-        (True, [[]], 66),
-        (True, [[], []], 16),
+        (True, [[]], 67),
+        (True, [[], []], 18),
         (True, [[], ["--max-num-batched-tokens", "4096"]], 24),
-        (False, [[], ["--api-server-count", "4"]], 67),
-        (True, [[], ["--api-server-count", "4"]], 18),
+        (True, [[], ["--api-server-count", "2"]], 18),
     ],
 )
 def test_starts_take_what_they_took_on_an_h200(
