@@ -103,10 +103,10 @@ def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool)
 def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Times:
     """Return when a job's pieces came: the first token at once, then every `interval` tokens, and what is left."""
     if speculative:
-        steps = np.array([step for step, _ in job.segments])
-        tokens = np.cumsum([count for _, count in job.segments])
+        segments = np.array(job.segments, dtype=np.int64).reshape(-1, 2)
+        steps, tokens = segments[:, 0], np.cumsum(segments[:, 1])
     else:
-        steps = np.concatenate([np.arange(begin, end) for begin, end in job.segments]) if job.segments else np.empty(0)
+        steps = np.concatenate([np.arange(begin, end) for begin, end in job.segments] or [np.empty(0, dtype=np.int64)])
         tokens = np.arange(1, len(steps) + 1)
     if not len(steps):
         return np.empty(0)

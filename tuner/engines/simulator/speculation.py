@@ -32,10 +32,14 @@ class Text:
 
     def __init__(self, speculation: Speculation, temperature: float, known: Parameters, seed: int) -> None:
         self._random = random.Random(f"text {seed}")
-        self._speculation = speculation
         self._onset = known.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
         self._free = known.free_acceptance
         self._loop = known.loop_acceptance
+        self._most, self._factor, self._from = speculation.tokens, speculation.factor, speculation.lookup_min
+        self._ngram = speculation.method == "ngram"
+        self._guess, self._seen = 1, _SEEN_BEFORE[0] if speculation.min_probability < _RARE else 0.0
+        if self._ngram:
+            self._guess, self._seen = self._most, _SEEN_BEFORE[min(self._from, len(_SEEN_BEFORE)) - 1]
 
     def onset(self, sequence: Sequence) -> int:
         """Return the token of its answer from which a sequence repeats itself."""
@@ -44,17 +48,12 @@ class Text:
 
     def draft(self, sequence: Sequence) -> int:
         """Return how many tokens are drafted for a sequence's next step."""
-        method, most = self._speculation, self._speculation.tokens
         since = sequence.generated - (sequence.loop_at or 0)
         if since <= 0:
-            if method.method == "ngram":
-                seen = _SEEN_BEFORE[min(method.lookup_min, len(_SEEN_BEFORE)) - 1]
-                return most if self._random.random() < seen else 0
-            wanted = method.min_probability < _RARE and self._random.random() < _SEEN_BEFORE[0]
-            return 1 if wanted else 0
-        if method.method == "ngram":
-            return most if since >= method.lookup_min else 0
-        return min(most, int(method.factor * since))
+            return self._guess if self._seen and self._random.random() < self._seen else 0
+        if self._ngram:
+            return self._most if since >= self._from else 0
+        return min(self._most, int(self._factor * since))
 
     def accepted(self, sequence: Sequence) -> int:
         """Return how many of a sequence's drafted tokens the model would have said itself."""
@@ -100,6 +99,7 @@ class SpeculativeScheduler(Scheduler):
         self.drafting = Drafting(config.block_size)
         self._text = text
         self._planned: list[tuple[Sequence, int]] = []
+        self._decode_tokens = 0
 
     @property
     def steady(self) -> bool:
@@ -124,24 +124,24 @@ class SpeculativeScheduler(Scheduler):
                 wanted = left
             if wanted > budget:
                 wanted = budget
-            if wanted < 1 or sequence.order not in running:
+            if wanted < 1 or (self._was_preempted and sequence.order not in running):
                 continue
-            sequence.computed = sequence.prompt + generated - 1
-            if sequence.computed + wanted > sequence.blocks * size:
+            computed = sequence.computed = sequence.prompt + generated - 1
+            if computed + wanted > sequence.blocks * size:
                 if not self._secure(sequence, wanted):
                     continue
-                sequence.grow(self.pool, self._blocks_of(sequence.computed + wanted))
+                sequence.grow(self.pool, self._blocks_of(computed + wanted))
             planned.append((sequence, wanted))
             budget -= wanted
         if self._was_preempted:
             planned = [(sequence, wanted) for sequence, wanted in planned if sequence.order in running]
-        self._planned = planned
-        return sum([wanted for _, wanted in planned])
+        self._planned, self._decode_tokens = planned, sum([wanted for _, wanted in planned])
+        return self._decode_tokens
 
     def _step(self, pairs: float) -> Step:
         chunks = self.prefilling.values()
         ending = sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in chunks)
-        tokens = sum([wanted for _, wanted in self._planned])
+        tokens = self._decode_tokens
         return Step(
             decode=tokens,
             prefill=sum(chunk for _, chunk in chunks),
@@ -157,6 +157,7 @@ class SpeculativeScheduler(Scheduler):
     def _finish_decodes(self) -> list[Sequence]:
         clock, text, counts = self.drafting.clock, self._text, self.counts
         self.drafting.clock += 1
+        produced, draft = self.produced, text.draft
         ended = []
         for sequence, wanted in self._planned:
             gained = 1
@@ -167,11 +168,12 @@ class SpeculativeScheduler(Scheduler):
                 counts.drafted_tokens += wanted - 1
                 counts.accepted_tokens += accepted
                 gained += accepted
-            sequence.generated += gained
-            self.produced += gained
+            generated = sequence.generated = sequence.generated + gained
+            produced += gained
             sequence.segments.append((clock, gained))
-            sequence.draft = text.draft(sequence)
-            if sequence.generated >= sequence.output:
+            sequence.draft = draft(sequence)
+            if generated >= sequence.output:
                 self.drafting.leave(sequence)
                 ended.append(sequence)
+        self.produced = produced
         return ended
