@@ -71,7 +71,7 @@ def play(problem: Problem, rival: Rival, trials: int, seed: int, workers: int = 
         seed: of the sampler and of the measurements' noise.
         workers: how many trials run at a time.
     """
-    search = _Search(problem, rival, seed)
+    search = Search(problem, rival, seed)
     while len(search.done) < trials:
         while len(search.running) < workers and search.begun < trials and not search.exhausted:
             search.begin()
@@ -95,14 +95,14 @@ class _Running:
     outlook: float | None = field(compare=False)
 
 
-class _Search:
+class Search:
     """The state of one search."""
 
     def __init__(self, problem: Problem, rival: Rival, seed: int) -> None:
         self._problem = problem
         self._rival = rival
         self._seed = seed
-        self._study = make_study(problem, rival, seed)
+        self.study = make_study(problem, rival, seed)
         self._now = 0.0
         self._compiled: set[Hashable] = set()
         self._measured: dict[str, Config] = {}
@@ -122,7 +122,7 @@ class _Search:
         else:
             asked = self._ask()
         ask_s = time.perf_counter() - begun
-        outlook = getattr(self._study.sampler, "outlook", None) if self.begun else None
+        outlook = getattr(self.study.sampler, "outlook", None) if self.begun else None
         if asked is None:
             self.exhausted = True
             return
@@ -150,31 +150,31 @@ class _Search:
             distributions=asked.distributions,
             user_attrs={"config": json.dumps(dict(config), sort_keys=True)},
         )
-        storage = self._study._storage
-        trial_id = storage.create_new_trial(self._study._study_id, template_trial=begun)
+        storage = self.study._storage
+        trial_id = storage.create_new_trial(self.study._study_id, template_trial=begun)
         plain = optuna.load_study(
-            study_name=self._study.study_name, storage=storage, sampler=optuna.samplers.RandomSampler(seed=0)
+            study_name=self.study.study_name, storage=storage, sampler=optuna.samplers.RandomSampler(seed=0)
         )
         return Trial(plain, trial_id), config
 
     def _ask(self) -> tuple[Trial, Config] | None:
         """Return the next configuration that is new and breaks no rule; None if nothing is left to measure."""
-        sampler = self._study.sampler
+        sampler = self.study.sampler
         for redraws in range(REDRAWS + 1):
-            trial = self._study.ask()
+            trial = self.study.ask()
             if isinstance(sampler, Planned) and sampler.finished:
-                self._study.tell(trial, state=TrialState.FAIL)
+                self.study.tell(trial, state=TrialState.FAIL)
                 return None
             wanted = self._problem.define(trial)
             config = self._problem.snap(wanted, self._measured)
             last = redraws == REDRAWS
             if config is None:
-                self._study.tell(trial, state=TrialState.FAIL)
+                self.study.tell(trial, state=TrialState.FAIL)
                 return None
             if not last and not self._problem.allowed(config):
                 self._tell(trial, crashed())
             elif not last and key_of(config) in self._measured:
-                self._study.tell(trial, state=TrialState.FAIL)
+                self.study.tell(trial, state=TrialState.FAIL)
             else:
                 trial.set_user_attr("config", json.dumps(dict(config), sort_keys=True))
                 if config != wanted:
@@ -185,7 +185,7 @@ class _Search:
 
     def _replace(self, trial: Trial, config: Config) -> None:
         """Put the parameters of what is measured in the place of those that were asked for."""
-        storage = self._study._storage
+        storage = self.study._storage
         for name, distribution in trial.distributions.items():
             if name in config:
                 value = distribution.to_internal_repr(config[name])
@@ -206,7 +206,7 @@ class _Search:
     def _leaders(self) -> tuple[int, ...] | None:
         if self._rival.ranks is None:
             return None
-        return tuple(self._ended.index(number) for number in self._rival.ranks(self._study)[:LEADERS])
+        return tuple(self._ended.index(number) for number in self._rival.ranks(self.study)[:LEADERS])
 
     def _tell(self, trial: Trial, outcome: Outcome) -> None:
         rival = self._rival
@@ -222,21 +222,21 @@ class _Search:
         if rival.constraints:
             for name, value in constraints.items():
                 trial.set_constraint(name, value)
-        self._study.tell(trial, told)
+        self.study.tell(trial, told)
 
     def _tell_crash(self, trial: Trial, outcome: Outcome) -> None:
         """Tell a crash in the rival's way; "worst" is "constraint" while nothing was measured."""
         how = self._rival.tells_crash_as
         if how == "fail":
-            self._study.tell(trial, state=TrialState.FAIL)
+            self.study.tell(trial, state=TrialState.FAIL)
         elif how == "worst" and self._worst.values is not None:
             for name, value in {**self._worst.constraints, FAILED: FAILED_VIOLATION}.items():
                 trial.set_constraint(name, value)
-            self._study.tell(trial, self._worst.of(self._study.directions))
+            self.study.tell(trial, self._worst.of(self.study.directions))
         else:
             for name, value in outcome.constraints.items():
                 trial.set_constraint(name, value)
-            self._study.tell(trial, state=TrialState.PRUNED)
+            self.study.tell(trial, state=TrialState.PRUNED)
 
 
 class _Worst:

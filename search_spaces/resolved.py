@@ -146,6 +146,14 @@ class ResolvedSpace:
                 )
         return ordered
 
+    def without(self, config: Mapping[str, JsonScalar], name: str) -> dict[str, JsonScalar]:
+        """Return a configuration with one parameter left to the engine, and those that only counted beside it."""
+        kept: dict[str, JsonScalar] = {}
+        for parameter in self.parameters:
+            if parameter.name in config and parameter.name != name and self._active(parameter, kept):
+                kept[parameter.name] = config[parameter.name]
+        return kept
+
     def contains(self, config: Mapping[str, JsonScalar]) -> bool:
         """Return whether `complete` accepts the configuration."""
         try:

@@ -71,6 +71,9 @@ def optimize(
         float,
         typer.Option(min=0, help="The search ends when a trial is expected to gain less, % of the score; 0: never."),
     ] = 0.5,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Measure the best without each of its flags: one more trial a flag.")
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Script to write.")] = Path("best_serve.sh"),
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of a live view.")] = False,
     as_json: AsJson = False,
@@ -114,7 +117,7 @@ def optimize(
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
     time = None if timeout is None else seconds("--timeout", timeout)
-    budget = Budget(trials, time, min_gain=min_gain / 100)
+    budget = Budget(trials, time, min_gain=min_gain / 100, ablate=ablate)
     options = Options(
         engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output, plain, as_json
     )

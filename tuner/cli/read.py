@@ -90,7 +90,8 @@ def _table(study: StudyRecord, found: list[TrialRecord]) -> None:
 
 
 def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = False) -> None:
-    """Say which configuration won, by how much, and how sure that is."""
+    """Say which configuration won, by how much, how sure that is, and what each of its flags earns."""
+    from tuner.scoring.earned import earned_lines
     from tuner.sinks import text
 
     record, found = read_trials(storage, study)
@@ -111,6 +112,8 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
         if trial.number == conclusion["winner"] and not trial.round and trial.outcome is not None:
             print(text.trial_line(trial, _objectives(record)))
             print(shlex.join(trial.outcome.argv))
+    for line in earned_lines(conclusion.get("earned", ()), found):
+        print(line)
 
 
 def _score(trial: TrialRecord) -> float:

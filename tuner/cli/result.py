@@ -13,6 +13,7 @@ from typing import Any
 from storage.records import Provenance, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
+from tuner.scoring.earned import earned_lines
 from tuner.sinks import text
 from tuner.study.conclude import Conclusion
 from tuner.study.items import Ending
@@ -112,7 +113,7 @@ def _conclusion_lines(spec: StudySpec, records: list[TrialRecord], conclusion: C
     winner = next((r for r in records if r.number == conclusion.winner and not r.round), None)
     if winner is not None and winner.outcome is not None:
         lines.append(text.trial_line(winner, spec.judge.objectives))
-    return lines
+    return [*lines, *earned_lines(conclusion.to_dict()["earned"], records)]
 
 
 def _as_json(

@@ -12,6 +12,7 @@ from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript
+from tuner.scoring.earned import earned_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef
@@ -60,6 +61,7 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         first_seed=workload.seed + VERIFY_SEED,
         reference=reference,
         executable=study.facts.get("executable"),
+        earned=_earned(study, number, records),
     )
 
 
@@ -143,6 +145,13 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
     if conclusion is not None and conclusion.get("winner") == trial.number:
         return str(conclusion["reason"])
     return f"trial {trial.number}, chosen by hand; the study did not name it the winner"
+
+
+def _earned(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Return what the winner's flags earn, one a line; nothing is known of other trials'."""
+    conclusion = study.conclusion or {}
+    lines = earned_lines(conclusion.get("earned", ()), records) if conclusion.get("winner") == number else []
+    return tuple(line.strip() for line in lines)
 
 
 def _shown(name: str, known: Reference) -> str:

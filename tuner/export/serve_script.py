@@ -71,7 +71,7 @@ class ServeScript:
     did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up;
     an empty `bench_argv` says that vLLM's client cannot send the study's load, and `--verify` that it cannot verify.
     `reference` maps names of `storage.metrics.METRICS` to what `--verify` compares with. `executable` is the vllm that
-    the study ran, used where none is on the PATH.
+    the study ran, used where none is on the PATH. `earned` are lines for the header: what each flag earns.
     """
 
     study: str
@@ -93,6 +93,7 @@ class ServeScript:
     first_seed: int = 0
     reference: Mapping[str, Reference] = field(default_factory=dict)
     executable: str | None = None
+    earned: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no shell script can say.
@@ -180,6 +181,7 @@ def _header(script: ServeScript) -> str:
         ("model", script.model),
         *((f"{'predicted' if predicted else 'measured'}", f"{label}: {value}") for label, value in script.numbers),
         *(("SLO", str(slo)) for slo in script.slos),
+        *(("flags", line) for line in script.earned),
         ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
         ("GPU", script.device),
         ("date", script.date.isoformat()),

@@ -58,7 +58,7 @@ class Progress:
         """Return trials, elapsed, ETA, the best so far and failures by type on one line."""
         eta = self.eta_s(slots)
         parts = [
-            f"{self.done}/{self.trials} trials",
+            f"{self.done}/{max(self.trials, self.done)} trials",
             f"elapsed {text.duration(time.monotonic() - self.began)}",
             f"ETA {text.duration(eta)}" if eta is not None else "ETA –",
         ]

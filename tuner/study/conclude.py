@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from storage.metrics import Direction
 from storage.records import TrialKind, TrialRecord
 from tuner.scoring.compare import Ratio, compare
 from tuner.scoring.judge import Judge
+from tuner.study.sampling.ablation import Earned
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Contender:
 @dataclass(frozen=True)
 class Conclusion:
     """What the study says. `winner` is None when nothing can be recommended; `confirmed` False when it rests on the
-    search's own measurements."""
+    search's own measurements. `earned` is what each of the winner's parameters is thought to earn, from all trials."""
 
     winner: int | None
     keep_defaults: bool
@@ -45,6 +46,7 @@ class Conclusion:
     rounds: int
     contenders: tuple[Contender, ...] = ()
     noise: float | None = None
+    earned: tuple[Earned, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -56,6 +58,7 @@ class Conclusion:
             "rounds": self.rounds,
             "noise": self.noise,
             "contenders": [contender.to_dict() for contender in self.contenders],
+            "earned": [asdict(each) for each in self.earned],
         }
 
 

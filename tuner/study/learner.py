@@ -26,6 +26,7 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.study.sampling.ablation import Earned
 from tuner.study.sampling.belief import Prior
 from tuner.study.sampling.sampler import ResidualSampler
 from tuner.study.sampling.settled import settled
@@ -136,6 +137,24 @@ class Learner:
         model = optuna.create_study(directions=self._directions)
         model.add_trials([_uncopied(trial) for trial in trials])
         return [trials[place].number for place in self._residual.ranking(model)]
+
+    def ablation(self, number: int, defaults: int) -> list[Earned]:
+        """Return what each parameter of a measured trial earns, by the study's own trials: no prediction takes part.
+
+        Args:
+            number: the trial's.
+            defaults: that of the trial of the defaults.
+        """
+        every = self._study.get_trials(deepcopy=False)
+        trials = shown(every)
+        lacking = {number, defaults} - {trial.number for trial in trials}
+        trials += [trial for trial in every if trial.number in lacking]
+        model = optuna.create_study(directions=self._directions)
+        model.add_trials([_uncopied(trial) for trial in trials])
+        places = {trial.number: place for place, trial in enumerate(trials)}
+        sampler = residual_sampler(self._space, self._objectives, None)
+        names = [objective.metric for objective in self._objectives]
+        return sampler.ablation(model, places[number], places[defaults], names)
 
     def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Asked:
         """Write the trial down as running, all of it in one transaction."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 import statistics
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.executors.base import Executor
+from tuner.study.ablate import Ablation
 from tuner.study.conclude import Conclusion, conclude
 from tuner.study.confirm import Confirmation, nominate
 from tuner.study.items import Ending, Listener
@@ -40,6 +41,7 @@ class RunResult:
 
 
 _LOCK = "running.lock"
+_ENDED_EARLY = (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE)
 
 
 def refuse_running(folder: Path, name: str) -> None:
@@ -137,8 +139,12 @@ def run_study(
         return clock.monotonic() - began + reserve >= budget.timeout_s
 
     ending = loop.run(proposals, time_is_up)
-    if ending in (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE):
+    if ending in _ENDED_EARLY:
         return RunResult(ending, proposals.ran_dry, proposals.settled, loop.reason, None)
+    if budget.ablate and ending is not Ending.TIMEOUT:
+        ablated = _ablate(spec, store, learner, loop, listener, time_is_up)
+        if ablated in _ENDED_EARLY:
+            return RunResult(ablated, proposals.ran_dry, proposals.settled, loop.reason, None)
     records = store.trials(spec.name)
     finalists = _finalists(records, spec.finalists, learner.ranking())
     label = None
@@ -152,7 +158,34 @@ def run_study(
             return RunResult(confirmed, proposals.ran_dry, proposals.settled, loop.reason, None)
     conclusion = conclude(spec.judge, store.trials(spec.name), finalists, label)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
+    conclusion = _with_earned(conclusion, finalists, learner, listener)
+    store.update_study(spec.name, conclusion=conclusion.to_dict())
     return RunResult(ending, proposals.ran_dry, proposals.settled, None, conclusion)
+
+
+def _ablate(
+    spec: StudySpec, store: Store, learner: Learner, loop: Loop, listener: Listener, time_is_up: Callable[[], bool]
+) -> Ending:
+    """Measure what the sampler thinks best without each of its flags."""
+    best = next(iter(nominate(store.trials(spec.name), 1, learner.ranking())), None)
+    source = Ablation(spec, store, learner, best)
+    if source.planned:
+        listener.note(f"measuring what each flag earns: {', '.join(source.planned)}")
+    return loop.run(source, time_is_up)
+
+
+def _with_earned(
+    conclusion: Conclusion, finalists: Sequence[TrialRecord], learner: Learner, listener: Listener
+) -> Conclusion:
+    """Return a conclusion with what each of the winner's parameters earns, where it is not the defaults that won."""
+    defaults = next((finalist.number for finalist in finalists if finalist.kind is TrialKind.BASELINE), None)
+    if conclusion.winner is None or defaults is None or conclusion.winner == defaults:
+        return conclusion
+    try:
+        return replace(conclusion, earned=tuple(learner.ablation(conclusion.winner, defaults)))
+    except (ArithmeticError, LookupError, ValueError) as error:  # hours of measurements are worth more than this
+        listener.note(f"what the winner's flags earn is not known: {type(error).__name__}: {error}")
+        return conclusion
 
 
 def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int]) -> list[TrialRecord]:

@@ -37,13 +37,14 @@ class Budget:
     `trials` counts every trial of the study (the defaults are one), whichever run made it. `timeout_s` is this run's
     wall clock, the finalists' re-measurement included. `attempts` bounds launches of one trial that infrastructure
     failed. The search ends earlier once the sampler expects less than `min_gain`, a share of the score, of another
-    trial.
+    trial. `ablate` adds a trial for each flag of the best configuration, without that flag.
     """
 
     trials: int = 60
     timeout_s: float | None = None
     attempts: int = 3
     min_gain: float = 0.0
+    ablate: bool = False
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: boo
         study=words[0], model=words[1], argv=tuple(words), environment={"VLLM_X": words[2]}, verdict=words[3],
         provenance=Provenance.SIMULATED if simulated else Provenance.MEASURED,
         bench_argv=("bench", *words, f"{words[0]}{PORT}{words[1]}"), warmup_argv=(*words, RESULTS),
+        earned=(words[0], words[3]),
     )  # fmt: skip
     path = tmp_path / "best_serve.sh"
     write(script, path)
@@ -165,6 +166,19 @@ def test_header_names_what_was_measured() -> None:
         "# date      2026-11-20",
         "#",
     ]
+
+
+def test_what_each_flag_earns_stays_a_comment(tmp_path: Path) -> None:
+    script = a_script(
+        earned=("what its flags earn:", "max_num_seqs=64\n$(touch caught) ×1.20 of the score [1.10, 1.30]")
+    )
+    lines = render(script).splitlines()
+    assert lines[lines.index("# SLO       p99_tpot_ms<50") + 1 :][:2] == [
+        "# flags     what its flags earn:",
+        "# flags     max_num_seqs=64\\n$(touch caught) ×1.20 of the score [1.10, 1.30]",
+    ]
+    assert run(script, tmp_path).returncode == 0
+    assert not (tmp_path / "caught").exists()
 
 
 def test_a_simulated_result_says_so_first() -> None:

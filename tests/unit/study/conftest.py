@@ -108,7 +108,8 @@ class Bench:
             self.engines.append(engine)
             return engine
 
-        budget = Budget(trials, changes.pop("timeout_s", None), min_gain=changes.pop("min_gain", 0.0))
+        spent = {name: changes.pop(name) for name in ("timeout_s", "min_gain", "ablate") if name in changes}
+        budget = Budget(trials, **spent)
         executor = InlineExecutor(make, slots)
         store = self.store()
         try:

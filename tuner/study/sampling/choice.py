@@ -30,6 +30,7 @@ from tuner.study.sampling.candidates import Space, opened
 from tuner.study.sampling.encode import Encoder, Matrix, Params, Vector
 from tuner.study.sampling.gp import Beliefs, Process
 from tuner.study.sampling.history import History, scales_of, squeezed
+from tuner.study.sampling.improvement import log_improvement
 
 DRAWN, NEAR, LEADERS = 40, 40, 6
 """Candidates: new ones drawn at random, and neighbours of what is thought best; the best of them climb."""
@@ -213,9 +214,7 @@ class Choice:
         if means is None:
             means = self._weighed(self._belief.guesses(rows, self._encoder, self._scales, self._names))
         expected, spread = self._kept.predict(rows, effects, means[:, :-1])
-        fails, unsure = self._runs.predict(rows, effects, means[:, -1:])
-        runs = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
-        keeps = log_ndtr(-expected[:, 1:] / np.hypot(spread[:, 1:], self._kept.noise)).sum(axis=1)
+        runs, keeps = self._chances(rows, effects, means, expected, spread)
         feasible = runs + keeps
         merit: Vector = feasible
         if self._best is not None:
@@ -228,6 +227,21 @@ class Choice:
             careful &= keeps >= log_ndtr(CAREFUL_KEEPS[0] + CAREFUL_KEEPS[1] * lost)
             merit = np.where(careful, merit, feasible - REFUSED)
         return merit
+
+    def _chances(
+        self, rows: Matrix, effects: Matrix, means: Matrix, expected: Matrix, spread: Matrix
+    ) -> tuple[Vector, Vector]:
+        """Return ln of the probability of running, and of keeping all promises, of encoded configurations."""
+        fails, unsure = self._runs.predict(rows, effects, means[:, -1:])
+        runs: Vector = log_ndtr((0.5 - fails[:, 0]) / np.hypot(unsure[:, 0], UNSURE_RUNS))
+        keeps: Vector = log_ndtr(-expected[:, 1:] / np.hypot(spread[:, 1:], self._kept.noise)).sum(axis=1)
+        return runs, keeps
+
+    def feasible(self, configs: Sequence[Params]) -> Vector:
+        """Return the probability that each configuration runs and keeps its promises."""
+        (rows, effects), means = self._encoder.both(configs), self._predicted(configs)
+        runs, keeps = self._chances(rows, effects, means, *self._kept.predict(rows, effects, means[:, :-1]))
+        return np.asarray(np.exp(runs + keeps))
 
     def _expected(self) -> tuple[Matrix, Matrix]:
         """Return mean and standard deviation of score and constraints of what was measured."""
@@ -259,22 +273,6 @@ def one_thread() -> AbstractContextManager[object]:
     """Keep BLAS to one thread: matrices this small gain nothing from more, which wait for cores that servers need."""
     limited: AbstractContextManager[object] = _pools().limit(limits=1, user_api="blas")
     return limited
-
-
-def log_improvement(gain: Vector, spread: Vector) -> Vector:
-    """Return ln of the expected improvement over 0 of normal variables, also where it underflows.
-
-    ln(φ(z) + z Φ(z)) + ln σ; below z = -1 by the Mills ratio (Ament et al., "Unexpected improvements to expected
-    improvement", NeurIPS 2023).
-    """
-    z = gain / spread
-    low, high = np.minimum(z, -1.0), np.maximum(z, -1.0)
-    half_log = 0.5 * np.log(2 * np.pi)
-    mills = np.exp(log_ndtr(low) + 0.5 * low * low + half_log) * np.abs(low)
-    below = -0.5 * low * low - half_log + np.log(np.maximum(1.0 - mills, 1e-12))
-    above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
-    found: Vector = np.where(z < -1.0, below, above) + np.log(spread)
-    return found
 
 
 def _pairs(merit: Vector, configs: Sequence[Params]) -> list[tuple[float, Params]]:

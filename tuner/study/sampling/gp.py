@@ -122,6 +122,26 @@ class Process:
             spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
         return expected, spread
 
+    def differences(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
+        """Return mean and standard deviation of the first row's value less each other's, (rows - 1, outputs).
+
+        What two configurations have in common is as uncertain for one as for the other and takes no part.
+        """
+        count = len(rows) - 1
+        expected, spread = np.empty((count, means.shape[1])), np.empty((count, means.shape[1]))
+        shared, scale = self._shared(rows, effects), np.sqrt(self.relevances())[self._owner]
+        alike = self._amplitude() * _matern(cdist(rows[1:] * scale, rows[:1] * scale))[0][:, 0]
+        prior = 2.0 * (self._amplitude() - alike)
+        prior += self._sum() * ((effects[1:] - effects[0]) ** 2 @ self._shares()[self._effect_owner])
+        for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
+            cross = shared + self._along_belief(means[:, output], output)
+            apart, believed = cross[0] - cross[1:], means[0, output] - means[1:, output]
+            expected[:, output] = believed + apart @ weights
+            explained = solve_triangular(factor, apart.T, lower=True, check_finite=False)
+            variance = prior + (self._beliefs.slope * believed) ** 2 - np.sum(explained * explained, axis=0)
+            spread[:, output] = np.sqrt(np.maximum(variance, 1e-12))
+        return expected, spread
+
     @property
     def noise(self) -> float:
         """Standard deviation of a measurement."""

@@ -17,11 +17,12 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
+from tuner.study.sampling.ablation import Aim, Earned, ablation, put_back
 from tuner.study.sampling.belief import Belief, Prior, explore, ranked
 from tuner.study.sampling.candidates import Define, Space
 from tuner.study.sampling.choice import Choice, Setup, one_thread
 from tuner.study.sampling.encode import Encoder, Params, Vector
-from tuner.study.sampling.history import History, read
+from tuner.study.sampling.history import History, read, scales_of
 
 STARTUP = 8
 """Trials that fill the space where nothing is predicted."""
@@ -147,6 +148,29 @@ class ResidualSampler(BaseSampler):
         with one_thread():
             choice = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed))
             return [history.numbers[index] for index in choice.ranking()]
+
+    def ablation(self, study: Study, number: int, defaults: int, metrics: Sequence[str]) -> list[Earned]:
+        """Return what each parameter of a measured trial earns, by what was measured; see `Earned`.
+
+        Args:
+            study: whose trials are the model's data.
+            number: the trial.
+            defaults: the trial of the defaults.
+            metrics: the objectives' names.
+        """
+        history = self._read(study, None)
+        if not history.measured:
+            return []
+        setup, trials = self._setup, {trial.number: trial.params for trial in study.get_trials(deepcopy=False)}
+        scales = scales_of(history.values, study.directions, setup.weights)
+        aims = [Aim(metric, scale) for metric, scale in zip(metrics, scales, strict=True)]
+        without = put_back(setup.space, trials[number], trials[defaults])
+        with one_thread():
+            encoder = Encoder(setup.space.distributions)
+            earned = ablation(encoder, history, aims, without, trials[number])
+            choice = Choice(setup, study.directions, history, np.random.default_rng(self._seed))
+            feasible = dict(zip(without, choice.feasible(list(without.values())), strict=True))
+        return [replace(each, needed=float(1.0 - feasible[each.name])) for each in earned]
 
     def _read(self, study: Study, number: int | None) -> History:
         """Return what all trials but one teach."""

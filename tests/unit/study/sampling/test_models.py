@@ -10,9 +10,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tuner.study.sampling.choice import log_improvement
 from tuner.study.sampling.encode import Encoder, number_at, place
 from tuner.study.sampling.gp import Beliefs, Process
+from tuner.study.sampling.improvement import log_improvement
 
 SPACE = {
     "seqs": IntDistribution(8, 128, log=True),
@@ -109,6 +109,33 @@ def test_what_was_measured_is_known_and_what_was_not_is_unsure() -> None:
     at, effects = np.vstack([rows[:1], rows[:1] + 3.0]), np.zeros((2, 6))
     _, spread = process.predict(at, effects, np.zeros((2, 1)))
     assert spread[1, 0] > 3 * spread[0, 0]
+
+
+def test_a_difference_is_that_of_the_expectations_and_as_unsure_as_two_variances_allow() -> None:
+    process, _ = noisy(mean=0.5)
+    random = np.random.default_rng(7)
+    others, effects, means = random.random((6, 4)), random.random((6, 6)), random.random((6, 1))
+    others[1], effects[1], means[1] = others[0], effects[0], means[0]
+    gains, unsure = process.differences(others, effects, means)
+    expected, spread = process.predict(others, effects, means)
+    assert gains[:, 0] == pytest.approx(expected[0, 0] - expected[1:, 0])
+    assert unsure[0, 0] < 1e-4  # the same row
+    together, least = spread[0, 0] + spread[1:, 0], np.abs(spread[0, 0] - spread[1:, 0])
+    assert (unsure[:, 0] <= together + 1e-9).all()
+    assert (unsure[:, 0] >= least - 1e-4).all()
+
+
+def test_the_variance_of_a_difference_is_two_variances_less_twice_the_covariance() -> None:
+    """Of two values that were measured without noise nothing is unknown; of one, the other's variance is left."""
+    owners, beliefs = (np.arange(1), np.arange(1)), Beliefs(amplitude=0.5, effects=0.3, noise=1e-4, constant=0.3)
+    rows, effects = np.array([[0.1], [0.9]]), np.array([[0.2], [0.7]])
+    process = Process(owners, rows, effects, np.array([[0.3], [-0.1]]), np.zeros((2, 1)), beliefs, steps=0)
+    asked, features = np.array([[0.1], [0.9], [0.5]]), np.array([[0.2], [0.7], [0.4]])
+    gains, unsure = process.differences(asked, features, np.zeros((3, 1)))
+    _, spread = process.predict(asked, features, np.zeros((3, 1)))
+    assert gains[0, 0] == pytest.approx(0.4, abs=1e-3)
+    assert unsure[0, 0] < 1e-3
+    assert unsure[1, 0] == pytest.approx(spread[2, 0], abs=1e-3)
 
 
 def test_a_pending_row_makes_its_neighbourhood_surer_and_changes_no_expectation() -> None:
