@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dashboards.note import NOTE_TAG, note_of
 from storage.records import FailureKind, Provenance, StudyRecord, TrialOutcome, TrialRecord
 
 ARTIFACTS = (
@@ -158,7 +159,7 @@ def study_params(study: StudyRecord) -> dict[str, str]:
 
 
 def study_tags(study: StudyRecord) -> dict[str, str]:
-    """Return the study's provenance, engine and version, its facts and its conclusion."""
+    """Return the study's provenance, engine and version, its facts, its conclusion and its description."""
     simulated = str(study.provenance is Provenance.SIMULATED).lower()
     tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name}
     engine = study.premise.get("engine")
@@ -166,6 +167,7 @@ def study_tags(study: StudyRecord) -> dict[str, str]:
         tags |= {"engine": _text(engine.get("name", "")), "version": _text(engine.get("version", ""))}
     tags |= dict(_flat("facts", study.facts))
     tags |= dict(_flat("conclusion", study.conclusion or {}))
+    tags[NOTE_TAG] = note_of(study) or ""
     return {_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 
 

@@ -1,0 +1,80 @@
+"""What a study's description in MLflow says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from dashboards.note import NOTE_TAG, note_of
+from dashboards.run_layout import study_tags
+from storage.records import Provenance, StudyRecord
+
+RATIO = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 3}
+CONCLUSION: dict[str, Any] = {
+    "winner": 3,
+    "keep_defaults": False,
+    "reason": "trial 3 beats the defaults beyond the noise",
+    "contenders": [
+        {"number": 3, "score": RATIO, "metrics": {"output_throughput": RATIO}, "disqualified": None},
+        {"number": 4, "score": None, "metrics": {}, "disqualified": "missed p99_tpot_ms<50 in round 2 (60)"},
+        {
+            "number": 5,
+            "score": {**RATIO, "low": None, "high": None},
+            "metrics": {"output_throughput": RATIO},
+            "disqualified": None,
+        },
+    ],
+    "earned": [
+        {
+            "name": "capture_sizes",
+            "value": "a|b",
+            "default": None,
+            "ratio": 1.25,
+            "low": 1.15,
+            "high": 1.36,
+            "metrics": {"output_throughput": 1.5},
+            "needed": 0.02,
+        }
+    ],
+}
+
+
+def study(**changes: Any) -> StudyRecord:
+    made = StudyRecord("s", datetime(2026, 11, 22, tzinfo=UTC), Provenance.MEASURED, {}, {}, CONCLUSION)
+    return replace(made, **changes)
+
+
+def test_it_says_who_won_by_how_much_and_what_the_flags_earn() -> None:
+    assert (note_of(study()) or "").replace("\N{NO-BREAK SPACE}", " ").splitlines() == [
+        "**trial 3 beats the defaults beyond the noise**",
+        "",
+        "Finalists, their ratio to the defaults [95 % interval]:",
+        "",
+        "|  | score | output_throughput | out |",
+        "| --- | --- | --- | --- |",
+        "| #3 | 1.200 [1.100, 1.300] | 1.200 [1.100, 1.300] |  |",
+        "| #4 | – | – | missed p99\\_tpot\\_ms\\<50 in round 2 (60) |",
+        "| #5 | 1.200 | 1.200 [1.100, 1.300] |  |",
+        "",
+        "What each flag of #3 earns: its figures over those with the flag alone put back, estimated from all trials "
+        "[95 % interval]; needed: how likely it is that without it a request fails or an SLO is missed.",
+        "",
+        "| flag | default | score | output_throughput | needed |",
+        "| --- | --- | --- | --- | --- |",
+        "| `capture_sizes=a\\|b` | `unset` | 1.25 [1.15, 1.36] | 1.50 | 2 % |",
+    ]
+
+
+def test_what_is_simulated_says_so_first() -> None:
+    assert (note_of(study(provenance=Provenance.SIMULATED)) or "").startswith("Predicted, not measured")
+
+
+def test_an_older_conclusion_says_what_it_knows() -> None:
+    older = {"winner": 0, "reason": "keep the defaults"}
+    assert note_of(study(conclusion=older)) == "**keep the defaults**"
+
+
+def test_it_is_the_description_of_the_studys_run_once_there_is_a_conclusion() -> None:
+    assert study_tags(study())[NOTE_TAG] == note_of(study())
+    assert NOTE_TAG not in study_tags(study(conclusion=None))
