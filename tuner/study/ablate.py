@@ -19,21 +19,23 @@ from tuner.study.spec import StudySpec
 
 
 class Ablation:
-    """The source of those trials: see `Source`. A study that goes on takes up those that it lacks."""
+    """The source of those trials: see `Source`. A study that goes on takes up those that it lacks, and none twice."""
 
     def __init__(self, spec: StudySpec, store: Store, learner: Learner, best: TrialRecord | None) -> None:
-        """Plan them for `best`, or for the trial that an earlier run began to take apart."""
+        """Plan them for what an earlier run began to take apart, or else for `best`.
+
+        Where `best` is a trial without a flag, the one that it was taken from has been taken apart.
+        """
         self._learner = learner
-        records = [record for record in store.trials(spec.name) if record.round == 0]
-        begun = next((owner for record in records if (owner := _owner(record)) is not None), None)
-        number = begun if begun is not None or best is None else best.number
-        config = next((record.config for record in records if record.number == number), {})
-        known = {record.label for record in records}
-        self._queue: deque[tuple[str, Config, Config]] = deque(
-            (label, reduced, hints)
-            for name, reduced, hints in reductions(spec.space, config, [record.config for record in records])
-            if (label := f"#{number} without {name}") not in known
-        )
+        records = {record.number: record for record in store.trials(spec.name) if record.round == 0}
+        begun = {owner for record in records.values() if (owner := _owner(record)) in records}
+        subjects = [*sorted(begun, reverse=True), *([best.number] if best is not None and _owner(best) is None else [])]
+        tried = [record.config for record in records.values()]
+        self._queue: deque[tuple[str, Config, Config]] = deque()
+        for number in subjects:
+            if not self._queue:
+                found = reductions(spec.space, records[number].config, tried)
+                self._queue.extend((f"#{number} without {name}", reduced, hints) for name, reduced, hints in found)
         self._again: deque[Item] = deque()
         self.planned = [label for label, *_ in self._queue]
 

@@ -120,6 +120,18 @@ def test_a_study_that_goes_on_takes_up_what_it_lacks_and_nothing_twice(bench: Be
         assert result.ending is Ending.DONE
 
 
+def test_a_better_trial_of_a_longer_search_is_taken_apart_too(bench: Bench) -> None:
+    weak = Enqueued("weak", {"max_num_seqs": 40})
+    bench.run(peak_at_16, trials=2, enqueue=(weak,), ablate=True, confirm_rounds=0)
+    assert len(bench.records()) == 2  # without its only flag it is the defaults
+    bench.run(peak_at_16, trials=3, enqueue=(weak, KNOWN), ablate=True, confirm_rounds=0)
+    named = ["defaults", "weak", "known", "#2 without max_num_seqs", "#2 without block_size"]
+    assert [record.label for record in bench.records()] == named
+    better = Enqueued("better", {"max_num_seqs": 17, "block_size": 64})
+    bench.run(peak_at_16, trials=6, enqueue=(weak, KNOWN, better), ablate=True, confirm_rounds=0)
+    assert [record.label for record in bench.records()] == [*named, "better"]  # the best is still of trial 2
+
+
 def test_a_machine_that_fails_in_it_is_tried_again(bench: Bench) -> None:
     failures = iter([Failure(FailureKind.GPU_BUSY, Phase.READY, "another process")])
 
