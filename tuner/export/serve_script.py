@@ -140,7 +140,7 @@ def quote_word(word: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote as shlex does, and also `a=b` and `a,b`, which shellcheck takes for slips in an array."""
+    """Quote as shlex does, and also `=`, `a=b` and `a,b`, which shellcheck takes for slips."""
     quoted = shlex.quote(text)
     return f"'{text}'" if quoted == text and not _PLAIN.fullmatch(text) else quoted
 
@@ -167,7 +167,7 @@ def _server(script: ServeScript) -> str:
 
 def _exports(script: ServeScript) -> str:
     return "".join(
-        f"export {name}={shlex.quote(value)}\n"
+        f"export {name}={_quoted(value)}\n"
         for name, value in sorted(script.environment.items())
         if not _OWN_ENVIRONMENT.fullmatch(name)
     )
@@ -202,16 +202,16 @@ def _reference(script: ServeScript) -> str:
         for name, known in script.reference.items()
     }
     slos = [[slo.metric, slo.op, slo.threshold] for slo in script.slos]
-    return shlex.quote(json.dumps({"metrics": metrics, "slos": slos}))
+    return _quoted(json.dumps({"metrics": metrics, "slos": slos}))
 
 
 def render(script: ServeScript) -> str:
     """Return the script's text, clean under shellcheck."""
     parts: dict[str, Callable[[], str]] = {
         "HEADER": lambda: _header(script),
-        "VERSION": lambda: shlex.quote(script.vllm_version),
+        "VERSION": lambda: _quoted(script.vllm_version),
         "VERIFIABLE": lambda: "yes" if script.bench_argv else "no",
-        "EXECUTABLE": lambda: shlex.quote(script.executable or ""),
+        "EXECUTABLE": lambda: _quoted(script.executable or ""),
         "SERVER": lambda: _server(script),
         "EXPORTS": lambda: _exports(script),
         "WARMUP": lambda: _array(script.warmup_argv, "    "),

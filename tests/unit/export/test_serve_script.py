@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.records import Provenance
@@ -94,6 +94,7 @@ def test_every_word_reaches_the_server_as_it_is(
 
 @settings(QUICK, max_examples=15)
 @given(words=st.lists(WORDS, min_size=4, max_size=8), simulated=st.booleans())
+@example(words=["a=b", "a,b", "=", "two words"], simulated=False)
 def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: bool) -> None:
     if shutil.which("shellcheck") is None:
         assert "CI" not in os.environ, "CI needs shellcheck"
