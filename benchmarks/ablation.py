@@ -1,6 +1,6 @@
 """Is what a flag is said to earn what it earns? Searches whose truth is known, and their winners taken apart.
 
-    python benchmarks/ablation.py [--problems NAME …] [--seeds 6] [--trials 60] [--jobs 2] [--json FILE]
+    python benchmarks/ablation.py [--problems NAME …] [--seeds 10] [--trials 60] [--jobs 2] [--json FILE]
 
 After each search the trial that the sampler thinks best is asked for what each of its parameters earns
 (`tuner.study.sampling.ablation`), by the search's trials alone, and again after one more trial for each parameter,
@@ -119,7 +119,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", nargs="+", default=PROBLEMS)
-    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--trials", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)

@@ -61,8 +61,9 @@ def _flags(winner: int | None, earned: Sequence[Mapping[str, Any]]) -> list[str]
         for each in earned
     ]
     title = (
-        f"What each flag of #{winner} earns: its figures over those with the flag alone put back, estimated from all "
-        "trials [95 % interval]; needed: how likely it is that without it a request fails or an SLO is missed."
+        f"What each flag of #{winner} earns: its figures over those with the flag alone put back, estimated from "
+        f"{earned[0]['trials']} trials [95 % interval]; needed: how likely it is that without it the server fails or "
+        "an SLO is missed."
     )
     return [title, _table(["flag", "default", "score", *metrics, "needed"], rows)]
 

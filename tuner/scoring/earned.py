@@ -15,13 +15,13 @@ def earned_lines(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRec
 
     Args:
         earned: plain `tuner.study.sampling.ablation.Earned`, most first; none gives no lines.
-        records: every trial of the study, which the estimates rest on.
+        records: every trial of the study.
     """
     if not earned:
         return []
     known = [each for each in earned if each["low"] > 1 or each["high"] < 1 or each["needed"] >= LIKELY]
     others = ", ".join(f"{each['name']}={each['value']}" for each in earned if each not in known)
-    basis = f"each put back alone, {estimated_from(records)}"
+    basis = f"each put back alone, {estimated_from(earned, records)}"
     if not known:
         return [f"none of its flags is known to earn anything, {basis}: {others}"]
     lines = [f"what its flags earn, {basis}:", *(f"  {flag_line(each)}" for each in known)]
@@ -41,8 +41,7 @@ def flag_line(each: Mapping[str, Any]) -> str:
     return f"{each['name']}={each['value']} {ratio}, default: {default}{risk}"
 
 
-def estimated_from(records: Sequence[TrialRecord]) -> str:
+def estimated_from(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> str:
     """Return what the estimates rest on: `estimated from 57 measured trials (95 % intervals)`."""
-    search = [r.outcome for r in records if not r.round and r.outcome is not None and r.outcome.succeeded]
-    simulated = any(outcome.provenance is Provenance.SIMULATED for outcome in search)
-    return f"estimated from {len(search)} {'simulated' if simulated else 'measured'} trials (95 % intervals)"
+    simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
+    return f"estimated from {earned[0]['trials']} {'simulated' if simulated else 'measured'} trials (95 % intervals)"

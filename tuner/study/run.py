@@ -183,7 +183,7 @@ def _with_earned(
         return conclusion
     try:
         return replace(conclusion, earned=tuple(learner.ablation(conclusion.winner, defaults)))
-    except (ArithmeticError, LookupError, ValueError) as error:  # hours of measurements are worth more than this
+    except (ArithmeticError, ValueError) as error:  # hours of measurements are worth more than this
         listener.note(f"what the winner's flags earn is not known: {type(error).__name__}: {error}")
         return conclusion
 

@@ -35,6 +35,7 @@ CONCLUSION: dict[str, Any] = {
             "high": 1.36,
             "metrics": {"output_throughput": 1.5},
             "needed": 0.02,
+            "trials": 40,
         }
     ],
 }
@@ -57,8 +58,8 @@ def test_it_says_who_won_by_how_much_and_what_the_flags_earn() -> None:
         "| #4 | – | – | missed p99\\_tpot\\_ms\\<50 in round 2 (60) |",
         "| #5 | 1.200 | 1.200 [1.100, 1.300] |  |",
         "",
-        "What each flag of #3 earns: its figures over those with the flag alone put back, estimated from all trials "
-        "[95 % interval]; needed: how likely it is that without it a request fails or an SLO is missed.",
+        "What each flag of #3 earns: its figures over those with the flag alone put back, estimated from 40 trials "
+        "[95 % interval]; needed: how likely it is that without it the server fails or an SLO is missed.",
         "",
         "| flag | default | score | output_throughput | needed |",
         "| --- | --- | --- | --- | --- |",

@@ -22,6 +22,7 @@ def flag(name: str, ratio: float, low: float, high: float, needed: float = 0.0, 
         "high": high,
         "metrics": metrics,
         "needed": needed,
+        "trials": 2,
     }
 
 

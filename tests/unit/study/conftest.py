@@ -30,6 +30,19 @@ parameters:
 """
 
 
+PLAIN = Context(
+    hardware=hardware_named("cpu"),
+    engine_version=None,
+    flags=None,
+    model=None,
+    packages=None,
+    concurrency=10,
+    input_len=8,
+    output_len=8,
+)
+"""A machine without a GPU, of whose engine and model nothing is known."""
+
+
 @dataclass
 class Notes:
     """A listener that remembers."""
@@ -73,21 +86,11 @@ class Bench:
 
     def spec(self, **changes: Any) -> StudySpec:
         space = load_space(self.space_file)
-        context = Context(
-            hardware=hardware_named("cpu"),
-            engine_version=None,
-            flags=None,
-            model=None,
-            packages=None,
-            concurrency=10,
-            input_len=8,
-            output_len=8,
-        )
         values: dict[str, Any] = {
             "name": "s",
             "model": ModelRef("m", "m", "m"),
             "workload": Workload(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
-            "space": space.resolve(context),
+            "space": space.resolve(PLAIN),
             "space_source": space.to_dict(),
             "judge": make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
             "base_argv": (),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import Context, ResolvedSpace, hardware_named, load_space
+from search_spaces import ResolvedSpace, load_space
 from storage.records import Failure, FailureKind, Phase, TrialKind
-from tests.unit.study.conftest import Bench
+from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
 from tuner.study.ablate import reductions
@@ -32,18 +32,7 @@ rules:
 def space(tmp_path: Path) -> ResolvedSpace:
     file = tmp_path / "space.yaml"
     file.write_text(SPACE)
-    return load_space(file).resolve(
-        Context(
-            hardware=hardware_named("cpu"),
-            engine_version=None,
-            flags=None,
-            model=None,
-            packages=None,
-            concurrency=10,
-            input_len=8,
-            output_len=8,
-        )
-    )
+    return load_space(file).resolve(PLAIN)
 
 
 def test_each_flag_is_left_to_the_engine_with_what_counts_only_beside_it(space: ResolvedSpace) -> None:

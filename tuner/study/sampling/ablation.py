@@ -17,15 +17,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from tuner.study.sampling.candidates import Space
+from tuner.study.sampling.choice import UNPREDICTED_SCALES
 from tuner.study.sampling.encode import Encoder, Params, Vector
-from tuner.study.sampling.gp import Beliefs, Process
+from tuner.study.sampling.gp import Process
 from tuner.study.sampling.history import History, Scale
 
 CONFIDENCE = 0.95
 WIDENED = 2.0
 """Factor on the model's own standard deviations: by themselves its intervals of 95 % held 74 to 98 % of the true
 ratios, by problem, these 91 to 100 % (benchmarks/ablation.py, docs/search.md)."""
-SCALES = Beliefs(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Earned:
     """What a parameter earns.
 
     `ratio`, within `low` and `high`, is the configuration's score over that without it, `metrics` the same of each
-    objective's value. `needed` is the probability that the configuration without it fails or breaks an SLO.
+    objective's value. `needed` is the probability that the configuration without it fails or breaks an SLO. The
+    estimate rests on `trials` measured trials.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Earned:
     high: float
     metrics: Mapping[str, float]
     needed: float
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def contrast(
     means, spreads = [], []
     for place, aim in enumerate(aims):
         gains = np.array([[aim.scale.gain(values[place])] for values in history.values])
-        process = Process(owners, *measured, gains, np.zeros_like(gains), SCALES)
+        process = Process(owners, *measured, gains, np.zeros_like(gains), UNPREDICTED_SCALES)
         mean, spread = process.differences(rows, effects, np.zeros((len(configs), 1)))
         means.append(mean[:, 0])
         spreads.append(spread[:, 0])
@@ -93,19 +95,23 @@ def contrast(
 
 
 def ablation(
-    encoder: Encoder, history: History, aims: Sequence[Aim], without: Mapping[str, Params], params: Params
+    encoder: Encoder,
+    history: History,
+    aims: Sequence[Aim],
+    params: Params,
+    without: Mapping[str, Params],
+    feasible: Vector,
 ) -> list[Earned]:
-    """Return what each parameter of a configuration earns, most first; `needed` is left at 0.
+    """Return what each parameter of a configuration earns, most first.
 
     Args:
         encoder: of the space's parameters.
         history: what was measured; no prediction takes part.
         aims: the objectives, in the order of the measured values.
-        without: the configuration with each parameter put back, see `put_back`.
         params: the configuration.
+        without: the configuration with each parameter put back, see `put_back`; at least one.
+        feasible: how likely each of those runs and keeps its promises, shape (parameters put back,).
     """
-    if not without:
-        return []
     means, spreads = contrast(encoder, history, aims, [params, *without.values()])
     weights = [aim.scale.weight for aim in aims]
     score = np.sum([weight * mean for weight, mean in zip(weights, means, strict=True)], axis=0)
@@ -120,7 +126,8 @@ def ablation(
             math.exp(score[place] - width * unsure[place]),
             math.exp(score[place] + width * unsure[place]),
             {aim.metric: math.exp(aim.scale.sign * mean[place]) for aim, mean in zip(aims, means, strict=True)},
-            0.0,
+            float(1.0 - feasible[place]),
+            len(history.measured),
         )
         for place, (name, other) in enumerate(without.items())
     ]

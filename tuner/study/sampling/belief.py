@@ -100,7 +100,7 @@ class Belief:
             known = self.known_rows(scales, names)
             self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
             self._learned = len(known), shape
-        # the forest's own `predict` is the same sum, behind 10 ms of preparations for each of some dozen calls a choice
+        # the forest's own `predict` is the same sum behind 10 ms of preparations, in a dozen calls a choice
         asked = np.ascontiguousarray(rows, dtype=np.float32)
         trees = self._trees.estimators_
         guessed: Matrix = np.sum([tree.tree_.predict(asked)[:, :, 0] for tree in trees], axis=0) / len(trees)

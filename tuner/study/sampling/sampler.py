@@ -162,15 +162,15 @@ class ResidualSampler(BaseSampler):
         if not history.measured:
             return []
         setup, trials = self._setup, {trial.number: trial.params for trial in study.get_trials(deepcopy=False)}
+        without = put_back(setup.space, trials[number], trials[defaults])
+        if not without:
+            return []
         scales = scales_of(history.values, study.directions, setup.weights)
         aims = [Aim(metric, scale) for metric, scale in zip(metrics, scales, strict=True)]
-        without = put_back(setup.space, trials[number], trials[defaults])
         with one_thread():
-            encoder = Encoder(setup.space.distributions)
-            earned = ablation(encoder, history, aims, without, trials[number])
             choice = Choice(setup, study.directions, history, np.random.default_rng(self._seed))
-            feasible = dict(zip(without, choice.feasible(list(without.values())), strict=True))
-        return [replace(each, needed=float(1.0 - feasible[each.name])) for each in earned]
+            feasible = choice.feasible(list(without.values()))
+            return ablation(Encoder(setup.space.distributions), history, aims, trials[number], without, feasible)
 
     def _read(self, study: Study, number: int | None) -> History:
         """Return what all trials but one teach."""
