@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 
 from search_best import raise_best
 from search_catalogue import FAMILIES, Settings, identity_of, make_problem, names_of
+from search_earlier import taught_by
 from search_figures import Summary, differences, figure, figures, plot, summarise
 from search_play import play
 from search_problem import PRIORS, Problem
@@ -61,12 +62,15 @@ class Task:
     workers: int
     finalists: int
     settings: Settings
+    earlier: str | None = None
 
 
 def search(task: Task) -> Summary:
     """Run one search, in whichever process."""
-    problem = make_problem(task.problem, task.settings)
-    record = play(problem, RIVALS[task.rival], task.trials, task.seed, task.workers)
+    problem, rival = make_problem(task.problem, task.settings), RIVALS[task.rival]
+    if task.earlier is not None:
+        rival = taught_by(rival, task.earlier, task.settings, task.trials)
+    record = play(problem, rival, task.trials, task.seed, task.workers)
     return summarise(problem, record, task.finalists)
 
 
@@ -93,6 +97,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--world-seed", type=int, default=World.seed)
     parser.add_argument("--plain-starts", action="store_true", help="simulated servers are commands, not forks")
     parser.add_argument("--search-load", type=float, default=1.0, help="share of a simulated load that a trial sends")
+    parser.add_argument("--earlier", metavar="PROBLEM", help="of which ours knows a search before, as many trials")
     parser.add_argument("--table", type=Path, help="JSON lines as in benchmarks/reference, or a study's CSV")
     parser.add_argument("--objective", action="append", default=[], metavar="METRIC[:WEIGHT]")
     parser.add_argument("--slo", action="append", default=[], metavar="SLO", help="of --table [success_rate>=1]")
@@ -186,7 +191,7 @@ def main() -> None:
     names = wanted_problems(arguments, settings)
     rivals = wanted_rivals(arguments, make_problem(names[0], settings))
     tasks = [
-        Task(name, rival, seed, arguments.trials, arguments.workers, arguments.finalists, settings)
+        Task(name, rival, seed, arguments.trials, arguments.workers, arguments.finalists, settings, arguments.earlier)
         for name in names
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         for rival in rivals
@@ -209,7 +214,7 @@ def main() -> None:
 def premise(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Return all that makes two searches comparable, as plain JSON."""
     plain = {**asdict(replace(settings, table=None)), "table": settings.table and settings.table.name}
-    kept = {name: getattr(arguments, name) for name in ("trials", "workers", "finalists")}
+    kept = {name: getattr(arguments, name) for name in ("trials", "workers", "finalists", "earlier")}
     found: dict[str, Any] = json.loads(json.dumps({**plain, **kept}))
     return found
 
@@ -221,7 +226,8 @@ def reused(file: Path, names: Sequence[str], wanted: dict[str, Any]) -> list[Sum
         SystemExit: when they were run under another premise; the prior may differ for rivals that ask for none.
     """
     earlier = json.loads(file.read_text(encoding="utf-8"))
-    before, same_prior = earlier["premise"], earlier["premise"]["prior"] == wanted["prior"]
+    before = {"earlier": None, **earlier["premise"]}
+    same_prior = before["prior"] == wanted["prior"]
     if {**before, "prior": None} != {**wanted, "prior": None}:
         raise SystemExit(f"--reuse {file}: run under {before}, not {wanted}; leave it out")
     found = [Summary(**entry) for entry in earlier["runs"] if entry["problem"] in names]

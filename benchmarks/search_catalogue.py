@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from search_cousins import COUSINS
 from search_predicted import predictor
 from search_problem import Problem
 from search_simulated import RIGS, SimulatedProblem, simulated
@@ -47,8 +48,9 @@ def make_problem(name: str, settings: Settings) -> Problem:
         return TableProblem(Table(name, settings.table, settings.objectives, settings.slos), settings.prior)
     if name in tables():
         return TableProblem(replace(tables()[name], predict=predictor(name)), settings.prior)
-    if name in SYNTHETIC:
-        return SYNTHETIC[name](settings.prior)
+    formulas = {**SYNTHETIC, **COUSINS}
+    if name in formulas:
+        return formulas[name](settings.prior)
     return simulated(name, settings.world, settings.prior, settings.forked, settings.search_load)
 
 

@@ -18,9 +18,10 @@ from search_problem import Drawn, Problem
 from search_scoot import Scoot
 
 from search_spaces import JsonScalar
-from tuner.study.sampling.belief import Prediction
+from tuner.study.sampling.belief import Prediction, Prior
 from tuner.study.sampling.encode import Params
 from tuner.study.sampling.sampler import ResidualSampler
+from tuner.study.sampling.transfer import Earlier
 
 STARTUP_TRIALS = 10
 
@@ -161,21 +162,26 @@ def _grid(problem: Problem, seed: int) -> BaseSampler:
     return Grid(problem, seed)
 
 
-def ours(problem: Problem, seed: int) -> BaseSampler:
-    """Return this project's sampler; of a table it is told what is predicted of the row nearest to a configuration."""
+def predictor_of(problem: Problem) -> Prior | None:
+    """Return what predicts a problem, of a table the row nearest to a configuration; None where nothing does."""
 
     def predict(params: Params) -> Prediction | None:
         row = problem.snap(params, ())
         found = None if row is None else problem.prior(row)
         return None if found is None else Prediction(found.values, found.constraints)
 
-    known = problem.prior(problem.defaults()[0]) is not None
+    return predict if problem.prior(problem.defaults()[0]) is not None else None
+
+
+def ours(problem: Problem, seed: int, earlier: Sequence[Earlier] = ()) -> BaseSampler:
+    """Return this project's sampler."""
     return ResidualSampler(
         problem.define,
-        prior=predict if known else None,
+        prior=predictor_of(problem),
         allowed=problem.allowed,
         weights=[objective.weight for objective in problem.objectives],
         seed=seed,
+        earlier=earlier,
     )
 
 

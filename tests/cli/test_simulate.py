@@ -73,6 +73,20 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
     assert len(found[0]) > 12
 
 
+def test_a_study_learns_from_an_earlier_one_of_another_card(folder: Path) -> None:
+    simulated = ("optimize", "--engine", "simulated", "--confirm-rounds", "0", "--plain", "--trials")
+    first = run_apart(folder, *simulated, "8", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
+    assert first.code == 0, first.err
+    taught = (*simulated, "3", "--learn-from", "l4", "--study", "t4")
+    said = run_apart(folder, *taught, TUNER_VLLM="")
+    assert said.code == 0, said.err
+    assert len([line for line in said.err.splitlines() if line.startswith("learns from ")]) == 1
+    typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
+    assert (typo.code, typo.out) == (2, "")
+    assert typo.err == "tuner: --learn-from 'l5': there is none of that name in the database; studies: l4, t4\n"
+    assert sorted(path.name for path in (folder / "tuner_study" / "artifacts").iterdir()) == ["l4", "t4"]
+
+
 def test_one_configuration_is_predicted(folder: Path) -> None:
     said = run_here(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
     assert said.code == 0, said.err
@@ -136,6 +150,7 @@ def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> No
         (["optimize", "--engine", "vllm", "--gpu", "t4"], ["--gpu 't4' is for a simulation", "--engine simulated"]),
         (["optimize", "--engine", "simulated", "--gpu", "nope"], ["--gpu 'nope'"]),
         (["optimize", "--engine", "simulated", "--model", "nope"], ["--model 'nope': no shape of it is known"]),
+        (["optimize", "--engine", "simulated", "--learn-from", "other"], ["there is no database at", "--storage"]),
         (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),
         (
             ["optimize", "--engine", "simulated", "--", "--max-num-sqs", "3"],

@@ -67,6 +67,9 @@ def optimize(
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="residual, Optuna's tpe, or auto: residual if trials are measured.")
     ] = "auto",
+    learn_from: Annotated[
+        list[str] | None, typer.Option(help="Earlier study to learn from: another card, model or load; repeatable.")
+    ] = None,
     min_gain: Annotated[
         float,
         typer.Option(min=0, help="The search ends when a trial is expected to gain less, % of the score; 0: never."),
@@ -114,6 +117,7 @@ def optimize(
         search_load=search_load,
         seed=seed,
         sampler=sampler,
+        learn_from=tuple(learn_from or ()),
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
     time = None if timeout is None else seconds("--timeout", timeout)

@@ -31,6 +31,7 @@ from tuner.sinks.console import Progress, console
 from tuner.sinks.fan_out import FanOut
 from tuner.sinks.follower import MlflowFollower
 from tuner.study.build import Request, draft, finish, resolve
+from tuner.study.earlier import lessons_for
 from tuner.study.run import RunResult, as_begun, open_study, refuse_running, run_study, study_lock
 from tuner.study.spec import Budget, StudySpec
 
@@ -68,6 +69,8 @@ def run(request: Request, budget: Budget, options: Options) -> int:
     plan = draft(request, on_cpu=not devices.gpus and not simulated, simulated=simulated)
     resolve(plan, None, devices.profile)  # names that are in no space are found before anything is started
     folder = _folder(options.storage)
+    if request.learn_from:
+        storage_url(options.storage, create=False)  # where there is no database, there is nobody to learn from
     refuse_running(folder / "artifacts" / plan.name, plan.name)
     _check_disk(folder)
     _check_output(options.output)
@@ -81,6 +84,7 @@ def run(request: Request, budget: Budget, options: Options) -> int:
         url = storage_url(options.storage, create=True)
         store = reached or open_store(url)
         stack.callback(store.close)
+        lessons_for(store, as_begun(spec, store), info)  # a study that cannot teach is found before this one is made
         stack.enter_context(study_lock(spec.artifacts, spec.name))
         spec = as_begun(spec, store)
         open_study(store, spec, info, list(devices.names), RealClock())

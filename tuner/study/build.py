@@ -49,6 +49,7 @@ class Request:
     search_load: float = 1.0
     seed: int = 0
     sampler: str = AUTO
+    learn_from: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
@@ -173,6 +174,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         search_prompts=_search_prompts(request, plan.workload),
         seed=request.seed,
         sampler=request.sampler,
+        learn_from=request.learn_from,
         limits=request.limits,
         facts={"preset": plan.preset.name, "hardware": hardware.name},
     )

@@ -30,6 +30,7 @@ from tuner.study.sampling.ablation import Earned
 from tuner.study.sampling.belief import Prior
 from tuner.study.sampling.sampler import ResidualSampler
 from tuner.study.sampling.settled import settled
+from tuner.study.sampling.transfer import Earlier
 from tuner.study.spec import RESIDUAL, TPE
 
 STARTUP_TRIALS = 10
@@ -65,6 +66,7 @@ class Learner:
         seed: int,
         sampler: str = TPE,
         prior: Prior | None = None,
+        earlier: Sequence[Earlier] = (),
     ) -> None:
         """Open the study `name`, or create it; Optuna's tables live in the database of `storage_url`.
 
@@ -76,11 +78,12 @@ class Learner:
             seed: of the sampler.
             sampler: `residual` or `tpe`.
             prior: what is predicted of configurations; its predictions are prepared beside the first trials.
+            earlier: what earlier studies teach `residual`.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
-        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior)
+        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, earlier)
         self._storage = optuna.storages.RDBStorage(storage_url, engine_kwargs=_engine_arguments(storage_url))
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._study = optuna.create_study(
@@ -233,7 +236,9 @@ def _prepare(sampler: ResidualSampler, directions: list[StudyDirection]) -> None
     sampler.prepare(directions)
 
 
-def residual_sampler(space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None) -> ResidualSampler:
+def residual_sampler(
+    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, earlier: Sequence[Earlier] = ()
+) -> ResidualSampler:
     """Return this project's sampler for a space, never proposing what breaks a rule."""
     return ResidualSampler(
         space.suggest,
@@ -241,6 +246,7 @@ def residual_sampler(space: ResolvedSpace, objectives: Sequence[Objective], prio
         allowed=lambda params: not space.violations(params),
         weights=[objective.weight for objective in objectives],
         failed=FAILED,
+        earlier=earlier,
     )
 
 

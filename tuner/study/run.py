@@ -21,6 +21,7 @@ from tuner.executors.base import Executor
 from tuner.study.ablate import Ablation
 from tuner.study.conclude import Conclusion, conclude
 from tuner.study.confirm import Confirmation, nominate
+from tuner.study.earlier import lessons_for
 from tuner.study.items import Ending, Listener
 from tuner.study.learner import Learner
 from tuner.study.loop import Loop
@@ -84,9 +85,13 @@ def _lock(file: TextIO, name: str) -> None:
 
 
 def as_begun(spec: StudySpec, store: Store) -> StudySpec:
-    """Return the study with the search's load that it began with, if it did: two loads' trials cannot be compared."""
+    """Return the study with what it began with, if it did: the search's load, and whom it learns from if not said."""
     known = store.study(spec.name)
-    return spec if known is None else replace(spec, search_prompts=known.premise.get("search", {}).get("num_prompts"))
+    if known is None:
+        return spec
+    learn_from = spec.learn_from or tuple(known.facts.get("learn_from", ()))
+    prompts = known.premise.get("search", {}).get("num_prompts")  # trials of two loads cannot be compared
+    return replace(spec, search_prompts=prompts, learn_from=learn_from)
 
 
 def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[str], clock: Clock) -> None:
@@ -99,7 +104,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     known = store.study(spec.name)
     if known is None:
         facts = {**spec.facts, "devices": devices, "executable": engine.executable}
-        store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
+        store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts | _taught(spec)))
         return
     changed = difference(known.premise, premise)
     if known.provenance is not engine.provenance:
@@ -110,6 +115,11 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
             f"study {spec.name!r} cannot go on, its premise changed: {shown}; "
             "give the same arguments, or another --study name"
         )
+    store.update_study(spec.name, facts=_taught(spec))
+
+
+def _taught(spec: StudySpec) -> dict[str, Any]:
+    return {"learn_from": list(spec.learn_from)} if spec.learn_from else {}
 
 
 def run_study(
@@ -128,7 +138,11 @@ def run_study(
     engine = executor.engine_info()
     sampler = spec.sampler_for(engine)
     prior = physics_of(spec, engine) if sampler == RESIDUAL else None
-    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior)
+    lessons = lessons_for(store, spec, engine)
+    earlier = [each.earlier for each in lessons]
+    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior, earlier)
+    for each in lessons:
+        listener.note(str(each))
     proposals = Proposals(spec, store, learner, budget, listener)
     loop = Loop(spec, budget, store, learner, executor, listener, stop, clock)
 

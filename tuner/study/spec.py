@@ -19,7 +19,8 @@ from tuner.workloads.traffic import Traffic
 
 AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
 SAMPLERS = (AUTO, RESIDUAL, TPE)
-"""`auto` is `residual` where trials are measured, whose minutes outweigh its tenth of a second, and else `tpe`."""
+"""`auto` is `residual` where trials are measured, whose minutes outweigh its tenth of a second, or where it is to learn
+from earlier studies, and else `tpe`."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class StudySpec:
     """One study. Its `premise` must not change when the study goes on under the same name.
 
     `search_prompts` are the requests that a closed loop's search sends at a time; None: all, as in the rounds.
+    `learn_from` are earlier studies of the same database, whose trials the sampler learns from.
     """
 
     name: str
@@ -71,6 +73,7 @@ class StudySpec:
     search_prompts: int | None = None
     seed: int = 0
     sampler: str = AUTO
+    learn_from: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -109,7 +112,7 @@ class StudySpec:
         """Return the sampler that `auto` stands for with this engine."""
         if self.sampler != AUTO:
             return self.sampler
-        return RESIDUAL if engine.provenance is Provenance.MEASURED else TPE
+        return RESIDUAL if engine.provenance is Provenance.MEASURED or self.learn_from else TPE
 
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
         """Return what a worker needs for one attempt at a trial."""

@@ -74,11 +74,11 @@ class Belief:
 
         Objectives are gains, unweighted; constraints are squeezed; the last column is the chance of failing.
         """
-        return _as_rows([self.of(config) for config in configs], scales, names)
+        return as_rows([self.of(config) for config in configs], scales, names)
 
     def known_rows(self, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
         """Return `rows` of all that was asked for."""
-        return _as_rows([said for _, said in self._known.values()], scales, names)
+        return as_rows([said for _, said in self._known.values()], scales, names)
 
     def encoded(self, encoder: Encoder) -> tuple[Matrix, Matrix]:
         """Return rows and effects of all that was asked for; what was encoded before is not encoded again."""
@@ -107,7 +107,8 @@ class Belief:
         return guessed
 
 
-def _as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
+def as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
+    """Return predictions as `Belief.rows` does."""
     found = blank(len(said), len(scales), len(names))
     for row, each in enumerate(said):
         if each is None:

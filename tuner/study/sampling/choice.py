@@ -31,6 +31,7 @@ from tuner.study.sampling.encode import Encoder, Matrix, Params, Vector
 from tuner.study.sampling.gp import Beliefs, Process
 from tuner.study.sampling.history import History, scales_of, squeezed
 from tuner.study.sampling.improvement import log_improvement
+from tuner.study.sampling.transfer import Transfer
 
 DRAWN, NEAR, LEADERS = 40, 40, 6
 """Candidates: new ones drawn at random, and neighbours of what is thought best; the best of them climb."""
@@ -65,6 +66,7 @@ class Setup:
     belief: Belief
     weights: tuple[float, ...] | None
     predicted: int
+    transfer: Transfer
 
 
 class Choice:
@@ -75,6 +77,7 @@ class Choice:
     ) -> None:
         """Fit the models; `history` holds at least one measured trial. To be used within `one_thread`."""
         self._space, self._belief, self._history, self._rng = setup.space, setup.belief, history, rng
+        self._transfer = setup.transfer
         self._scales = scales_of(history.values, directions, setup.weights)
         self._weights = np.array([scale.weight for scale in self._scales])
         self._names = history.names()
@@ -113,7 +116,17 @@ class Choice:
 
     def _predicted(self, configs: Sequence[Params]) -> Matrix:
         """Return predicted score, constraints and chance of failing, shape (n, 2 + constraints)."""
-        return self._weighed(self._belief.rows(configs, self._scales, self._names))
+        predictions = self._belief.rows(configs, self._scales, self._names)
+        if self._transfer.teaches:
+            predictions = self._taught(predictions, *self._encoder.both(configs))
+        return self._weighed(predictions)
+
+    def _taught(self, predictions: Matrix, rows: Matrix, effects: Matrix) -> Matrix:
+        """Return predictions with what earlier studies teach, if there are any."""
+        if not self._transfer.teaches:
+            return predictions
+        lessons = self._transfer.shift(rows, effects, self._encoder, self._scales, self._names)
+        return np.asarray(predictions + lessons)
 
     def _weighed(self, predictions: Matrix) -> Matrix:
         """Return predictions with the objectives' gains weighed into one score."""
@@ -126,7 +139,7 @@ class Choice:
             return switched
         leaders = self._leaders()
         drawn = [c for _ in range(DRAWN) if (c := self._space.draw(self._rng, checked=False)) is not None]
-        drawn += self._neighbours(leaders, NEAR)
+        drawn += [*self._neighbours(leaders, NEAR), *self._transfer.best(self._scales)]
         found = self._fresh(drawn) or drawn
         known, guessed = self._asked(), _pairs(self._merit(found), found)
         starts = [config for _, config in heapq.nlargest(CLIMBERS - 1, [*known, *guessed], key=_value)]
@@ -140,8 +153,9 @@ class Choice:
         asked = self._belief.asked
         if not asked:
             return []
-        means = self._weighed(self._belief.known_rows(self._scales, self._names))
-        merit = self._merit_of(*self._belief.encoded(self._encoder), means)
+        encoded = self._belief.encoded(self._encoder)
+        means = self._weighed(self._taught(self._belief.known_rows(self._scales, self._names), *encoded))
+        merit = self._merit_of(*encoded, means)
         return [pair for pair in _pairs(merit, asked) if frozenset(pair[1].items()) not in self._tried]
 
     def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
@@ -212,7 +226,8 @@ class Choice:
     def _merit_of(self, rows: Matrix, effects: Matrix, means: Matrix | None = None) -> Vector:
         """Return the merit of encoded configurations; without their predictions, these are guessed."""
         if means is None:
-            means = self._weighed(self._belief.guesses(rows, self._encoder, self._scales, self._names))
+            guesses = self._belief.guesses(rows, self._encoder, self._scales, self._names)
+            means = self._weighed(self._taught(guesses, rows, effects))
         expected, spread = self._kept.predict(rows, effects, means[:, :-1])
         runs, keeps = self._chances(rows, effects, means, expected, spread)
         feasible = runs + keeps

@@ -122,6 +122,11 @@ class Process:
             spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
         return expected, spread
 
+    def expected(self, rows: Matrix, effects: Matrix) -> Matrix:
+        """Return the mean of the noise-free values where nothing was believed beforehand, shape (rows, outputs)."""
+        shared = self._shared(rows, effects)
+        return np.column_stack([shared @ weights for weights in self._weights])
+
     def differences(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
         """Return mean and standard deviation of the first row's value less each other's, (rows - 1, outputs).
 

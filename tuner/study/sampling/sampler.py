@@ -23,6 +23,7 @@ from tuner.study.sampling.candidates import Define, Space
 from tuner.study.sampling.choice import Choice, Setup, one_thread
 from tuner.study.sampling.encode import Encoder, Params, Vector
 from tuner.study.sampling.history import History, read, scales_of
+from tuner.study.sampling.transfer import Earlier, Transfer
 
 STARTUP = 8
 """Trials that fill the space where nothing is predicted."""
@@ -55,6 +56,7 @@ class ResidualSampler(BaseSampler):
         startup: int = STARTUP,
         failed: str = "failed",
         seed: int = 0,
+        earlier: Sequence[Earlier] = (),
     ) -> None:
         """Make a sampler.
 
@@ -67,8 +69,12 @@ class ResidualSampler(BaseSampler):
             startup: trials that fill the space if nothing is predicted.
             failed: name of the constraint that says that a configuration failed.
             seed: of all draws.
+            earlier: what earlier studies measured, by the objectives and constraints of this one; see `transfer`.
         """
-        self._setup = Setup(Space(define, allowed), Belief(prior), tuple(weights) if weights else None, predicted)
+        given = tuple(weights) if weights else None
+        self._setup = Setup(
+            Space(define, allowed), Belief(prior), given, predicted, Transfer(earlier, prior is not None)
+        )
         self._startup, self._failed = startup, failed
         self._seed = seed
         self._prepared = False
@@ -83,6 +89,7 @@ class ResidualSampler(BaseSampler):
         if setup.belief.exists and setup.space.known and not self._prepared:
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
+            _ = setup.transfer.teaches  # asks what is predicted of earlier studies
 
     def with_seed(self, seed: int) -> ResidualSampler:
         """Return the same sampler, its memory of predictions shared, with other draws."""
@@ -114,9 +121,10 @@ class ResidualSampler(BaseSampler):
         last = self._last
         history = last[1] if last is not None and last[0] == trial.number else self._read(study, trial.number)
         self.outlook = None
-        if not history.measured and self._setup.belief.exists:
-            chosen = self._foreseen(study, history)
-        elif not history.measured or (not self._setup.belief.exists and history.known < self._startup):
+        taught, predicted = self._setup.transfer.exists, self._setup.belief.exists
+        if not history.measured and (taught or predicted):
+            chosen = self._handed_down(study, history) or self._foreseen(study, history)
+        elif not history.measured or (not taught and not predicted and history.known < self._startup):
             chosen = self._fill(history, rng)
         else:
             setup = self._weighing(study.directions, history, rng)
@@ -178,6 +186,13 @@ class ResidualSampler(BaseSampler):
         history = read(others, self._failed)
         self._setup.space.learn(history.distributions, [*history.measured, *history.failed])
         return history
+
+    def _handed_down(self, study: Study, history: History) -> Params:
+        """Return the best of the earlier studies that was not tried; {} where they have none."""
+        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        units = scales_of([(1.0,) * len(study.directions)], study.directions, self._setup.weights)
+        best = self._setup.transfer.best(units)
+        return next((each for each in best if frozenset(each.items()) not in tried), {})
 
     def _foreseen(self, study: Study, history: History) -> Params:
         """Return what is predicted to be best; beside such a one, what of the best differs most from it."""
