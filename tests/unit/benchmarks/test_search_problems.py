@@ -14,8 +14,12 @@ from search_spaces import JsonScalar
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from search_best import cache_file, find_best, raise_best
 from search_catalogue import Settings, make_problem
+from search_cousins import COUSINS
+from search_earlier import lessons, taught_by
+from search_play import play
 from search_predicted import flags_of
 from search_problem import Drawn
+from search_rivals import RIVALS
 from search_simulated import SimulatedProblem, simulated
 from search_synthetic import SYNTHETIC, CrashHalf
 from search_tables import TableProblem
@@ -27,9 +31,9 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("name", SYNTHETIC)
+@pytest.mark.parametrize("name", [*SYNTHETIC, *COUSINS])
 def test_known_optima_are_the_optima(name: str) -> None:
-    problem = SYNTHETIC[name]("right")
+    problem = make_problem(name, Settings())
     random = rng()
     scores = [problem.truth(problem.define(Drawn(random))) for _ in range(2000)]
     assert max(score for score in scores if score is not None) <= problem.best * (1 + 1e-12)
@@ -37,8 +41,8 @@ def test_known_optima_are_the_optima(name: str) -> None:
 
 
 def test_a_change_of_any_parameter_of_an_optimum_is_no_gain() -> None:
-    for name in ("conditional", "crash-half", "infeasible-defaults", "two-objectives"):
-        problem = SYNTHETIC[name]("right")
+    for name in ("conditional", "crash-half", "infeasible-defaults", "two-objectives", *COUSINS):
+        problem = make_problem(name, Settings())
         best = max(problem.optima(), key=lambda config: problem.truth(config) or 0.0)  # type: ignore[attr-defined]
         assert problem.truth(best) == problem.best
         random = rng()
@@ -161,6 +165,32 @@ def test_a_search_may_send_less_and_is_judged_by_the_whole_load() -> None:
     spared = whole.measure(config, 0).seconds - short.measure(config, 0).seconds
     load = 200 * 512 / (whole.true_run(config).metrics or {})["output_throughput"]
     assert spared == pytest.approx(load / 2, rel=0.15)
+
+
+def test_an_earlier_search_teaches_what_lies_in_the_space_as_it_was_launched() -> None:
+    """Of the L4's parameters the T4 lacks the KV cache's type; what is predicted is predicted of the L4."""
+    here, there = (make_problem(f"qwen2.5-0.5b-t4@{card}", Settings()) for card in ("t4", "l4"))
+    record = play(there, RIVALS["random"], 6, seed=0)
+    earlier = lessons(here, there, record)
+    taken = earlier.history.measured
+    assert 1 <= len(taken) <= 6
+    assert taken[0] == here.defaults()[1]
+    assert earlier.history.values[0] == record.trials[0].outcome.values
+    assert all("kv_cache_dtype" not in config for config in taken)
+    assert any("kv_cache_dtype" in trial.config for trial in record.trials)
+    assert earlier.predicted is not None
+    assert [said and said.values for said in earlier.predicted[0][:1]] == [there.predicted_reference]
+    assert len(earlier.predicted[0]) == len(taken)
+
+
+def test_only_this_projects_sampler_is_taught_and_then_begins_elsewhere() -> None:
+    problem = make_problem("crash-half", Settings())
+    assert taught_by(RIVALS["random"], "crash-half-cousin", Settings(), 20) is RIVALS["random"]
+    taught = taught_by(RIVALS["ours"], "crash-half-cousin", Settings(), 20)
+    with_it, without = (play(problem, rival, 6, seed=0) for rival in (taught, RIVALS["ours"]))
+    assert [t.config for t in with_it.trials[1:]] != [t.config for t in without.trials[1:]]
+    truths = [[trial.truth or 0.0 for trial in each.trials[1:]] for each in (with_it, without)]
+    assert np.mean(truths[0]) > np.mean(truths[1])
 
 
 def test_best_scores_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
