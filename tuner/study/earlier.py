@@ -22,8 +22,8 @@ from tuner.study.sampling.history import History
 from tuner.study.sampling.transfer import Earlier
 from tuner.study.spec import AUTO, RESIDUAL, StudySpec
 
-MOST = 120
-"""Trials that are learned from, of all earlier studies together: a choice costs more with each."""
+MOST, LEAST = 120, 10
+"""Trials that are learned from, of all earlier studies together, for a choice costs more with each; and of each."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ def lessons_for(store: Store, spec: StudySpec, engine: EngineInfo) -> list[Lesso
     if spec.learn_from and spec.sampler not in (AUTO, RESIDUAL):
         raise UserError(f"--sampler {spec.sampler}: only {RESIDUAL} learns from other studies; leave out --learn-from")
     names = list(dict.fromkeys(spec.learn_from))
-    return [_lessons(store, spec, engine, name, MOST // len(names)) for name in names]
+    return [_lessons(store, spec, engine, name, max(LEAST, MOST // len(names))) for name in names]
 
 
 def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> Lessons:

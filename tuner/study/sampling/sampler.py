@@ -89,7 +89,7 @@ class ResidualSampler(BaseSampler):
         if setup.belief.exists and setup.space.known and not self._prepared:
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
-            _ = setup.transfer.teaches  # asks what is predicted of earlier studies
+            setup.transfer.prepare()
 
     def with_seed(self, seed: int) -> ResidualSampler:
         """Return the same sampler, its memory of predictions shared, with other draws."""
@@ -188,11 +188,11 @@ class ResidualSampler(BaseSampler):
         return history
 
     def _handed_down(self, study: Study, history: History) -> Params:
-        """Return the best of the earlier studies that was not tried; {} where they have none."""
+        """Return the best of the earlier studies that was not tried and breaks no rule; {} where there is none."""
         tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
         units = scales_of([(1.0,) * len(study.directions)], study.directions, self._setup.weights)
-        best = self._setup.transfer.best(units)
-        return next((each for each in best if frozenset(each.items()) not in tried), {})
+        fresh = (each for each in self._setup.transfer.best(units) if frozenset(each.items()) not in tried)
+        return next(filter(self._setup.space.allows, fresh), {})
 
     def _foreseen(self, study: Study, history: History) -> Params:
         """Return what is predicted to be best; beside such a one, what of the best differs most from it."""

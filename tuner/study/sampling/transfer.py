@@ -66,13 +66,17 @@ class Transfer:
         """Whether there are earlier studies."""
         return bool(self._earlier)
 
+    def prepare(self) -> None:
+        """Ask what is predicted of the earlier studies, where that counts; takes as long as it does."""
+        _ = self._taught
+
     @cached_property
     def _taught(self) -> list[Earlier]:
         return [each for each in self._earlier if not self._predicted or each.predicted is not None]
 
     @property
     def teaches(self) -> bool:
-        """Whether anything is to be added to what is predicted; asks for the predictions of earlier studies."""
+        """Whether anything is to be added to what is predicted; see `prepare`."""
         return bool(self._taught)
 
     def best(self, scales: Sequence[Scale]) -> list[Params]:

@@ -86,6 +86,12 @@ def test_workers_that_start_together_get_the_best_of_the_earlier_ones_each_once(
     assert asked == [0.7, 0.6, 0.8]
 
 
+def test_what_breaks_a_rule_here_is_not_handed_down() -> None:
+    sampler = taught(history(peak_at(0.7)), allowed=lambda params: params["x"] < 0.65)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    assert space(study.ask())["x"] == 0.6
+
+
 def test_the_best_kept_every_promise_and_is_counted_from_its_own_defaults() -> None:
     broken = history(peak_at(0.7))
     broken.constraints = [{"p99_tpot_ms<50": 0.1 if x > 0.5 else -0.1} for x in PLACES]
