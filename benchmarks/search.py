@@ -3,12 +3,13 @@
     python benchmarks/search.py [--family tables|simulated|synthetic … | --problems NAME …] [--rivals NAME …]
         [--seeds 20] [--trials 60] [--workers 1] [--prior right|wrong|none] [--finalists 1] [--jobs 2]
         [--world-spread 0.2] [--world-choices 0.05] [--world-seed 1]
-        [--table FILE --objective METRIC[:WEIGHT] … --slo SLO …]
+        [--earlier PROBLEM] [--table FILE --objective METRIC[:WEIGHT] … --slo SLO …]
         [--reuse FILE] [--json FILE] [--plot FILE] [--list]
 
 Problems: recorded tables of real measurements, replayed; the simulated engine, whose measurements come from another
 world than its predictions (also as PRESET@CARD, any preset of one load on any card); formulas with known optima.
 Every search begins with the defaults. A configuration that breaks a known rule, or is known already, is drawn anew.
+With `--earlier` this project's sampler knows of a search of its own on another problem (search_cousins.py has some).
 
 Printed for each problem and sampler, as the median over seeds with its 95 % bootstrap interval: trials until the
 incumbent has 95 % and 99 % of the best known feasible score (budget + 1: never), the incumbent's score relative to that
