@@ -103,8 +103,8 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     premise = spec.premise(engine, devices)
     known = store.study(spec.name)
     if known is None:
-        facts = {**spec.facts, "devices": devices, "executable": engine.executable}
-        store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts | _taught(spec)))
+        facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec, engine)}
+        store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
         return
     changed = difference(known.premise, premise)
     if known.provenance is not engine.provenance:
@@ -115,11 +115,13 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
             f"study {spec.name!r} cannot go on, its premise changed: {shown}; "
             "give the same arguments, or another --study name"
         )
-    store.update_study(spec.name, facts=_taught(spec))
+    store.update_study(spec.name, facts=_search_facts(spec, engine))
 
 
-def _taught(spec: StudySpec) -> dict[str, Any]:
-    return {"learn_from": list(spec.learn_from)} if spec.learn_from else {}
+def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:
+    """Return who searches, and whom it learns from: what may change when a study goes on."""
+    taught = {"learn_from": list(spec.learn_from)} if spec.learn_from else {}
+    return {"sampler": spec.sampler_for(engine), **taught}
 
 
 def run_study(

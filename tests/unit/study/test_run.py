@@ -17,7 +17,7 @@ from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.items import Ending
 from tuner.study.run import as_begun, expected_confirmation_s, open_study
-from tuner.study.spec import RESIDUAL, TPE, Enqueued, difference
+from tuner.study.spec import AUTO, RESIDUAL, TPE, Enqueued, difference
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import load_traffic
 
@@ -48,6 +48,17 @@ def test_trial_0_is_the_defaults_measured_three_times(bench: Bench) -> None:
     assert first.outcome.argv == ("stub", "serve", "m")
     assert first.verdict is not None
     assert first.verdict.score == pytest.approx(1.0)
+
+
+def test_the_sampler_that_auto_stands_for_is_written_down_and_another_when_it_goes_on(bench: Bench) -> None:
+    found = []
+    for sampler in (AUTO, RESIDUAL):
+        bench.run(peak_at_16, trials=1, sampler=sampler)
+        store = bench.store()
+        known = store.study("s")
+        store.close()
+        found.append(None if known is None else known.facts["sampler"])
+    assert found == [TPE, RESIDUAL]
 
 
 def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:
