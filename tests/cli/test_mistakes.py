@@ -153,6 +153,7 @@ def test_without_a_vllm_it_says_how_to_get_one(folder: Path, tmp_path: Path, mon
         (["ui"], ["no database at tuner_study/tuner.db"]),
         (["trials", "--json", "--csv"], ["--json and --csv exclude each other"]),
         (["show"], ["Missing argument 'N'", "tuner show --help"]),
+        (["optimize", "--seed"], ["Option '--seed' requires an argument", "tuner optimize --help"]),
         (["show", "x"], ["'N'", "valid integer"]),
         (["space", "--gpu", "nope"], ["no known hardware is called 'nope'", "known: t4"]),
         (["space", "--space", "nope"], ["no search space is called 'nope'"]),

@@ -89,13 +89,20 @@ def _explain(error: Exception) -> int:
 def _explain_usage(error: Exception) -> int:
     """Print a mistake in the arguments on one line, with the command whose help tells more."""
     message = str(getattr(error, "format_message", lambda: str(error))())
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "tuner"
     if message.startswith("Usage:"):  # no command was given
         print(message)
         return EXIT_USER
-    _say(f"{message.rstrip('.')}{_given(error)}; see `{command} --help`")
+    _say(f"{message.rstrip('.')}{_given(error)}; see `{_command(error)} --help`")
     return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
+
+
+def _command(error: Exception) -> str:
+    """Return the command that a mistake was made in; of some, such as an option without its value, click says none."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        return str(context.command_path)
+    named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return f"tuner {named}" if named in {each.name for each in app.registered_commands} else "tuner"
 
 
 def _given(error: Exception) -> str:
