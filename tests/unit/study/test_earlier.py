@@ -123,7 +123,7 @@ def test_who_cannot_teach_is_refused(bench: Bench, names: tuple[str, ...], chang
     assert str(refused.value) == told
 
 
-def test_a_measured_study_does_not_learn_from_a_simulated_one_nor_the_other_way_round(bench: Bench) -> None:
+def test_a_measured_study_does_not_learn_from_a_simulated_one(bench: Bench) -> None:
     bench.run(peak_at_16, trials=3)
     store = bench.store()
     with pytest.raises(UserError, match="'s': it was simulated, this study is measured; leave it out"):

@@ -81,7 +81,7 @@ class Choice:
         self._scales = scales_of(history.values, directions, setup.weights)
         self._weights = np.array([scale.weight for scale in self._scales])
         self._names = history.names()
-        self._tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        self._tried = history.taken
         self._encoder = Encoder(self._space.distributions)
         self._fit()
         self._best = self._best_kept()

@@ -73,6 +73,11 @@ class History:
         return [*self.measured, *self.failed, *self.pending]
 
     @property
+    def taken(self) -> set[frozenset[tuple[str, object]]]:
+        """The items of every configuration that is not to be proposed again."""
+        return {frozenset(config.items()) for config in (*self.tried, *self.dropped)}
+
+    @property
     def good(self) -> list[Params]:
         """What was measured and kept every promise."""
         pairs = zip(self.measured, self.constraints, strict=True)

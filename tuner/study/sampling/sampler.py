@@ -189,7 +189,7 @@ class ResidualSampler(BaseSampler):
 
     def _handed_down(self, study: Study, history: History) -> Params:
         """Return the best of the earlier studies that was not tried and breaks no rule; {} where there is none."""
-        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        tried = history.taken
         units = scales_of([(1.0,) * len(study.directions)], study.directions, self._setup.weights)
         fresh = (each for each in self._setup.transfer.best(units) if frozenset(each.items()) not in tried)
         return next(filter(self._setup.space.allows, fresh), {})
@@ -197,7 +197,7 @@ class ResidualSampler(BaseSampler):
     def _foreseen(self, study: Study, history: History) -> Params:
         """Return what is predicted to be best; beside such a one, what of the best differs most from it."""
         belief = self._setup.belief
-        tried = {frozenset(config.items()) for config in (*history.tried, *history.dropped)}
+        tried = history.taken
         order = ranked(belief, study.directions, self._setup.weights)
         fresh = [config for config in order if frozenset(config.items()) not in tried]
         best = [config for config in order[: len(order) // BEST_ONE_IN] if belief.keeps(config)]

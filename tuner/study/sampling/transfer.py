@@ -39,6 +39,12 @@ class Earlier:
     predict: Callable[[], tuple[Predictions, Predictions]] | None = None
 
     @cached_property
+    def foretold(self) -> list[int]:
+        """The places of what was measured and is predicted to run: only of these a prediction can be off by a share."""
+        said = [] if self.predicted is None else self.predicted[0]
+        return [place for place, each in enumerate(said) if each is not None and each.values is not None]
+
+    @cached_property
     def predicted(self) -> tuple[Predictions, Predictions] | None:
         """What is predicted of what was measured, and of what failed."""
         return None if self.predict is None else self.predict()
@@ -72,7 +78,7 @@ class Transfer:
 
     @cached_property
     def _taught(self) -> list[Earlier]:
-        return [each for each in self._earlier if not self._predicted or each.predicted is not None]
+        return [each for each in self._earlier if not self._predicted or each.foretold]
 
     @property
     def teaches(self) -> bool:
@@ -108,18 +114,23 @@ class Transfer:
     def _fit(self, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> None:
         owners, histories = (encoder.owner, encoder.effect_owner), [each.history for each in self._taught]
         lessons = [self._lessons(each, scales, names) for each in self._taught]
+        compared = [each.history.measured[place] for each in self._taught for place in self._compared(each)]
         measured = encoder.both([config for history in histories for config in history.measured])
         failed = encoder.both([config for history in histories for config in history.failed])
         gains = np.vstack([each[0] for each in lessons])
-        self._kept = Process(owners, *measured, gains, np.zeros_like(gains), SCALES)
+        self._kept = Process(owners, *encoder.both(compared), gains, np.zeros_like(gains), SCALES)
         surprise = np.concatenate([*(each[1] for each in lessons), *(each[2] for each in lessons)])[:, None]
         rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
         self._runs = Process(owners, rows, effects, surprise, np.zeros_like(surprise), RUNS_SCALES, steps=10)
 
+    def _compared(self, earlier: Earlier) -> list[int]:
+        """Return the places of what was measured that teaches of gains and constraints."""
+        return earlier.foretold if self._predicted else [*range(len(earlier.history.measured))]
+
     def _lessons(
         self, earlier: Earlier, scales: Sequence[Scale], names: Sequence[str]
     ) -> tuple[Matrix, Vector, Vector]:
-        """Return a study's gains and constraints less what is predicted, relative to its first; (n, outputs).
+        """Return a study's gains and constraints less what is predicted, relative to its first; (compared, outputs).
 
         And how much less or more likely than thought what was measured failed, and what failed; (n,) and (m,).
         """
@@ -130,7 +141,7 @@ class Transfer:
         known = earlier.predicted if self._predicted else None
         worked = blank(len(history.measured), len(own), len(names)) if known is None else as_rows(known[0], own, names)
         broke = blank(len(history.failed), len(own), len(names)) if known is None else as_rows(known[1], own, names)
-        found -= worked[:, :-1]
+        found = (found - worked[:, :-1])[self._compared(earlier)]
         return np.asarray(found - found[0]), -worked[:, -1], 1.0 - broke[:, -1]
 
 

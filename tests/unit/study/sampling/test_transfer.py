@@ -128,6 +128,19 @@ def test_what_was_predicted_of_the_earlier_study_is_no_lesson() -> None:
     assert found[0.9] - found[0.1] == pytest.approx(math.log(2.0), abs=0.05)
 
 
+def test_what_was_not_predicted_to_run_teaches_nothing_of_gains() -> None:
+    """The defaults and all beyond .5 are not predicted; of the rest everything is, with another level."""
+    known = history(peak_at(0.7))
+    said = [
+        Prediction((3.0 * value,), {}) if 0.1 != x <= 0.5 else (None if x == 0.1 else Prediction(None, {}))
+        for x, (value,) in zip(PLACES, known.values, strict=True)
+    ]
+    found = shift(Earlier(known, lambda: (said, [])), beside_predictions=True)
+    assert max(map(abs, found.values())) < 0.01
+    none = Earlier(known, lambda: ([None] * len(PLACES), []))
+    assert not Transfer([none], beside_predictions=True).teaches
+
+
 def test_beside_predictions_a_study_of_which_nothing_is_predicted_offers_its_best_and_no_lessons() -> None:
     transfer = Transfer([Earlier(history(peak_at(0.7)))], beside_predictions=True)
     assert transfer.exists
