@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
 from search_problem import Config, Problem
-from search_synthetic import Conditional, CrashHalf, Metrics, Serving, bump
+from search_synthetic import Conditional, CrashHalf, Gains, Metrics, Serving, bump
 
 
 class ConditionalCousin(Conditional):
@@ -15,19 +15,19 @@ class ConditionalCousin(Conditional):
 
     name = "conditional-cousin"
 
-    def metrics(self, config: Config) -> Metrics:
-        """See `Synthetic`."""
-        method = config["method"]
-        if method == "plain":
-            gain = 0.15 * bump(config["plain_window"], 5, 8)
-        elif method == "draft":
-            gain = 0.2 + 0.6 * bump(config["draft_rate"], 0.15, 10, log=True)
-            gain += 0.3 * bump(config["draft_depth"], 5, 6) - (0.0 if config["draft_tree"] else 0.1)
-        else:
-            gain = 0.12 + 0.3 * bump(config["lookup_size"], 256, 8, log=True)
-        gain += 0.3 * bump(config["batch"], 160, 8, log=True) + 0.1 * bump(config["share"], 0.9, 0.3)
-        gain += {"None": 0.0, "x": 0.06, "y": 0.03}[str(config["mode"])]
-        return {"output_throughput": 2500.0 * math.exp(gain)}
+    gains = Gains(
+        level=2500.0,
+        window=(0.15, 5),
+        draft=0.2,
+        rate=(0.6, 0.15),
+        depth=(0.3, 5),
+        tree=0.1,
+        lookup=0.12,
+        size=256,
+        batch=(0.3, 160),
+        share=0.9,
+        modes={"None": 0.0, "x": 0.06, "y": 0.03},
+    )
 
     def optima(self) -> Iterable[Config]:
         """Yield the optimum."""

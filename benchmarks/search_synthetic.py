@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
@@ -102,10 +103,28 @@ def bump(value: JsonScalar, peak: float, width: float, log: bool = False) -> flo
     return -(((value - peak) / width) ** 2)
 
 
+@dataclass(frozen=True)
+class Gains:
+    """What the parameters of `conditional` are worth; of a pair the gain and where its peak is."""
+
+    level: float = 1000.0
+    window: tuple[float, float] = (0.1, 8)
+    draft: float = 0.3
+    rate: tuple[float, float] = (0.8, 0.1)
+    depth: tuple[float, float] = (0.4, 7)
+    tree: float = 0.15
+    lookup: float = 0.1
+    size: float = 512
+    batch: tuple[float, float] = (0.25, 256)
+    share: float = 0.8
+    modes: Mapping[str, float] = field(default_factory=lambda: {"None": 0.0, "x": -0.05, "y": 0.08})
+
+
 class Conditional(Synthetic):
     """A root opens three subspaces; the one with the optimum is on average the worst. Four parameters do nothing."""
 
     name = "conditional"
+    gains = Gains()
     effective_defaults: Config = MappingProxyType(
         {
             **{"method": "plain", "plain_window": 4, "batch": 64, "share": 0.9, "mode": None},
@@ -142,17 +161,19 @@ class Conditional(Synthetic):
 
     def metrics(self, config: Config) -> Metrics:
         """See `Synthetic`."""
-        method = config["method"]
+        gains, method = self.gains, config["method"]
         if method == "plain":
-            gain = 0.1 * bump(config["plain_window"], 8, 8)
+            gain = gains.window[0] * bump(config["plain_window"], gains.window[1], 8)
         elif method == "draft":
-            gain = 0.3 + 0.8 * bump(config["draft_rate"], 0.1, 10, log=True)
-            gain += 0.4 * bump(config["draft_depth"], 7, 6) - (0.0 if config["draft_tree"] else 0.15)
+            gain = gains.draft + gains.rate[0] * bump(config["draft_rate"], gains.rate[1], 10, log=True)
+            lost = 0.0 if config["draft_tree"] else gains.tree
+            gain += gains.depth[0] * bump(config["draft_depth"], gains.depth[1], 6) - lost
         else:
-            gain = 0.1 + 0.3 * bump(config["lookup_size"], 512, 8, log=True)
-        gain += 0.25 * bump(config["batch"], 256, 8, log=True) + 0.1 * bump(config["share"], 0.8, 0.3)
-        gain += {"None": 0.0, "x": -0.05, "y": 0.08}[str(config["mode"])]
-        return {"output_throughput": 1000.0 * math.exp(gain)}
+            gain = gains.lookup + 0.3 * bump(config["lookup_size"], gains.size, 8, log=True)
+        shared = 0.1 * bump(config["share"], gains.share, 0.3)
+        gain += gains.batch[0] * bump(config["batch"], gains.batch[1], 8, log=True) + shared
+        gain += gains.modes[str(config["mode"])]
+        return {"output_throughput": gains.level * math.exp(gain)}
 
     def optima(self) -> Iterable[Config]:
         """Yield the optimum: every factor has its own parameter, and its peak is among the values."""
