@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -84,26 +85,46 @@ def _percentile(values: Times, ends: Counts, percentile: float) -> float:
 
 def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> tuple[Times, Counts]:
     """Return the times between two pieces of one answer, in seconds, and how often each occurs over all jobs."""
-    if speculative or interval > 1:
+    if interval > 1:
         each = [np.diff(chunk_times(job, seen, interval, speculative)) for job in jobs]
         gaps = np.concatenate(each) if each else np.empty(0)
         return gaps, np.ones(len(gaps), dtype=np.int64)
     cover = np.zeros(len(seen) + 1, dtype=np.int64)
     across: list[float] = []
     for job in jobs:
-        for place, (begin, end) in enumerate(job.segments):
+        spans = _spans(job.segments) if speculative else job.segments
+        for place, (begin, end) in enumerate(spans):
             cover[begin + 1] += 1
             cover[end] -= 1
             if place:
-                across.append(float(seen[begin] - seen[job.segments[place - 1][1] - 1]))
+                across.append(float(seen[begin] - seen[spans[place - 1][1] - 1]))
     gaps = np.concatenate([np.diff(seen, prepend=0.0), np.array(across)])
     return gaps, np.concatenate([np.cumsum(cover)[:-1], np.ones(len(across), dtype=np.int64)])
+
+
+def _spans(segments: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return from which steps up to, not including, which a sequence got tokens, whatever their number."""
+    if not segments:
+        return []
+    first, last = segments[0][0], segments[-1][0] + 1
+    if last - first == len(segments):
+        return [(first, last)]
+    steps = _pairs(segments)[:, 0]
+    begins = [0, *(np.flatnonzero(np.diff(steps) != 1) + 1).tolist()]
+    ends = [*begins[1:], len(steps)]
+    return [(int(steps[begin]), int(steps[end - 1]) + 1) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _pairs(segments: Sequence[tuple[int, int]]) -> Counts:
+    """Return segments as rows; `np.array` takes four times as long for it."""
+    flat = itertools.chain.from_iterable(segments)
+    return np.fromiter(flat, dtype=np.int64, count=2 * len(segments)).reshape(-1, 2)
 
 
 def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Times:
     """Return when a job's pieces came: the first token at once, then every `interval` tokens, and what is left."""
     if speculative:
-        segments = np.array(job.segments, dtype=np.int64).reshape(-1, 2)
+        segments = _pairs(job.segments)
         steps, tokens = segments[:, 0], np.cumsum(segments[:, 1])
     else:
         steps = np.concatenate([np.arange(begin, end) for begin, end in job.segments] or [np.empty(0, dtype=np.int64)])

@@ -71,20 +71,21 @@ class Machine:
             noise: whether the run is as much faster or slower than the prediction as measured ones differ.
             warm: whether the server has served anything before.
             limit_s: virtual seconds after which it is cut off.
-            together: see `World.run`.
+            together: see `World.run` and `SpeculativeScheduler`.
         """
         scale = _noise(seed, self.known.noise_share) if noise else 1.0
         time = StepTime(self.config, self.known, self._eight_bit, scale, warm)
-        scheduler = self._scheduler(seed)
+        scheduler = self._scheduler(seed, together)
         trace = World(self.config, self.known, scheduler, time, client).run(limit_s, together)
         seen = np.array(trace.seen_s)
         return Run(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
 
-    def _scheduler(self, seed: int) -> Scheduler:
+    def _scheduler(self, seed: int, together: bool) -> Scheduler:
         config, blocks = self.config, self.budget.blocks
         if config.speculation is None:
             return Scheduler(config, blocks)
-        return SpeculativeScheduler(config, blocks, Text(config.speculation, config.temperature, self.known, seed))
+        text = Text(config.speculation, config.temperature, self.known, seed)
+        return SpeculativeScheduler(config, blocks, text, together)
 
 
 def _noise(seed: int, share: float) -> float:

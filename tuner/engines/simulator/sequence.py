@@ -48,7 +48,7 @@ class Sequence:
         self.order = 0
         self.joined = self.phase = self.finish_at = 0
         self.draft = 0
-        self.loop_at: int | None = None
+        self.loop_at = 0
         self.segments: list[tuple[int, int]] = []
         self.own = Chain()
         self.chains = _spans(prompt, block_size)

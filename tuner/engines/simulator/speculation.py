@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass, field
 
 from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.parameters import Parameters
@@ -25,6 +26,42 @@ _SEEN_BEFORE = (0.5, 0.2, 0.05, 0.02, 0.01)
 English prose of 512 words: 0.5 to 0.6, 0.09 to 0.22, 0.02 to 0.1, 0.01 to 0.07, 0.004 to 0.045."""
 _RARE = 0.3
 """Frequency above which suffix decoding drafts nothing in free text: its matches there are of single tokens."""
+
+
+@dataclass(slots=True)
+class Decodes:
+    """The decodes of a step: each sequence with the tokens that it is given, one and its draft.
+
+    `tokens` are those of all, `context` is what they read, `growing` says which need blocks and how many they then
+    hold, `missing` how many that is together; `produced` is what they brought.
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    wants: list[int] = field(default_factory=list)
+    tokens: int = 0
+    context: int = 0
+    growing: list[tuple[Sequence, int]] = field(default_factory=list)
+    produced: int = 0
+
+    @property
+    def missing(self) -> int:
+        """Blocks that they need, over all of them."""
+        return sum([blocks - sequence.blocks for sequence, blocks in self.growing])
+
+    def add(self, sequence: Sequence, wanted: int) -> None:
+        """Add a sequence that has the blocks that it needs."""
+        self.sequences.append(sequence)
+        self.wants.append(wanted)
+        self.tokens += wanted
+        self.context += sequence.tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take a sequence out, if it takes part."""
+        if sequence in self.sequences:
+            place = self.sequences.index(sequence)
+            del self.sequences[place]
+            self.tokens -= self.wants.pop(place)
+            self.context -= sequence.tokens
 
 
 class Text:
@@ -46,32 +83,62 @@ class Text:
         mean = self._onset * (_REPETITIVE if sequence.repetitive else 1.0)
         return int(self._random.expovariate(1.0 / mean))
 
-    def draft(self, sequence: Sequence) -> int:
-        """Return how many tokens are drafted for a sequence's next step."""
-        since = sequence.generated - (sequence.loop_at or 0)
-        if since <= 0:
-            return self._guess if self._seen and self._random.random() < self._seen else 0
-        if self._ngram:
-            return self._most if since >= self._from else 0
-        return min(self._most, int(self._factor * since))
+    def advance(self, decodes: Decodes, clock: int, size: int) -> tuple[Decodes, list[Sequence]]:
+        """Give sequences what step `clock` brings: a token, and as much of the draft as the model would have said.
 
-    def accepted(self, sequence: Sequence) -> int:
-        """Return how many of a sequence's drafted tokens the model would have said itself."""
-        chance = self._loop if sequence.generated > (sequence.loop_at or 0) else self._free
-        count = 0
-        while count < sequence.draft and self._random.random() < chance:
-            count += 1
-        return count
+        What they ask for next is found in the same loop and without calls: a run takes a hundred thousand turns of it.
+
+        Returns:
+            The next step's decodes, should nothing happen to them, and the sequences that have their last token.
+        """
+        draw, guess, seen, ngram = self._random.random, self._guess, self._seen, self._ngram
+        most, factor, least, loop, free = self._most, self._factor, self._from, self._loop, self._free
+        following, ended = Decodes(), []
+        tokens = context = produced = 0
+        for sequence, given in zip(decodes.sequences, decodes.wants, strict=True):
+            generated = sequence.generated
+            gained, chance = 1, loop if generated > sequence.loop_at else free
+            while gained < given and draw() < chance:
+                gained += 1
+            produced += gained
+            sequence.segments.append((clock, gained))
+            sequence.generated = generated = generated + gained
+            since, left = generated - sequence.loop_at, sequence.output - generated
+            if since <= 0:
+                draft = guess if seen and draw() < seen else 0
+            elif ngram:
+                draft = most if since >= least else 0
+            else:
+                draft = min(most, int(factor * since))
+            sequence.draft = draft
+            if left <= 0:
+                ended.append(sequence)
+                continue
+            wanted = 1 + draft if draft < left else left
+            length = sequence.prompt + generated
+            context += length
+            tokens += wanted
+            if length - 1 + wanted > sequence.blocks * size:
+                following.growing.append((sequence, -(-(length - 1 + wanted) // size)))
+            following.sequences.append(sequence)
+            following.wants.append(wanted)
+        decodes.produced, following.tokens, following.context = produced, tokens, context
+        return following, ended
 
 
 class Drafting:
-    """The decoding sequences, each with its own number of tokens a step; see `Decoding`."""
+    """The decoding sequences, each with its own number of tokens a step; see `Decoding`.
+
+    `following` are the next step's decodes, unless somebody `changed` who takes part.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self.clock = 0
         self.context = 0
         self.members: dict[int, Sequence] = {}
+        self.following = Decodes()
+        self.changed = False
 
     def __len__(self) -> int:
         return len(self.members)
@@ -81,10 +148,12 @@ class Drafting:
         self.members[sequence.order] = sequence
         sequence.draft = 0
         sequence.segments.append((self.clock - 1, 1))
+        self.changed = True
 
     def leave(self, sequence: Sequence) -> None:
         """Take a sequence out."""
         del self.members[sequence.order]
+        self.changed = True
 
     def needs_block(self, sequence: Sequence) -> bool:
         """Return False: blocks are taken by `Sequence.grow` here, which keeps their number."""
@@ -94,12 +163,14 @@ class Drafting:
 class SpeculativeScheduler(Scheduler):
     """The scheduler with drafts: a decode asks for one token and its draft, as far as the budget goes."""
 
-    def __init__(self, config: ServeConfig, blocks: int, text: Text) -> None:
+    def __init__(self, config: ServeConfig, blocks: int, text: Text, together: bool = True) -> None:
+        """Make a scheduler; without `together` each sequence is asked in each step, which comes to the same."""
         super().__init__(config, blocks)
         self.drafting = Drafting(config.block_size)
         self._text = text
-        self._planned: list[tuple[Sequence, int]] = []
-        self._decode_tokens = 0
+        self._together = together
+        self._decodes = Decodes()
+        self._followed = False
 
     @property
     def steady(self) -> bool:
@@ -115,8 +186,29 @@ class SpeculativeScheduler(Scheduler):
         return self.drafting
 
     def _plan_decodes(self) -> int:
+        """Take what the step before found, if it still holds and there is room for it; else ask each sequence."""
+        following, drafting = self.drafting.following, self.drafting
+        room = self.config.max_num_batched_tokens
+        holds = self._together and not drafting.changed
+        if holds and following.tokens <= room and following.missing <= self.pool.free:
+            for sequence, blocks in following.growing:
+                sequence.grow(self.pool, blocks)
+            self._decodes, self._followed = following, True
+        else:
+            self._recall()
+            self._decodes = self._plan_each(room)
+        return self._decodes.tokens
+
+    def _recall(self) -> None:
+        """Note what each sequence had computed when the last step was planned, where nobody looked at each."""
+        if self._followed:
+            for sequence in self._decodes.sequences:
+                sequence.computed = sequence.tokens - sequence.segments[-1][1] - 1
+        self._followed = False
+
+    def _plan_each(self, budget: int) -> Decodes:
         planned: list[tuple[Sequence, int]] = []
-        budget, size, running = self.config.max_num_batched_tokens, self.config.block_size, self.running
+        size, running = self.config.block_size, self.running
         for sequence in list(self.drafting.members.values()):
             generated = sequence.generated
             wanted, left = 1 + sequence.draft, sequence.output - generated
@@ -133,47 +225,45 @@ class SpeculativeScheduler(Scheduler):
                 sequence.grow(self.pool, self._blocks_of(computed + wanted))
             planned.append((sequence, wanted))
             budget -= wanted
-        if self._was_preempted:
-            planned = [(sequence, wanted) for sequence, wanted in planned if sequence.order in running]
-        self._planned, self._decode_tokens = planned, sum([wanted for _, wanted in planned])
-        return self._decode_tokens
+        decodes = Decodes()
+        for sequence, wanted in planned:
+            if not self._was_preempted or sequence.order in running:
+                decodes.add(sequence, wanted)
+        return decodes
+
+    def _remove(self, sequence: Sequence) -> None:
+        if self._followed and sequence.order in self.drafting.members:
+            sequence.computed = sequence.tokens - 1
+        super()._remove(sequence)
+        self._decodes.drop(sequence)
 
     def _step(self, pairs: float) -> Step:
         chunks = self.prefilling.values()
         ending = sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in chunks)
-        tokens = self._decode_tokens
+        decodes = self._decodes
         return Step(
-            decode=tokens,
+            decode=decodes.tokens,
             prefill=sum(chunk for _, chunk in chunks),
-            sequences=len(self._planned) + len(self.prefilling),
-            sampled=tokens + ending,
-            context=sum([sequence.prompt + sequence.generated for sequence, _ in self._planned]),
+            sequences=len(decodes.sequences) + len(self.prefilling),
+            sampled=decodes.tokens + ending,
+            context=decodes.context,
             pairs=pairs,
             admitted=self._admitted,
-            drafting=len(self._planned),
+            drafting=len(decodes.sequences),
             decodes_only=False,
         )
 
     def _finish_decodes(self) -> list[Sequence]:
-        clock, text, counts = self.drafting.clock, self._text, self.counts
-        self.drafting.clock += 1
-        produced, draft = self.produced, text.draft
-        ended = []
-        for sequence, wanted in self._planned:
-            gained = 1
-            if wanted > 1:
-                sequence.draft = wanted - 1
-                accepted = text.accepted(sequence)
-                counts.drafts += 1
-                counts.drafted_tokens += wanted - 1
-                counts.accepted_tokens += accepted
-                gained += accepted
-            generated = sequence.generated = sequence.generated + gained
-            produced += gained
-            sequence.segments.append((clock, gained))
-            sequence.draft = draft(sequence)
-            if generated >= sequence.output:
-                self.drafting.leave(sequence)
-                ended.append(sequence)
-        self.produced = produced
+        drafting, counts, decodes = self.drafting, self.counts, self._decodes
+        everyone = len(decodes.sequences) == len(drafting.members)
+        drafting.following, ended = self._text.advance(decodes, drafting.clock, self.config.block_size)
+        drafting.clock += 1
+        for sequence in ended:
+            drafting.leave(sequence)
+        drafting.changed = not everyone
+        count = len(decodes.sequences)
+        self.produced = decodes.produced
+        counts.drafts += count - decodes.wants.count(1)
+        counts.drafted_tokens += decodes.tokens - count
+        counts.accepted_tokens += self.produced - count
         return ended

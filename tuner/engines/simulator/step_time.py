@@ -9,7 +9,7 @@ prepares and launches; with asynchronous scheduling it does so while the step be
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.graphs import Launch
@@ -24,8 +24,7 @@ _UNPACK_FROM = 256
 """Tokens from which 4-bit matrices are unpacked to 16 bits before a plain product (awq.py, gptq.py)."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What a step holds. `prefill` and `decode` are tokens, `sequences` all that take part, `sampled` the positions
     that a token (or a draft's check) is sampled at; `context` are the tokens that decodes read, `pairs` the pairs of
     tokens that prefills compare.

@@ -18,8 +18,9 @@ from tuner.engines.simulator.graphs import Launch
 from tuner.engines.simulator.loads import BenchLoad, bench_client
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduler import Scheduler
+from tuner.engines.simulator.scheduler import Counts, Scheduler
 from tuner.engines.simulator.sequence import Prompt, Sequence
+from tuner.engines.simulator.speculation import SpeculativeScheduler, Text
 from tuner.engines.simulator.step_time import Step, StepTime
 from tuner.workloads.requests import RequestStatus
 
@@ -167,6 +168,7 @@ WORDS = st.sampled_from(
         ("--no-async-scheduling", "--block-size", "32"),
         ("--long-prefill-token-threshold", "50"),
         (*GREEDY, *SUFFIX),
+        (*SUFFIX, "--max-num-batched-tokens", "64", "--long-prefill-token-threshold", "40"),
         ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}'),
     ]
 )
@@ -197,11 +199,34 @@ def test_whatever_the_load_tokens_are_conserved_and_nobody_starves(
 def test_steps_that_are_advanced_together_give_the_same_to_the_last_bit(
     load: BenchLoad, words: tuple[str, ...], blocks: int
 ) -> None:
-    def figures(together: bool) -> tuple[list[tuple[float | None, ...]], list[float]]:
+    def figures(together: bool) -> tuple[list[tuple[float | None, ...]], list[float], Counts]:
         found: Run = run(machine(*words, blocks=blocks), load, together)
-        return [(job.sent_s, job.first_s, job.end_s) for job in found.jobs], found.seen.tolist()
+        return [(job.sent_s, job.first_s, job.end_s) for job in found.jobs], found.seen.tolist(), found.counts
 
     assert figures(True) == figures(False)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_decode_that_gives_way_to_a_prompt_gets_nothing_in_that_step(together: bool) -> None:
+    known = config(*SUFFIX, "--long-prefill-token-threshold", "16", "--max-num-batched-tokens", "64")
+    assert known.speculation is not None
+    text = Text(known.speculation, 1.0, parameters_of("t4"), 0)
+    made = SpeculativeScheduler(known, 11, text, together)
+    _, short = add(made, (160, 2), (26, 60))
+    # each step a block of the long prompt and a token or two of the short answer, which was let in last: after the
+    # eighth step the prompt has 8 of the 11 blocks, the answer 7 tokens, and its next needs the third block of its own
+    for _ in range(8):
+        made.plan(0.0)
+        made.finish()
+    before = short.generated
+    assert before == 7
+    planned = made.plan(0.0)
+    assert (planned.decode, planned.prefill, planned.context, planned.drafting) == (0, 16, 0, 0)
+    made.finish()
+    assert made.counts.preemptions == 1
+    assert short.generated == before
+    # 26 + 7 - 1 tokens were computed: two whole blocks may be found again
+    assert short.known_blocks(16) == 2
 
 
 @settings(max_examples=100, deadline=None)
