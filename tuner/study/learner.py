@@ -251,13 +251,17 @@ def residual_sampler(
 
 
 def shown(history: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that the sampler learns from: all of a short history, of a long one the best and the latest."""
+    """Return the trials that the sampler learns from: all of a short history, of a long one the best and the latest.
+
+    The first that was measured stays: scores are relative to it.
+    """
     dropped = [trial for trial in history if trial.state is TrialState.FAIL]
     useful = [trial for trial in history if trial.state in _TEACHING]
     if len(useful) <= HISTORY:
         return [*useful, *dropped]
     ranked = sorted(useful, key=lambda trial: trial.user_attrs.get("score") or 0.0, reverse=True)
-    kept = {trial.number for trial in ranked[:BEST_KEPT]}
+    first = next((trial for trial in useful if trial.state is TrialState.COMPLETE), useful[0])
+    kept = {first.number, *(trial.number for trial in ranked[:BEST_KEPT])}
     for trial in reversed(useful):
         if len(kept) == HISTORY:
             break

@@ -6,12 +6,13 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from storage import normalise_url
 from storage.records import Verdict
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.scoring.objectives import parse_objective
-from tuner.study.learner import Learner
+from tuner.study.learner import Learner, shown
 from tuner.study.sampling.belief import Prediction, Prior
 from tuner.study.sampling.encode import Params
 from tuner.study.spec import RESIDUAL, TPE
@@ -55,6 +56,26 @@ def test_a_ranking_waits_for_predictions_that_are_being_prepared(tmp_path: Path)
     assert asked == []
     assert learner.ranking() == [2, 3, 0]
     assert len(asked) > 4
+
+
+def test_of_a_long_history_the_first_measured_the_best_and_the_latest_are_shown() -> None:
+    """200 trials: 0 failed, 1 is the worst of all, 20 to 79 are the best 60."""
+
+    def trial(number: int) -> FrozenTrial:
+        state = TrialState.PRUNED if number == 0 else TrialState.COMPLETE
+        score = 0.1 if number == 1 else 2.0 if 20 <= number < 80 else 1.0
+        made = create_trial(
+            state=state, value=None if number == 0 else score, user_attrs={"score": None if number == 0 else score}
+        )
+        made.number = number
+        return made
+
+    numbers = [each.number for each in shown([trial(number) for number in range(200)])]
+    # 1 + 60, and of the 140 the other 79 are the latest
+    assert numbers == [1, *range(20, 80), *range(121, 200)]
+    assert len(numbers) == 140
+    few = [trial(number) for number in range(140)]
+    assert shown(few) == few
 
 
 def test_a_sampler_without_a_model_of_its_own_ranks_nothing(tmp_path: Path) -> None:
