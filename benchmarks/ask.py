@@ -6,7 +6,8 @@
 
 Nothing is launched: what comes of a configuration is a formula of its parameters, of which some fail. Predictions are
 the simulator's, as in a study of a real card. Printed are seconds of processor time of one ask with its tell, median
-and 95th percentile by blocks of trials, and what the predictions before the first choice took.
+and 95th percentile by blocks of trials; what the predictions before the first choice took; and what those beside a
+running trial did, for which the next ask would have to wait if the trial were over sooner.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ def verdict_of(config: Config, metrics: tuple[str, ...]) -> Verdict:
     return Verdict(values, {"p99_tpot_ms<25": 20 / speed / 25 - 1}, speed)
 
 
-def measure(sampler: str, trials: int, predicted: bool, folder: Path) -> tuple[float, list[float]]:
-    """Return the seconds of the predictions before the first choice, and of each ask with its tell."""
+def measure(sampler: str, trials: int, predicted: bool, folder: Path) -> tuple[float, list[float], list[float]]:
+    """Return the seconds of the predictions before the first choice, of each ask with its tell, and beside each trial.
+
+    Of an ask and its tell those of the thread that asks, beside a trial those of all others.
+    """
     info = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, PACKAGES)
     spec = finish(draft(Request(), on_cpu=False, simulated=True), info, hardware_named("t4"), folder)
     prior = physics_of(spec, info) if predicted and sampler == RESIDUAL else None
@@ -62,13 +66,15 @@ def measure(sampler: str, trials: int, predicted: bool, folder: Path) -> tuple[f
     learner.tell(asked.number, verdict_of(defaults, metrics))
     learner.wait_prepared()
     prepared = time.process_time() - begun
-    seconds = []
+    seconds, beside = [], []
     for _ in range(trials):
-        begun = time.process_time()
+        everything, begun = time.process_time(), time.thread_time()
         asked = learner.ask()
+        learner.wait_prepared()
         learner.tell(asked.number, verdict_of(asked.config, metrics))
-        seconds.append(time.process_time() - begun)
-    return prepared, seconds
+        seconds.append(time.thread_time() - begun)
+        beside.append(time.process_time() - everything - seconds[-1])
+    return prepared, seconds, beside
 
 
 def main() -> None:
@@ -82,14 +88,15 @@ def main() -> None:
     found = {}
     for sampler in arguments.samplers:
         with tempfile.TemporaryDirectory() as folder:
-            prepared, seconds = measure(sampler, arguments.trials, not arguments.no_predictions, Path(folder))
-        found[sampler] = {"prepared_s": prepared, "ask_s": seconds}
+            prepared, seconds, beside = measure(sampler, arguments.trials, not arguments.no_predictions, Path(folder))
+        found[sampler] = {"prepared_s": prepared, "ask_s": seconds, "beside_s": beside}
         print(f"{sampler}: {prepared:.1f} s before the first choice")
         for first, last in BLOCKS:
-            block = seconds[first - 1 : last]
+            block, others = seconds[first - 1 : last], beside[first - 1 : last]
             if block:
                 median, high = np.percentile(block, [50, 95])
-                print(f"  trials {first:>3} to {last:>3}: {1000 * median:4.0f} ms, p95 {1000 * high:4.0f} ms")
+                said = f"{1000 * median:4.0f} ms, p95 {1000 * high:4.0f} ms, beside {np.median(others):.2f} s"
+                print(f"  trials {first:>3} to {last:>3}: {said}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found))
 

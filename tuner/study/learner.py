@@ -10,9 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
 import sqlite3
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.study.ahead import Ahead
 from tuner.study.sampling.ablation import Earned
 from tuner.study.sampling.belief import Prior
 from tuner.study.sampling.sampler import ResidualSampler
@@ -36,7 +35,6 @@ from tuner.study.spec import RESIDUAL, TPE
 STARTUP_TRIALS = 10
 """Random trials before the model of TPE is trusted."""
 
-LOWEST_PRIORITY = 19
 HISTORY = 140
 """Trials that the sampler is shown: its cost grows with them."""
 
@@ -77,7 +75,7 @@ class Learner:
             objectives: what is optimised, with its weights.
             seed: of the sampler.
             sampler: `residual` or `tpe`.
-            prior: what is predicted of configurations; its predictions are prepared beside the first trials.
+            prior: what is predicted of configurations; its predictions are prepared beside the trials.
             earlier: what earlier studies teach `residual`.
         """
         self._space = space
@@ -89,10 +87,11 @@ class Learner:
         self._study = optuna.create_study(
             storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True
         )
-        self._preparing: threading.Thread | None = None
+        self._ahead: Ahead | None = None
         if self._residual is not None and prior is not None:
-            self._preparing = threading.Thread(target=_prepare, args=(self._residual, self._directions), daemon=True)
-            self._preparing.start()
+            known = shown(self._study.get_trials(deepcopy=False))
+            self._ahead = Ahead(self._residual, self._directions)
+            self._ahead.begin([trial.params for trial in known if trial.params and trial.state is not TrialState.FAIL])
 
     def ask(self) -> Asked:
         """Ask the sampler for a configuration."""
@@ -102,7 +101,10 @@ class Learner:
         model.add_trials([_uncopied(trial) for trial in shown(history)])
         trial = model.ask()
         config = self._space.suggest(trial)
-        return self._begin(trial, config, getattr(model.sampler, "outlook", None))
+        asked = self._begin(trial, config, getattr(model.sampler, "outlook", None))
+        if self._ahead is not None:
+            self._ahead.begin()
+        return asked
 
     def settled(self, least: float) -> bool:
         """Return whether the search has settled, see `sampling.settled`; a sampler without an outlook never has."""
@@ -112,10 +114,9 @@ class Learner:
         return settled([trial.user_attrs.get("outlook") for trial in trials], least)
 
     def wait_prepared(self) -> None:
-        """Wait until the predictions that the first choice needs are there."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+        """Wait until the predictions that the next choice needs are there."""
+        if self._ahead is not None:
+            self._ahead.wait()
 
     def ask_fixed(self, config: Config, hints: Config) -> Asked:
         """Take up a given configuration; Optuna sees its parameters and `hints` where the space has them.
@@ -129,7 +130,10 @@ class Learner:
         model.enqueue_trial(dict(known))
         trial = model.ask()
         self._space.suggest_fixed(trial, known)
-        return self._begin(trial, config)
+        asked = self._begin(trial, config)
+        if self._ahead is not None:
+            self._ahead.begin([trial.params])
+        return asked
 
     def ranking(self) -> list[int]:
         """Return the numbers of the trials that the sampler thinks best, best first; none if it has no opinion."""
@@ -228,12 +232,6 @@ class Learner:
     def _trial(self, number: int) -> Trial:
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         return Trial(self._study, trial_id)
-
-
-def _prepare(sampler: ResidualSampler, directions: list[StudyDirection]) -> None:
-    """Ask for predictions with the lowest priority: the defaults are being measured beside it."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-    sampler.prepare(directions)
 
 
 def residual_sampler(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -14,17 +14,24 @@ from tests.unit.study.conftest import SPACE, Bench
 from tuner.scoring.objectives import parse_objective
 from tuner.study.learner import Learner, shown
 from tuner.study.sampling.belief import Prediction, Prior
+from tuner.study.sampling.choice import AHEAD
 from tuner.study.sampling.encode import Params
 from tuner.study.spec import RESIDUAL, TPE
 
+WIDE = SPACE.replace("high: 64", "high: 4096")
 
-def told(tmp_path: Path, sampler: str, prior: Prior | None = None) -> Learner:
-    """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
+
+def opened(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> Learner:
     file = tmp_path / "space.yaml"
-    file.write_text(SPACE)
+    file.write_text(text)
     space = Bench(tmp_path, file).spec().space
     objectives = (parse_objective("output_throughput"),)
-    learner = Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
+    return Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
+
+
+def told(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> Learner:
+    """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
+    learner = opened(tmp_path, sampler, prior, text)
     for seqs, throughput in ((4, 1000.0), (8, None), (32, 1500.0), (16, 1200.0)):
         asked = learner.ask_fixed({"max_num_seqs": seqs, "block_size": 16}, {})
         verdict = None if throughput is None else Verdict({"output_throughput": throughput}, {}, throughput / 1000)
@@ -56,6 +63,44 @@ def test_a_ranking_waits_for_predictions_that_are_being_prepared(tmp_path: Path)
     assert asked == []
     assert learner.ranking() == [2, 3, 0]
     assert len(asked) > 4
+
+
+def test_a_study_that_goes_on_predicts_what_was_tried_before_its_first_choice(tmp_path: Path) -> None:
+    asked: list[tuple[int, Thread]] = []
+
+    def prior(params: Params) -> Prediction:
+        asked.append((params["max_num_seqs"], current_thread()))
+        return Prediction((1000.0,), {})
+
+    told(tmp_path, RESIDUAL, None, WIDE)
+    again = opened(tmp_path, RESIDUAL, prior, WIDE)
+    again.wait_prepared()
+    assert {4, 32, 16} <= {seqs for seqs, _ in asked}
+    again.ask()
+    again.wait_prepared()
+    assert main_thread() not in {thread for _, thread in asked}
+
+
+def test_the_next_choice_is_prepared_beside_the_trial_and_waited_for(tmp_path: Path) -> None:
+    going, askers = Event(), []
+
+    def slow(params: Params) -> Prediction:
+        assert going.wait(30)
+        askers.append(current_thread())
+        return Prediction((1000.0 + params["max_num_seqs"],), {})
+
+    going.set()
+    learner = told(tmp_path, RESIDUAL, slow, WIDE)
+    learner.wait_prepared()
+    going.clear()
+    before = len(askers)
+    asked = learner.ask()  # what is wanted for the next one is held up, this one is not
+    assert len(askers) == before
+    learner.tell(asked.number, Verdict({"output_throughput": 1300.0}, {}, 1.3))
+    going.set()
+    learner.ask()
+    assert before < len(askers) <= before + 2 * (AHEAD + 1)
+    assert main_thread() not in askers
 
 
 def test_of_a_long_history_the_first_measured_the_best_and_the_latest_are_shown() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -44,6 +44,7 @@ class Belief:
         self._encoded_by: Mapping[str, object] = {}
         self._learned: tuple[int, object] = (0, None)
         self._trees: Any = None
+        self._wanted: list[Params] = []
 
     @property
     def exists(self) -> bool:
@@ -68,6 +69,15 @@ class Belief:
         if key not in self._known:
             self._known[key] = (dict(params), self._prior(params))
         return self._known[key][1]
+
+    def want(self, configs: Iterable[Params]) -> None:
+        """Note configurations whose predictions the next choice will want."""
+        self._wanted += configs
+
+    def catch_up(self) -> None:
+        """Ask for the predictions that are wanted."""
+        while self._wanted:
+            self.of(self._wanted.pop(0))
 
     def rows(self, configs: Sequence[Params], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
         """Return the predictions, shape (configurations, objectives + constraints + 1); see `blank` for unknown ones.

@@ -35,8 +35,8 @@ from tuner.study.sampling.transfer import Transfer
 
 DRAWN, NEAR, LEADERS = 40, 40, 6
 """Candidates: new ones drawn at random, and neighbours of what is thought best; the best of them climb."""
-ASKED = 3
-"""Predictions that a choice asks for at most; its other new candidates' are guessed."""
+AHEAD = 10
+"""New candidates that are to be predicted before the next choice, the most promising ones; all others are guessed."""
 SWITCH_EVERY, SWITCHED = 5, 60
 """How often the choice that was tried least is switched on, and candidates then."""
 CAREFUL_FROM, LATELY = 12, 10
@@ -161,26 +161,24 @@ class Choice:
     def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
         """Return the best that breaks no rule, of which the prediction is known where there are predictions.
 
-        What is guessed to be better than the best known is asked for, the most promising first, `ASKED` at most.
+        No choice waits for a prediction: what is guessed to be best is wanted for the next one.
         """
-        best, chosen = -math.inf, None
-        for value, config in sorted(known, key=_value, reverse=True):
-            if self._space.allows(config):
-                best, chosen = value, config
-                break
-        asked = 0
-        for value, config in sorted(guessed, key=_value, reverse=True):
-            if value <= best or asked == ASKED:
-                break
-            if not self._space.allows(config):
-                continue
-            if self._belief.exists:
-                value, asked = float(self._merit([config], exact=True)[0]), asked + 1
-            if chosen is None or value > best:
-                best, chosen = value, config
         if self._best is not None:
             self.outlook = math.exp(self._top)
-        return chosen or {}
+        promising = self._allowed(guessed, AHEAD if self._belief.exists else 1)
+        chosen = next(iter(self._allowed(known, 1) or promising), {})
+        self._belief.want([*promising, chosen])
+        return chosen
+
+    def _allowed(self, candidates: list[tuple[float, Params]], count: int) -> list[Params]:
+        """Return the best candidates that break no rule, so many at most."""
+        found: list[Params] = []
+        for _, config in sorted(candidates, key=_value, reverse=True):
+            if len(found) == count:
+                break
+            if config not in found and self._space.allows(config):
+                found.append(config)
+        return found
 
     def _switched(self) -> Params | None:
         """Return a good configuration with the choice that was tried least; None where none is feasible enough.
@@ -201,7 +199,11 @@ class Choice:
         drawn = [self._space.draw(self._rng, {**leaders[i % len(leaders)], name: choice}) for i in range(SWITCHED)]
         found = self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
         merit = self._merit(found) if found else np.zeros(0)
-        return found[int(np.argmax(merit))] if found and merit.max() > -REFUSED / 2 else None
+        if not found or merit.max() <= -REFUSED / 2:
+            return None
+        chosen = found[int(np.argmax(merit))]
+        self._belief.want([chosen])
+        return chosen
 
     def _neighbours(self, of: Sequence[Params], count: int) -> list[Params]:
         """Return neighbours of some configurations, among them such as break a rule."""
@@ -218,10 +220,9 @@ class Choice:
         """Return those that were not tried."""
         return [config for config in configs if frozenset(config.items()) not in self._tried]
 
-    def _merit(self, configs: Sequence[Params], exact: bool = False) -> Vector:
-        """Return ln of expected improvement times feasibility; `exact` asks for predictions instead of guessing."""
-        rows, effects = self._encoder.both(configs)
-        return self._merit_of(rows, effects, self._predicted(configs) if exact else None)
+    def _merit(self, configs: Sequence[Params]) -> Vector:
+        """Return ln of expected improvement times feasibility, what is predicted of them guessed."""
+        return self._merit_of(*self._encoder.both(configs))
 
     def _merit_of(self, rows: Matrix, effects: Matrix, means: Matrix | None = None) -> Vector:
         """Return the merit of encoded configurations; without their predictions, these are guessed."""

@@ -7,7 +7,7 @@ where predictions exist, each trial is the choice of `choice.py`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,13 +83,23 @@ class ResidualSampler(BaseSampler):
         """What was expected when the last choice was made, see `Choice.outlook`."""
         self._independent = RandomSampler(seed=seed)
 
+    def want(self, configs: Iterable[Params]) -> None:
+        """Have `prepare` ask for the predictions of configurations, too: of such as this sampler did not choose."""
+        self._setup.belief.want(configs)
+
     def prepare(self, directions: Sequence[StudyDirection]) -> None:
-        """Ask for the predictions that the first choice needs, once the space is known; takes as long as they do."""
+        """Ask for the predictions that the next choice wants, once the space is known; takes as long as they do.
+
+        To be called beside a running trial. A choice that nothing was prepared for begins with it.
+        """
         setup = self._setup
-        if setup.belief.exists and setup.space.known and not self._prepared:
+        if not setup.belief.exists or not setup.space.known:
+            return
+        if not self._prepared:
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
             setup.transfer.prepare()
+        setup.belief.catch_up()
 
     def with_seed(self, seed: int) -> ResidualSampler:
         """Return the same sampler, its memory of predictions shared, with other draws."""

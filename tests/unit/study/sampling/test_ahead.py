@@ -1,0 +1,80 @@
+"""Predictions are asked for beside running trials, never while a choice is waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from tests.unit.study.sampling.test_sampler import right, searched, space, speed, study_of
+from tuner.study.sampling.belief import Belief, Prediction
+from tuner.study.sampling.choice import AHEAD
+from tuner.study.sampling.sampler import ResidualSampler
+
+MAXIMIZE = [StudyDirection.MAXIMIZE]
+Key = frozenset[tuple[str, Any]]
+
+
+def counted(asked: list[Key]) -> Any:
+    """Predict rightly, and write down of what."""
+
+    def prior(params: Any) -> Prediction:
+        asked.append(frozenset(params.items()))
+        return right(params)
+
+    return prior
+
+
+def test_a_choice_asks_for_nothing_and_wants_the_most_promising_before_the_next() -> None:
+    asked: list[Key] = []
+    sampler = ResidualSampler(space, prior=counted(asked), predicted=30, seed=1)
+    study = study_of(sampler)
+    sampler.prepare(MAXIMIZE)
+    known = len(asked)
+    assert known == 30
+    for number in range(24):
+        sampler.prepare(MAXIMIZE)
+        prepared = len(asked)
+        assert prepared - known <= AHEAD + 1
+        known = prepared
+        trial = study.ask()
+        config = space(trial)
+        assert len(asked) == prepared
+        # every fifth choice switches something on that may not have been predicted
+        assert frozenset(config.items()) in asked or number % 5 == 0
+        study.tell(trial, speed(config))
+    assert len(asked) == len(set(asked))
+    assert len(asked) > 24 * AHEAD / 2
+
+
+def test_prepared_or_not_the_trials_are_the_same() -> None:
+    plain = searched(ResidualSampler(space, prior=right, predicted=30, seed=5), 14)
+    sampler = ResidualSampler(space, prior=right, predicted=30, seed=5)
+    study = study_of(sampler)
+    for _ in range(14):
+        sampler.prepare(MAXIMIZE)
+        trial = study.ask()
+        study.tell(trial, speed(space(trial)))
+    assert [trial.params for trial in study.trials] == [trial.params for trial in plain.trials]
+
+
+def test_what_breaks_a_rule_is_not_predicted() -> None:
+    asked: list[Key] = []
+    sampler = ResidualSampler(
+        space, prior=counted(asked), predicted=30, allowed=lambda params: params["batch"] % 2 == 0, seed=3
+    )
+    assert {trial.state for trial in searched(sampler, 12).trials} == {TrialState.COMPLETE}
+    assert len(asked) > 60
+    assert all(dict(params)["batch"] % 2 == 0 for params in asked)
+
+
+def test_a_belief_is_asked_once_for_what_is_wanted_twice() -> None:
+    asked: list[Key] = []
+    belief = Belief(counted(asked))
+    belief.want([{"method": "plain", "batch": 8}, {"method": "plain", "batch": 16}, {"method": "plain", "batch": 8}])
+    assert belief.asked == []
+    belief.catch_up()
+    assert belief.asked == [{"method": "plain", "batch": 8}, {"method": "plain", "batch": 16}]
+    belief.catch_up()
+    assert len(asked) == 2
