@@ -1,4 +1,4 @@
-"""Predictions for the next choice, asked for beside the trial that runs: no choice waits for the simulator."""
+"""Predictions for the next choice, asked for beside the trial that runs: hardly a choice waits for the simulator."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from optuna.study import StudyDirection
 from tuner.study.sampling.encode import Params
 from tuner.study.sampling.sampler import ResidualSampler
 
-LOWEST_PRIORITY = 19
+FIRST, LATER = 19, 10
+"""Niceness: a trial is being measured beside it. The first takes half a minute, beside a load; a later one a second,
+while a server starts, and is waited for if the trial is over at once: beside busy cores the lowest priority would take
+a minute for it."""
 
 
 class Ahead:
-    """Asks for what a sampler wants in another thread, at the lowest priority: a trial is being measured beside it.
-
-    It is asked for in the order in which it was wanted, so a study repeats exactly however long its trials take.
-    """
+    """Asks for what a sampler wants in another thread, in the order in which it was wanted."""
 
     def __init__(self, sampler: ResidualSampler, directions: Sequence[StudyDirection]) -> None:
         self._sampler = sampler
         self._directions = directions
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self._niceness = FIRST
 
     def begin(self, tried: Sequence[Params] = ()) -> None:
         """Begin, once what was begun before is done; `tried` are configurations that the sampler did not choose."""
         self._sampler.want(tried)
-        self._thread = threading.Thread(target=self._run, args=(self._thread,), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(self._thread, self._niceness), daemon=True)
+        self._niceness = LATER
         self._thread.start()
 
     def wait(self) -> None:
@@ -37,8 +40,17 @@ class Ahead:
             self._thread.join()
             self._thread = None
 
-    def _run(self, before: threading.Thread | None) -> None:
+    def stop(self) -> None:
+        """End with the prediction that is being made: the sampler's next choice begins with those that are left.
+
+        So the order stays, and a study repeats exactly however long its trials take. Before the first choice: wait.
+        """
+        self._stopped.set()
+        self.wait()
+        self._stopped.clear()
+
+    def _run(self, before: threading.Thread | None, niceness: int) -> None:
         if before is not None:
             before.join()
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-        self._sampler.prepare(self._directions)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        self._sampler.prepare(self._directions, self._stopped.is_set)

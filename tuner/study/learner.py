@@ -95,7 +95,8 @@ class Learner:
 
     def ask(self) -> Asked:
         """Ask the sampler for a configuration."""
-        self.wait_prepared()
+        if self._ahead is not None:
+            self._ahead.stop()
         history = self._study.get_trials(deepcopy=False)
         model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history)))
         model.add_trials([_uncopied(trial) for trial in shown(history)])

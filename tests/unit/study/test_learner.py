@@ -9,9 +9,10 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from storage import normalise_url
-from storage.records import Verdict
+from storage.records import Config, Verdict
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.scoring.objectives import parse_objective
+from tuner.study.ahead import Ahead
 from tuner.study.learner import Learner, shown
 from tuner.study.sampling.belief import Prediction, Prior
 from tuner.study.sampling.choice import AHEAD
@@ -81,7 +82,7 @@ def test_a_study_that_goes_on_predicts_what_was_tried_before_its_first_choice(tm
     assert main_thread() not in {thread for _, thread in asked}
 
 
-def test_the_next_choice_is_prepared_beside_the_trial_and_waited_for(tmp_path: Path) -> None:
+def test_the_next_choice_is_prepared_beside_the_trial(tmp_path: Path) -> None:
     going, askers = Event(), []
 
     def slow(params: Params) -> Prediction:
@@ -98,9 +99,56 @@ def test_the_next_choice_is_prepared_beside_the_trial_and_waited_for(tmp_path: P
     assert len(askers) == before
     learner.tell(asked.number, Verdict({"output_throughput": 1300.0}, {}, 1.3))
     going.set()
+    learner.wait_prepared()
+    assert before < len(askers) <= before + AHEAD + 1
     learner.ask()
-    assert before < len(askers) <= before + 2 * (AHEAD + 1)
     assert main_thread() not in askers
+
+
+def test_a_choice_that_comes_too_early_asks_for_the_rest_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in the same order: the first wanted by the other thread, which is waited for, all others by this one."""
+    ended, held_up, stop, askers = Event(), Event(), Ahead.stop, []
+
+    def prior(params: Params) -> Prediction:
+        askers.append((current_thread(), params["max_num_seqs"]))
+        assert current_thread() is main_thread() or ended.wait(30)
+        return Prediction((1000.0 + params["max_num_seqs"],), {})
+
+    def search(folder: Path, early: bool) -> list[Config]:
+        folder.mkdir()
+        ended.set()
+        learner = told(folder, RESIDUAL, prior, WIDE)
+        learner.wait_prepared()
+        askers.clear()
+        found = []
+        if early:
+            held_up.set()
+        for _ in range(3):
+            asked = learner.ask()
+            learner.tell(asked.number, Verdict({"output_throughput": 1300.0}, {}, 1.3))
+            found.append(asked.config)
+            if not early:
+                learner.wait_prepared()
+        ended.set()
+        learner.wait_prepared()
+        return found
+
+    def stopping(self: Ahead) -> None:
+        self._stopped.set()
+        ended.set()
+        stop(self)
+        if held_up.is_set():
+            ended.clear()
+
+    monkeypatch.setattr(Ahead, "stop", stopping)
+    late = search(tmp_path / "late", early=False)
+    beside = [seqs for _, seqs in askers]
+    assert main_thread() not in {thread for thread, _ in askers}
+    assert search(tmp_path / "early", early=True) == late
+    assert [seqs for _, seqs in askers] == beside
+    assert main_thread() in {thread for thread, _ in askers}
 
 
 def test_of_a_long_history_the_first_measured_the_best_and_the_latest_are_shown() -> None:

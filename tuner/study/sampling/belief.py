@@ -74,9 +74,9 @@ class Belief:
         """Note configurations whose predictions the next choice will want."""
         self._wanted += configs
 
-    def catch_up(self) -> None:
-        """Ask for the predictions that are wanted."""
-        while self._wanted:
+    def catch_up(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Ask for the predictions that are wanted, one after another, until it is `stopped`."""
+        while self._wanted and not stopped():
             self.of(self._wanted.pop(0))
 
     def rows(self, configs: Sequence[Params], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:

@@ -87,10 +87,14 @@ class ResidualSampler(BaseSampler):
         """Have `prepare` ask for the predictions of configurations, too: of such as this sampler did not choose."""
         self._setup.belief.want(configs)
 
-    def prepare(self, directions: Sequence[StudyDirection]) -> None:
+    def prepare(self, directions: Sequence[StudyDirection], stopped: Callable[[], bool] = lambda: False) -> None:
         """Ask for the predictions that the next choice wants, once the space is known; takes as long as they do.
 
         To be called beside a running trial. A choice that nothing was prepared for begins with it.
+
+        Args:
+            directions: of the objectives.
+            stopped: says whether to leave the rest to the choice; those before the first one are asked for in any case.
         """
         setup = self._setup
         if not setup.belief.exists or not setup.space.known:
@@ -99,7 +103,7 @@ class ResidualSampler(BaseSampler):
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
             setup.transfer.prepare()
-        setup.belief.catch_up()
+        setup.belief.catch_up(stopped)
 
     def with_seed(self, seed: int) -> ResidualSampler:
         """Return the same sampler, its memory of predictions shared, with other draws."""
