@@ -52,5 +52,7 @@ class Ahead:
     def _run(self, before: threading.Thread | None, niceness: int) -> None:
         if before is not None:
             before.join()
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        own = threading.get_native_id()
+        # who was started with a lower priority may not have this one
+        os.setpriority(os.PRIO_PROCESS, own, max(niceness, os.getpriority(os.PRIO_PROCESS, own)))
         self._sampler.prepare(self._directions, self._stopped.is_set)

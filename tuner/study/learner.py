@@ -27,6 +27,7 @@ from tuner.scoring.objectives import Objective
 from tuner.study.ahead import Ahead
 from tuner.study.sampling.ablation import Earned
 from tuner.study.sampling.belief import Prior
+from tuner.study.sampling.encode import Params
 from tuner.study.sampling.sampler import ResidualSampler
 from tuner.study.sampling.settled import settled
 from tuner.study.sampling.transfer import Earlier
@@ -98,8 +99,11 @@ class Learner:
         if self._ahead is not None:
             self._ahead.stop()
         history = self._study.get_trials(deepcopy=False)
-        model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history)))
-        model.add_trials([_uncopied(trial) for trial in shown(history)])
+        known = shown(history)
+        numbers = {trial.number for trial in known}
+        hidden = [each.params for each in history if each.state in _TEACHING and each.number not in numbers]
+        model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history), hidden))
+        model.add_trials([_uncopied(trial) for trial in known])
         trial = model.ask()
         config = self._space.suggest(trial)
         asked = self._begin(trial, config, getattr(model.sampler, "outlook", None))
@@ -176,14 +180,14 @@ class Learner:
         trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=begun)
         return Asked(self._storage.get_trial_number_from_id(trial_id), config)
 
-    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+    def _sampler(self, number: int, hidden: Sequence[Params]) -> optuna.samplers.BaseSampler:
         """Return a sampler for the next trial, seeded by the study's seed and the trial's number.
 
         A study that was stopped and goes on so draws what it would have drawn, not its first draws again.
         """
         seed = (self._seed * 1_000_003 + number) % 2**32
         if self._residual is not None:
-            return self._residual.with_seed(seed)
+            return self._residual.with_seed(seed, hidden)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(

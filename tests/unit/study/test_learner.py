@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 
@@ -103,6 +104,20 @@ def test_the_next_choice_is_prepared_beside_the_trial(tmp_path: Path) -> None:
     assert before < len(askers) <= before + AHEAD + 1
     learner.ask()
     assert main_thread() not in askers
+
+
+@pytest.mark.parametrize(("before", "first", "later"), [(0, 19, 10), (15, 19, 15)])
+def test_predictions_give_way_to_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, first: int, later: int
+) -> None:
+    """And never ask for a higher priority than the program was started with, which only root may have."""
+    set_to: list[int] = []
+    monkeypatch.setattr(os, "getpriority", lambda which, who: before)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: set_to.append(niceness))
+    learner = opened(tmp_path, RESIDUAL, lambda params: Prediction((1000.0,), {}), WIDE)
+    learner.ask_fixed({"max_num_seqs": 4}, {})
+    learner.wait_prepared()
+    assert set_to == [first, later]
 
 
 def test_a_choice_that_comes_too_early_asks_for_the_rest_itself(

@@ -49,7 +49,7 @@ class History:
     """The trials of a study, sorted by what they teach.
 
     Rows of `values`, `constraints` and trials' `numbers` belong to `measured`; `kept` says of each trial that taught
-    something, in order, whether it kept every promise.
+    something, in order, whether it kept every promise. `hidden` are configurations of trials that are not shown.
     """
 
     measured: list[Params] = field(default_factory=list)
@@ -58,14 +58,15 @@ class History:
     failed: list[Params] = field(default_factory=list)
     pending: list[Params] = field(default_factory=list)
     dropped: list[Params] = field(default_factory=list)
+    hidden: list[Params] = field(default_factory=list)
     kept: list[bool] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     distributions: dict[str, BaseDistribution] = field(default_factory=dict)
 
     @property
     def known(self) -> int:
-        """How many trials came to an end that teaches something."""
-        return len(self.measured) + len(self.failed)
+        """How many trials came to an end that teaches something, shown or not."""
+        return len(self.measured) + len(self.failed) + len(self.hidden)
 
     @property
     def tried(self) -> list[Params]:
@@ -75,7 +76,7 @@ class History:
     @property
     def taken(self) -> set[frozenset[tuple[str, object]]]:
         """The items of every configuration that is not to be proposed again."""
-        return {frozenset(config.items()) for config in (*self.tried, *self.dropped)}
+        return {frozenset(config.items()) for config in (*self.tried, *self.dropped, *self.hidden)}
 
     @property
     def good(self) -> list[Params]:

@@ -78,6 +78,7 @@ class ResidualSampler(BaseSampler):
         self._startup, self._failed = startup, failed
         self._seed = seed
         self._prepared = False
+        self._hidden: Sequence[Params] = ()
         self._last: tuple[int, History] | None = None
         self.outlook: float | None = None
         """What was expected when the last choice was made, see `Choice.outlook`."""
@@ -105,10 +106,15 @@ class ResidualSampler(BaseSampler):
             setup.transfer.prepare()
         setup.belief.catch_up(stopped)
 
-    def with_seed(self, seed: int) -> ResidualSampler:
-        """Return the same sampler, its memory of predictions shared, with other draws."""
+    def with_seed(self, seed: int, hidden: Sequence[Params] = ()) -> ResidualSampler:
+        """Return the same sampler, its memory of predictions shared, with other draws.
+
+        Args:
+            seed: of the draws.
+            hidden: what was tried in trials that the study does not show: it is not proposed again.
+        """
         other = copy.copy(self)
-        other._seed, other._independent = seed, RandomSampler(seed=seed)
+        other._seed, other._independent, other._hidden = seed, RandomSampler(seed=seed), hidden
         return other
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -198,6 +204,7 @@ class ResidualSampler(BaseSampler):
         """Return what all trials but one teach."""
         others = [other for other in study.get_trials(deepcopy=False) if other.number != number]
         history = read(others, self._failed)
+        history.hidden += self._hidden
         self._setup.space.learn(history.distributions, [*history.measured, *history.failed])
         return history
 

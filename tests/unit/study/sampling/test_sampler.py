@@ -182,6 +182,25 @@ def test_pending_and_dropped_configurations_are_not_proposed_again() -> None:
     assert len({first.params["kind"], *kinds, narrow(study.ask())["kind"]}) == 4
 
 
+def test_what_is_not_shown_is_not_proposed_again_and_counts() -> None:
+    """Of a long history a study shows a part; every fifth choice switches something on, whatever is shown."""
+
+    def kinds(trial: Any) -> str:
+        return str(trial.suggest_categorical("kind", ["a", "b", "c", "d", "e", "f", "g"]))
+
+    sampler = ResidualSampler(kinds, startup=1, seed=3)
+    study = study_of(sampler)
+    for kind in "abc":
+        study.enqueue_trial({"kind": kind})
+        first = study.ask()
+        study.tell(first, 1.0 if kinds(first) == "a" else 0.5)
+    study.sampler = sampler.with_seed(4, [{"kind": "d"}, {"kind": "e"}, {"kind": "f"}])
+    assert kinds(study.ask()) == "g"
+    history = study.sampler._read(study, None)
+    assert history.known == 6
+    assert len(history.tried) == 4
+
+
 def test_a_choice_leaves_the_other_cores_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
     best = Choice.best
