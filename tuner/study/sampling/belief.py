@@ -19,6 +19,8 @@ FAILS_PREDICTED = (0.05, 0.85)
 """Chance of failing of a configuration that is predicted to run, and of one that is predicted to fail."""
 TREES = 40
 LEADERS = 12
+FIRST, LATEST = 200, 800
+"""Predictions that a choice looks at, where there are more: what all of them cost grows with every trial."""
 GROWN = 1.15
 """Factor by which what is known has to grow before the guesses are learned anew."""
 
@@ -86,18 +88,30 @@ class Belief:
         """
         return as_rows([self.of(config) for config in configs], scales, names)
 
+    @property
+    def considered(self) -> list[Params]:
+        """The configurations that a choice looks at: the first and the latest whose prediction is known."""
+        return [params for params, _ in self._considered()]
+
+    def _considered(self) -> list[tuple[Params, Prediction | None]]:
+        every = list(self._known.values())
+        return every if len(every) <= FIRST + LATEST else [*every[:FIRST], *every[-LATEST:]]
+
     def known_rows(self, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-        """Return `rows` of all that was asked for."""
-        return as_rows([said for _, said in self._known.values()], scales, names)
+        """Return `rows` of what is considered."""
+        return as_rows([said for _, said in self._considered()], scales, names)
 
     def encoded(self, encoder: Encoder) -> tuple[Matrix, Matrix]:
-        """Return rows and effects of all that was asked for; what was encoded before is not encoded again."""
+        """Return rows and effects of what is considered; what was encoded before is not encoded again."""
         done = self._encoded if self._encoded_by == encoder.distributions else None
         new = self.asked[0 if done is None else len(done[0]) :]
         rows, effects = encoder.both(new)
         self._encoded = (rows, effects) if done is None else (np.vstack([done[0], rows]), np.vstack([done[1], effects]))
         self._encoded_by = encoder.distributions
-        return self._encoded
+        if len(self._known) <= FIRST + LATEST:
+            return self._encoded
+        rows, effects = (np.vstack([each[:FIRST], each[-LATEST:]]) for each in self._encoded)
+        return rows, effects
 
     def guesses(self, rows: Matrix, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
         """Return what the predictions of encoded configurations are likely to be, by a forest; shape as of `rows`."""
@@ -109,7 +123,7 @@ class Belief:
 
             known = self.known_rows(scales, names)
             self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
-            self._learned = len(known), shape
+            self._learned = len(self._known), shape
         # the forest's own `predict` is the same sum behind 10 ms of preparations, in a dozen calls a choice
         asked = np.ascontiguousarray(rows, dtype=np.float32)
         trees = self._trees.estimators_

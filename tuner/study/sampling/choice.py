@@ -150,13 +150,13 @@ class Choice:
 
     def _asked(self) -> list[tuple[float, Params]]:
         """Return what was predicted and not tried, each with its merit."""
-        asked = self._belief.asked
-        if not asked:
+        considered = self._belief.considered
+        if not considered:
             return []
         encoded = self._belief.encoded(self._encoder)
         means = self._weighed(self._taught(self._belief.known_rows(self._scales, self._names), *encoded))
         merit = self._merit_of(*encoded, means)
-        return [pair for pair in _pairs(merit, asked) if frozenset(pair[1].items()) not in self._tried]
+        return [pair for pair in _pairs(merit, considered) if frozenset(pair[1].items()) not in self._tried]
 
     def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
         """Return the best that breaks no rule, of which the prediction is known where there are predictions.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from optuna.distributions import IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from tests.unit.study.sampling.test_sampler import right, searched, space, speed, study_of
 from tuner.study.sampling.belief import Belief, Prediction
 from tuner.study.sampling.choice import AHEAD
+from tuner.study.sampling.encode import Encoder
+from tuner.study.sampling.history import Scale
 from tuner.study.sampling.sampler import ResidualSampler
 
 MAXIMIZE = [StudyDirection.MAXIMIZE]
@@ -78,3 +81,24 @@ def test_a_belief_is_asked_once_for_what_is_wanted_twice() -> None:
     assert belief.asked == [{"method": "plain", "batch": 8}, {"method": "plain", "batch": 16}]
     belief.catch_up()
     assert len(asked) == 2
+
+
+def test_of_many_predictions_the_first_and_the_latest_are_considered() -> None:
+    """1,300 of them: the first 200 and the latest 800, and all have rows of their own."""
+    belief = Belief(lambda params: Prediction((float(params["batch"]),), {}))
+    encoder = Encoder({"batch": IntDistribution(1, 1301)})
+    scales = [Scale(1.0, 1.0, 1.0, False, 1.0)]
+    for batch in range(1, 1001):
+        belief.of({"batch": batch})
+    assert [each["batch"] for each in belief.considered] == list(range(1, 1001))
+    assert len(belief.encoded(encoder)[0]) == 1000
+    for batch in range(1001, 1301):
+        belief.of({"batch": batch})
+    expected = [*range(1, 201), *range(501, 1301)]
+    assert [each["batch"] for each in belief.considered] == expected
+    # gains are relative to 1; the place of 1 in 1 to 1301 is 0, that of 1301 would be 1
+    assert belief.known_rows(scales, [])[:, 0].tolist() == [batch - 1 for batch in expected]
+    rows, effects = belief.encoded(encoder)
+    assert (1300 * rows[:, 0] + 1).round().tolist() == expected
+    assert len(effects) == 1000
+    assert len(belief.asked) == 1300
