@@ -7,7 +7,7 @@
 Nothing is launched: what comes of a configuration is a formula of its parameters, of which some fail. Predictions are
 the simulator's, as in a study of a real card. Printed are seconds of processor time of one ask with its tell, median
 and 95th percentile by blocks of trials; what the predictions before the first choice took; and what those beside a
-running trial did, for which the next ask would have to wait if the trial were over sooner.
+running trial did, of which the next ask would have to make the rest if the trial were over sooner.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class Ahead:
     def stop(self) -> None:
         """End with the prediction that is being made: the sampler's next choice begins with those that are left.
 
-        So the order stays, and a study repeats exactly however long its trials take. Before the first choice: wait.
+        So the order stays, and a study repeats exactly however long its trials take. Those before the first choice are
+        waited for.
         """
         self._stopped.set()
         self.wait()

@@ -73,8 +73,9 @@ class Belief:
         return self._known[key][1]
 
     def want(self, configs: Iterable[Params]) -> None:
-        """Note configurations whose predictions the next choice will want."""
-        self._wanted += configs
+        """Note configurations whose predictions the next choice will want, if anything is predicted."""
+        if self.exists:
+            self._wanted += configs
 
     def catch_up(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Ask for the predictions that are wanted, one after another, until it is `stopped`."""
@@ -91,15 +92,18 @@ class Belief:
     @property
     def considered(self) -> list[Params]:
         """The configurations that a choice looks at: the first and the latest whose prediction is known."""
-        return [params for params, _ in self._considered()]
+        asked = self.asked
+        return [asked[place] for place in self._places()]
 
-    def _considered(self) -> list[tuple[Params, Prediction | None]]:
-        every = list(self._known.values())
-        return every if len(every) <= FIRST + LATEST else [*every[:FIRST], *every[-LATEST:]]
+    def _places(self) -> list[int]:
+        """Return the places of what is considered among all that was asked for."""
+        count = len(self._known)
+        return [*range(min(FIRST, count)), *range(max(FIRST, count - LATEST), count)]
 
     def known_rows(self, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
         """Return `rows` of what is considered."""
-        return as_rows([said for _, said in self._considered()], scales, names)
+        said = [each for _, each in self._known.values()]
+        return as_rows([said[place] for place in self._places()], scales, names)
 
     def encoded(self, encoder: Encoder) -> tuple[Matrix, Matrix]:
         """Return rows and effects of what is considered; what was encoded before is not encoded again."""
@@ -108,10 +112,8 @@ class Belief:
         rows, effects = encoder.both(new)
         self._encoded = (rows, effects) if done is None else (np.vstack([done[0], rows]), np.vstack([done[1], effects]))
         self._encoded_by = encoder.distributions
-        if len(self._known) <= FIRST + LATEST:
-            return self._encoded
-        rows, effects = (np.vstack([each[:FIRST], each[-LATEST:]]) for each in self._encoded)
-        return rows, effects
+        places = self._places()
+        return self._encoded[0][places], self._encoded[1][places]
 
     def guesses(self, rows: Matrix, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
         """Return what the predictions of encoded configurations are likely to be, by a forest; shape as of `rows`."""

@@ -161,14 +161,13 @@ class Choice:
     def _settled(self, known: list[tuple[float, Params]], guessed: list[tuple[float, Params]]) -> Params:
         """Return the best that breaks no rule, of which the prediction is known where there are predictions.
 
-        No choice waits for a prediction: what is guessed to be best is wanted for the next one.
+        None is asked for here: what is guessed to be best is wanted for the next choice.
         """
         if self._best is not None:
             self.outlook = math.exp(self._top)
         promising = self._allowed(guessed, AHEAD if self._belief.exists else 1)
-        chosen = next(iter(self._allowed(known, 1) or promising), {})
-        self._belief.want([*promising, chosen])
-        return chosen
+        self._belief.want(promising)
+        return next(iter(self._allowed(known, 1) or promising), {})
 
     def _allowed(self, candidates: list[tuple[float, Params]], count: int) -> list[Params]:
         """Return the best candidates that break no rule, so many at most."""
@@ -199,11 +198,7 @@ class Choice:
         drawn = [self._space.draw(self._rng, {**leaders[i % len(leaders)], name: choice}) for i in range(SWITCHED)]
         found = self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
         merit = self._merit(found) if found else np.zeros(0)
-        if not found or merit.max() <= -REFUSED / 2:
-            return None
-        chosen = found[int(np.argmax(merit))]
-        self._belief.want([chosen])
-        return chosen
+        return found[int(np.argmax(merit))] if found and merit.max() > -REFUSED / 2 else None
 
     def _neighbours(self, of: Sequence[Params], count: int) -> list[Params]:
         """Return neighbours of some configurations, among them such as break a rule."""

@@ -152,6 +152,7 @@ class ResidualSampler(BaseSampler):
                 choice = Choice(setup, study.directions, history, rng)
                 chosen = choice.best()
             self.outlook = choice.outlook if setup is self._setup else None
+        self.want([chosen] if chosen else [])
         return {name: value for name, value in chosen.items() if name in search_space}
 
     def _weighing(self, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator) -> Setup:

@@ -152,6 +152,26 @@ def test_beside_predictions_a_study_of_which_nothing_is_predicted_offers_its_bes
     assert space(study.ask()) == {"x": 0.7, "idle": 0.5}
 
 
+def test_what_an_earlier_study_handed_down_is_predicted_before_the_next_choice() -> None:
+    """As all that was chosen is: the next choice compares what is measured of it with that."""
+    asked: list[Any] = []
+
+    def prior(params: Any) -> Prediction:
+        asked.append(dict(params))
+        return Prediction((1000.0,), {})
+
+    sampler = ResidualSampler(space, prior=prior, predicted=20, earlier=[Earlier(history(peak_at(0.7)))])
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    first = study.ask()
+    assert space(first) not in asked
+    study.tell(first, 1100.0)
+    sampler.prepare([UP])
+    assert asked[-1] == first.params
+    before = len(asked)
+    space(study.ask())
+    assert len(asked) == before
+
+
 def test_a_study_that_measured_nothing_teaches_nothing() -> None:
     failed = History(failed=[{"x": 0.5, "idle": 0.5}])
     assert not Transfer([Earlier(failed)], False).exists
