@@ -88,7 +88,10 @@ def test_of_many_predictions_the_first_and_the_latest_are_considered() -> None:
     belief = Belief(lambda params: Prediction((float(params["batch"]),), {}))
     encoder = Encoder({"batch": IntDistribution(1, 1301)})
     scales = [Scale(1.0, 1.0, 1.0, False, 1.0)]
-    for batch in range(1, 1001):
+    for batch in range(1, 301):
+        belief.of({"batch": batch})
+    assert [each["batch"] for each in belief.considered] == list(range(1, 301))  # each of them once
+    for batch in range(301, 1001):
         belief.of({"batch": batch})
     assert [each["batch"] for each in belief.considered] == list(range(1, 1001))
     assert len(belief.encoded(encoder)[0]) == 1000
