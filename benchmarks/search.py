@@ -103,7 +103,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--objective", action="append", default=[], metavar="METRIC[:WEIGHT]")
     parser.add_argument("--slo", action="append", default=[], metavar="SLO", help="of --table [success_rate>=1]")
     parser.add_argument("--against", default="ours", help="whom the others are compared with")
-    parser.add_argument("--reuse", type=Path, nargs="*", default=[], help="earlier --json files")
+    parser.add_argument("--reuse", type=Path, nargs="*", default=[], help="--json files to show; --seeds 0: only these")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--list", action="store_true", help="print problems and rivals")
