@@ -8,11 +8,15 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from storage import open_store
+from storage.records import Provenance, StudyRecord
 from tests.cli.command import Said, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner.cli import optimize_run
@@ -97,6 +101,17 @@ def test_progress_goes_to_stderr(study: Study) -> None:
     assert "Traceback" not in study.said.err
 
 
+def test_studies_says_what_each_found(study: Study) -> None:
+    (row,) = json.loads(run_here(study.folder, "studies", "--json").out)
+    reason = json.loads(study.said.out)["conclusion"]["reason"]
+    assert (row["study"], row["provenance"], row["hardware"]) == ("small one", "measured", "CPU")
+    assert (row["trials"], row["remeasurements"], row["reason"]) == (TRIALS, 4, reason)
+    said = run_here(study.folder, "studies")
+    assert (said.code, said.err) == (0, "")
+    assert f"{TRIALS} + 4" in said.out
+    assert "small one" in said.out
+
+
 def test_trials_is_a_table(study: Study) -> None:
     said = run_here(study.folder, "trials")
     assert (said.code, said.err) == (0, "")
@@ -167,6 +182,40 @@ def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str])
     assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
     assert [part for part in parts if part not in said.err] == []
     assert everything_in(study.folder) == before
+
+
+def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path / 'two.db'}")) as store:
+        for name, conclusion in (("[old]", {"winner": 0, "keep_defaults": True, "reason": "keep them"}), ("new", None)):
+            premise = {"model": {"name": "a/b"}, "engine": {"name": "vllm", "version": "0.25.1"}}
+            made = datetime(2026, 11, 23, 9, 5, tzinfo=UTC)
+            store.create_study(StudyRecord(name, made, Provenance.SIMULATED, premise, {}, conclusion))
+    old, new = json.loads(run_here(tmp_path, "studies", "--storage", "two.db", "--json").out)
+    assert old == {
+        "study": "[old]",
+        "provenance": "simulated",
+        "created_at": "2026-11-23T09:05:00+00:00",
+        "model": "a/b",
+        "hardware": None,
+        "engine": {"name": "vllm", "version": "0.25.1"},
+        "trials": 0,
+        "remeasurements": 0,
+        "winner": 0,
+        "keep_defaults": True,
+        "reason": "keep them",
+    }
+    assert (new["study"], new["winner"], new["reason"]) == ("new", None, None)
+    lines = run_here(tmp_path, "studies", "--storage", "two.db").out.splitlines()
+    (first,) = (i for i, line in enumerate(lines) if "[old]" in line and "keep them" in line)
+    (second,) = (i for i, line in enumerate(lines) if "new" in line and "none yet" in line)
+    assert first < second
+
+
+def test_studies_of_an_empty_database_are_the_user_s_mistake(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path / 'none.db'}").close()
+    said = run_here(tmp_path, "studies", "--storage", "none.db")
+    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert "the database holds no study; run `tuner optimize` first" in said.err
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import typer
 
-from tuner.cli import capacity, doctor, export, load, mlflow, optimize, read, simulate, space, traffic
+from tuner.cli import capacity, doctor, export, load, mlflow, optimize, read, simulate, space, studies, traffic
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, TunerError
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
@@ -28,6 +28,7 @@ app.command("optimize", context_settings=PASS_ON)(optimize.optimize)
 app.command("simulate", context_settings=PASS_ON)(simulate.simulate)
 app.command("capacity", context_settings=PASS_ON)(capacity.capacity)
 app.command("load")(load.load)
+app.command("studies")(studies.studies)
 app.command("trials")(read.trials)
 app.command("best")(read.best)
 app.command("show")(read.show)
