@@ -18,5 +18,8 @@ def prepare(address: str | None) -> None:
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None:
+        # Ray's workers, and with them our servers, would have niceness 15: what is measured must not have a lower
+        # priority than what the exported script starts. On a cluster its own setting holds.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -11,10 +11,10 @@ from optuna.study import StudyDirection
 from tuner.study.sampling.encode import Params
 from tuner.study.sampling.sampler import ResidualSampler
 
-FIRST, LATER = 19, 15
+FIRST, LATER = 19, 0
 """Niceness: a trial is being measured beside it. The first takes half a minute, beside a load; a later one a second or
-two, while a server starts. That one is not behind the servers, which Ray's workers start at 15, because a choice waits
-for the prediction that is being made: at 19 beside busy cores that would take seconds."""
+two, while a server starts. That one is not behind the servers, which have 0, because a choice waits for the prediction
+that is being made: at 19 beside busy cores that would take seconds."""
 
 
 class Ahead:

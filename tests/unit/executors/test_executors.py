@@ -114,3 +114,9 @@ class TestRayInProcess:
         executor.close()
         assert not folder.exists()
         assert not ray.is_initialized()
+
+    def test_what_is_measured_has_the_priority_that_the_exported_script_has(self) -> None:
+        executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
+        pid, _ = ray.get(executor._slots[0].actor.identity.remote())
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
+        executor.close()
