@@ -75,6 +75,10 @@ class TableProblem(Problem):
             return value in domain.choices
         return isinstance(value, int | float) and domain.numbers[0] <= value <= domain.numbers[-1]
 
+    def allowed(self, config: Config) -> bool:
+        """See `Problem`: what another table's search teaches may have values that this one's rows lack."""
+        return all(name not in self._domains or self._holds(name, value) for name, value in config.items())
+
     def define(self, trial: Suggest) -> dict[str, JsonScalar]:
         """See `Problem`: no parameter is conditional."""
         return {name: domain.suggest(name, trial) for name, domain in self._domains.items()}

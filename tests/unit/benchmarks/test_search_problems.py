@@ -183,6 +183,13 @@ def test_an_earlier_search_teaches_what_lies_in_the_space_as_it_was_launched() -
     assert len(earlier.predicted[0]) == len(taken)
 
 
+def test_what_another_tables_search_teaches_is_tried_only_with_values_that_this_one_has() -> None:
+    """The table of 7B has ngram speculation of 1 and of 8 tokens, that of 0.5B all between them, too."""
+    problem = make_problem("h200-7b-study", Settings())
+    assert problem.allowed({"ngram_tokens": 8, "block_size": 64, "unknown": 3})
+    assert not problem.allowed({"ngram_tokens": 5, "block_size": 64})
+
+
 def test_only_this_projects_sampler_is_taught_and_then_begins_elsewhere() -> None:
     problem = make_problem("crash-half", Settings())
     assert taught_by(RIVALS["random"], "crash-half-cousin", Settings(), 20) is RIVALS["random"]
