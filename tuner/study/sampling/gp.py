@@ -37,7 +37,8 @@ class Beliefs:
     `amplitude` of what the parameters do together, `effects` of the sum of what each does by itself, `noise` of a
     measurement, `constant` of the level, `slope` of the factor by which the believed mean may be off; `relevance` and
     the spread of its logarithm hold for each parameter, and so does the spread of the logarithm of the share that its
-    own effect has in the variance of all.
+    own effect has in the variance of all. What is believed to lie further below 0 than `reach` is no less sure for it:
+    else nothing would promise more than what is believed to be worst, as soon as the belief is in doubt.
     """
 
     amplitude: float
@@ -45,6 +46,7 @@ class Beliefs:
     noise: float
     constant: float
     slope: float = 0.7
+    reach: float = math.inf
     relevance: float = 0.3
     relevance_spread: float = 1.5
     share_spread: float = 1.0
@@ -118,7 +120,7 @@ class Process:
             expected[:, output] = means[:, output] + cross @ weights
             explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
             prior = self._amplitude() + self._sum() * ((effects * effects) @ self._shares()[self._effect_owner])
-            prior += self._beliefs.constant**2 + (self._beliefs.slope * means[:, output]) ** 2
+            prior += self._beliefs.constant**2 + self._slid(means[:, output]) ** 2
             spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
         return expected, spread
 
@@ -143,7 +145,8 @@ class Process:
             apart, believed = cross[0] - cross[1:], means[0, output] - means[1:, output]
             expected[:, output] = believed + apart @ weights
             explained = solve_triangular(factor, apart.T, lower=True, check_finite=False)
-            variance = prior + (self._beliefs.slope * believed) ** 2 - np.sum(explained * explained, axis=0)
+            slid = self._slid(means[0, output]) - self._slid(means[1:, output])
+            variance = prior + slid**2 - np.sum(explained * explained, axis=0)
             spread[:, output] = np.sqrt(np.maximum(variance, 1e-12))
         return expected, spread
 
@@ -180,8 +183,12 @@ class Process:
 
     def _along_belief(self, means: Vector, output: int) -> Matrix:
         """Return the part of an output's covariance with what is known that lies along what is believed."""
-        along = self._beliefs.slope**2 * np.outer(means, self._known_means[:, output])
+        along = np.outer(self._slid(means), self._slid(self._known_means[:, output]))
         return np.asarray(along, dtype=np.float64)
+
+    def _slid(self, means: Vector) -> Vector:
+        """Return how much values change if what is believed of them is off by one standard deviation of its factor."""
+        return np.asarray(self._beliefs.slope * np.maximum(means, -self._beliefs.reach))
 
     def _alike(self, effects: Matrix, others: Matrix) -> Matrix:
         """Return the covariance of the sums of effects."""
@@ -199,9 +206,9 @@ class Process:
         gradient = np.zeros_like(theta)
         loss = 0.0
         for output in range(self._residuals.shape[1]):
-            mean = self._means[:, output]
+            slid = self._slid(self._means[:, output])
             covariance = amplitude * matern + effects
-            covariance += self._beliefs.constant**2 + self._beliefs.slope**2 * np.outer(mean, mean)
+            covariance += self._beliefs.constant**2 + np.outer(slid, slid)
             covariance[np.diag_indices_from(covariance)] += noise + _JITTER
             try:
                 factor = cholesky(covariance, lower=True, check_finite=False)

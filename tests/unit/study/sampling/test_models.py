@@ -158,6 +158,16 @@ def test_a_belief_turned_around_is_unlearned_far_from_what_was_measured() -> Non
     assert expected[0, 0] == pytest.approx(-0.5, abs=0.25)
 
 
+def test_what_is_believed_to_be_worse_than_within_reach_is_no_less_sure_for_it() -> None:
+    """Far from all rows: the variances of amplitude and constant, and of the slope along at most 1 below 0."""
+    beliefs = Beliefs(amplitude=0.3, effects=0.0, noise=0.03, constant=0.0, slope=0.4, reach=1.0)
+    row, nothing = np.zeros((1, 1)), np.zeros((1, 1))
+    process = Process((np.zeros(1, np.int64), np.zeros(1, np.int64)), row, nothing, nothing, nothing, beliefs)
+    far = np.full((4, 1), 1e6)
+    _, spread = process.predict(far, np.zeros((4, 1)), np.array([[-3.0], [-1.0], [-0.5], [3.0]]))
+    assert spread[:, 0] ** 2 == pytest.approx([0.09 + 0.16, 0.09 + 0.16, 0.09 + 0.04, 0.09 + 1.44])
+
+
 @pytest.mark.parametrize(("gain", "spread"), [(0.2, 0.1), (0.0, 0.3), (-0.3, 0.1), (-0.05, 0.06)])
 def test_expected_improvement_is_the_integral(gain: float, spread: float) -> None:
     integral, _ = quad(lambda x: x * norm.pdf(x, gain, spread), 0.0, gain + 20 * spread)

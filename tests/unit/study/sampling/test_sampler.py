@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -151,6 +152,19 @@ def test_a_right_prediction_is_followed_at_once() -> None:
 
 def test_a_wrong_prediction_is_left_again() -> None:
     assert searched(ResidualSampler(space, prior=wrong), 30).best_value > 0.9 * 1500
+
+
+def test_what_is_predicted_to_be_worst_is_not_promising_even_after_one_prediction_was_far_too_good() -> None:
+    """The second is predicted to have 1.25 of the defaults and has a quarter; the worst are predicted to have 1 %."""
+    study = study_of(ResidualSampler(space, prior=right))
+    study.enqueue_trial({"method": "plain", "batch": 256, "idle": 0.5})
+    predicted = []
+    for measured in (1200.0, 300.0, 1200.0):
+        trial = study.ask()
+        predicted.append(speed(space(trial)))
+        study.tell(trial, measured)
+    assert predicted[1] == pytest.approx(1500)
+    assert predicted[2] > 1200 / math.e
 
 
 def test_without_any_measurement_several_workers_get_the_best_predictions() -> None:
