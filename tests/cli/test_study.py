@@ -135,6 +135,7 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
     assert '"method":"suffix"' in told["command"]
     plain = run_here(study.folder, "best", "--study", "small one").out
     assert plain.startswith(f"trial {winner} beats the defaults beyond the noise: score ")
+    assert f"\n#{winner} measured in 2 rounds, medians: output_throughput " in plain
     assert told["command"] in plain
     assert [each["value"] for each in told["earned"] if each["name"] == "speculative"] == ["suffix"]
     rows = json.loads(run_here(study.folder, "trials", "--json").out)

@@ -102,15 +102,15 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
         print(json.dumps({"study": record.name, **conclusion, "command": command}, indent=1))
         return
     if not conclusion:
-        print(f"study {record.name} has no conclusion yet; its best trials so far:")
+        print(f"study {record.name} has no conclusion yet; the search's best so far:")
         scored = sorted((t for t in found if t.state == "ok" and not t.round), key=_score, reverse=True)
         for trial in scored[:3]:
-            print(text.trial_line(trial, _objectives(record)))
+            print(text.result_line(trial.number, found, _objectives(record)))
         return
     print(conclusion["reason"])
     for trial in found:
         if trial.number == conclusion["winner"] and not trial.round and trial.outcome is not None:
-            print(text.trial_line(trial, _objectives(record)))
+            print(text.result_line(trial.number, found, _objectives(record)))
             print(shlex.join(trial.outcome.argv))
     for line in earned_lines(conclusion.get("earned", ()), found):
         print(line)

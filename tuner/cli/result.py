@@ -110,9 +110,8 @@ def _conclusion_lines(spec: StudySpec, records: list[TrialRecord], conclusion: C
         out = f" – out: {contender.disqualified}" if contender.disqualified else ""
         lines.append(f"finalist #{contender.number}: {ratio} of the defaults' ({metrics}){out}")
     lines.append(conclusion.reason)
-    winner = next((r for r in records if r.number == conclusion.winner and not r.round), None)
-    if winner is not None and winner.outcome is not None:
-        lines.append(text.trial_line(winner, spec.judge.objectives))
+    if conclusion.winner is not None:
+        lines.append(text.result_line(conclusion.winner, records, spec.judge.objectives))
     return [*lines, *earned_lines(conclusion.to_dict()["earned"], records)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from storage import metrics
 from storage.records import Config, TrialRecord
@@ -72,3 +73,23 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     if record.verdict is not None and not record.verdict.feasible:
         missed = ", misses " + ", ".join(name for name, value in record.verdict.constraints.items() if value > 0)
     return f"{name} {record.state}: {judged}{figures}{missed} {tail} {what}"
+
+
+def result_line(number: int, records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> str:
+    """Return the figures that a trial is to be known by: medians over all repeats of its re-measurements.
+
+    A trial without any has those of the search, which picked it for them: they flatter it, and the line says whose
+    they are. Empty if the trial was never run.
+    """
+    own = [record for record in records if record.number == number]
+    rounds = [each.outcome for each in own if each.round and each.outcome is not None and each.outcome.succeeded]
+    searched = next((record for record in own if not record.round), None)
+    if searched is None or searched.outcome is None:
+        return ""
+    if not rounds:
+        return f"{searched.outcome.provenance.value} in the search: {trial_line(searched, objectives)}"
+    pooled = replace(rounds[0], repeats=tuple(repeat for outcome in rounds for repeat in outcome.repeats))
+    figures = ", ".join(metric(o.metric, pooled.metric(o.metric)) for o in objectives)
+    times = "1 round" if len(rounds) == 1 else f"{len(rounds)} rounds"
+    label = f"({searched.label}) " if searched.label else ""
+    return f"#{number} {pooled.provenance.value} in {times}, medians: {figures}; {label}{config(searched.config)}"

@@ -1,8 +1,25 @@
 """How figures read."""
 
+from datetime import UTC, datetime
+
 import pytest
 
+from storage.records import (
+    Failure,
+    FailureKind,
+    Phase,
+    Provenance,
+    Repeat,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+    Verdict,
+)
+from tuner.scoring.objectives import parse_objective
 from tuner.sinks import text
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+THROUGHPUT = [parse_objective("output_throughput")]
 
 
 @pytest.mark.parametrize(
@@ -31,3 +48,39 @@ def test_an_empty_configuration_is_called_what_it_is() -> None:
 
 def test_timings_leave_out_what_is_under_half_a_second() -> None:
     assert text.timings({"ready": 41.2, "own": 0.01, "stop": 0.6}) == "ready 41 s, stop 1 s"
+
+
+def record(
+    round_: int, *values: float, provenance: Provenance = Provenance.MEASURED, failed: bool = False
+) -> TrialRecord:
+    repeats = tuple(Repeat(i, i, 10, 10, 0, 1.0, {"output_throughput": value}) for i, value in enumerate(values))
+    failure = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "gone") if failed else None
+    outcome = TrialOutcome(NOW, NOW, provenance, "w", "cpu", {}, "", repeats=repeats, failure=failure)
+    kind = TrialKind.CONFIRM if round_ else TrialKind.SEARCH
+    verdict = Verdict({"output_throughput": values[0]}, {"success_rate>=1": 0.0}, 1.25)
+    return TrialRecord("study", 7, round_, kind, None, {}, {"a": 1}, 1, NOW, outcome, verdict)
+
+
+def test_a_result_is_that_of_the_rounds_and_not_what_the_search_picked_it_for() -> None:
+    records = [record(0, 9000.0), record(1, 1000.0, 2000.0, 6000.0), record(2, 3000.0, 4000.0, 5000.0)]
+    assert (
+        text.result_line(7, records, THROUGHPUT)
+        == "#7 measured in 2 rounds, medians: output_throughput 3,500 tok/s; a=1"
+    )
+
+
+def test_a_failed_round_has_no_figures() -> None:
+    records = [record(0, 9000.0), record(1, 1000.0, 3000.0), record(2, 5.0, failed=True)]
+    assert (
+        text.result_line(7, records, THROUGHPUT)
+        == "#7 measured in 1 round, medians: output_throughput 2,000 tok/s; a=1"
+    )
+
+
+def test_without_rounds_a_result_says_that_it_is_the_searchs() -> None:
+    line = text.result_line(7, [record(0, 9000.0, provenance=Provenance.SIMULATED)], THROUGHPUT)
+    assert line.startswith("simulated in the search: #7 ok: score 1.250, output_throughput 9,000 tok/s")
+
+
+def test_a_trial_that_was_never_run_has_no_result() -> None:
+    assert text.result_line(8, [record(0, 9000.0)], THROUGHPUT) == ""
