@@ -121,7 +121,7 @@ class Belief:
             return blank(len(rows), len(scales), len(names))
         shape = encoder.distributions, tuple(names), [scale.gains for scale in scales]
         if len(self._known) > GROWN * self._learned[0] or self._learned[1] != shape:
-            from sklearn.ensemble import ExtraTreesRegressor  # half a second to import
+            from sklearn.ensemble import ExtraTreesRegressor  # see `load_forest`
 
             known = self.known_rows(scales, names)
             self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
@@ -131,6 +131,11 @@ class Belief:
         trees = self._trees.estimators_
         guessed: Matrix = np.sum([tree.tree_.predict(asked)[:, :, 0] for tree in trees], axis=0) / len(trees)
         return guessed
+
+
+def load_forest() -> None:
+    """Import what `Belief.guesses` needs: more than a second, which a choice would wait for."""
+    import sklearn.ensemble  # noqa: F401
 
 
 def as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:

@@ -18,7 +18,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
 from tuner.study.sampling.ablation import Aim, Earned, ablation, put_back
-from tuner.study.sampling.belief import Belief, Prior, explore, ranked
+from tuner.study.sampling.belief import Belief, Prior, explore, load_forest, ranked
 from tuner.study.sampling.candidates import Define, Space
 from tuner.study.sampling.choice import Choice, Setup, one_thread
 from tuner.study.sampling.encode import Encoder, Params, Vector
@@ -104,6 +104,7 @@ class ResidualSampler(BaseSampler):
             explore(setup.belief, setup.space, directions, setup.weights, setup.predicted)
             self._prepared = True
             setup.transfer.prepare()
+            load_forest()
         setup.belief.catch_up(stopped)
 
     def with_seed(self, seed: int, hidden: Sequence[Params] = ()) -> ResidualSampler:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import pytest
 from optuna.distributions import IntDistribution
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
@@ -49,6 +51,14 @@ def test_a_choice_asks_for_nothing_and_wants_the_most_promising_before_the_next(
         study.tell(trial, speed(config))
     assert len(asked) == len(set(asked))
     assert len(asked) > 24 * AHEAD / 2
+
+
+def test_the_forest_is_imported_beforehand_not_while_a_choice_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "sklearn.ensemble", raising=False)
+    sampler = ResidualSampler(space, prior=right, predicted=5, seed=1)
+    study_of(sampler)
+    sampler.prepare(MAXIMIZE)
+    assert "sklearn.ensemble" in sys.modules
 
 
 def test_prepared_or_not_the_trials_are_the_same() -> None:
