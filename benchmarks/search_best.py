@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -41,6 +42,18 @@ def _key(identity: str) -> str:
     return f"{identity} {digest}"
 
 
+def _write(file: Path, known: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as new:
+        json.dump(known, new, indent=1)
+    os.replace(new.name, file)
+
+
+def _forget(identity: str) -> None:
+    file = cache_file()
+    _write(file, {key: value for key, value in _read(file).items() if key != _key(identity)})
+
+
 def raise_best(identity: str, score: float, config: Config) -> None:
     """Remember a configuration if it is better than what is remembered."""
     file, key = cache_file(), _key(identity)
@@ -48,17 +61,20 @@ def raise_best(identity: str, score: float, config: Config) -> None:
     if score <= known.get(key, {}).get("score", 0.0):
         return
     known[key] = {"score": score, "config": dict(config)}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as new:
-        json.dump(known, new, indent=1)
-    os.replace(new.name, file)
+    _write(file, known)
 
 
 def find_best(problem: Problem, identity: str) -> float:
-    """Return the best score that is known, after a long search where nothing is."""
+    """Return the best score that is known, after a long search where nothing is.
+
+    What is remembered has to score the same today: the simulator may have learned that it cannot run.
+    """
     known = _read(cache_file()).get(_key(identity))
     if known is not None:
-        return float(known["score"])
+        today = problem.truth(known["config"])
+        if today is not None and math.isclose(today, known["score"], rel_tol=1e-9):
+            return float(known["score"])
+        _forget(identity)
     score, config = long_search(problem, EVALUATIONS)
     raise_best(identity, score, config)
     return score

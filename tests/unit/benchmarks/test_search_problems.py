@@ -18,7 +18,7 @@ from search_cousins import COUSINS
 from search_earlier import lessons, taught_by
 from search_play import play
 from search_predicted import flags_of
-from search_problem import Drawn
+from search_problem import Config, Drawn, Problem
 from search_rivals import RIVALS
 from search_simulated import SimulatedProblem, simulated
 from search_synthetic import SYNTHETIC, CrashHalf
@@ -29,6 +29,10 @@ from simulator_rows import h200
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def optimum(problem: Problem) -> Config:
+    return max(problem.optima(), key=lambda config: problem.truth(config) or 0.0)  # type: ignore[attr-defined, no-any-return]
 
 
 @pytest.mark.parametrize("name", [*SYNTHETIC, *COUSINS])
@@ -43,7 +47,7 @@ def test_known_optima_are_the_optima(name: str) -> None:
 def test_a_change_of_any_parameter_of_an_optimum_is_no_gain() -> None:
     for name in ("conditional", "crash-half", "infeasible-defaults", "two-objectives", *COUSINS):
         problem = make_problem(name, Settings())
-        best = max(problem.optima(), key=lambda config: problem.truth(config) or 0.0)  # type: ignore[attr-defined]
+        best = optimum(problem)
         assert problem.truth(best) == problem.best
         random = rng()
         for lost in best:
@@ -206,7 +210,16 @@ def test_best_scores_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = find_best(problem, "here")
     assert 0.9 * problem.best < found <= problem.best
     assert cache_file().is_file()
-    raise_best("here", 99.0, {"x": 1})
-    raise_best("here", 98.0, {"x": 2})
-    assert find_best(problem, "here") == 99.0
+    raise_best("here", problem.best, optimum(problem))
+    raise_best("here", found, {})
+    assert find_best(problem, "here") == problem.best
     assert find_best(problem, "elsewhere") == found
+
+
+def test_a_best_score_that_is_no_longer_true_is_searched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    problem = SYNTHETIC["crash-half"]("right")
+    raise_best("here", 99.0, optimum(problem))
+    assert find_best(problem, "here") <= problem.best
+    raise_best("here", problem.best, optimum(problem))
+    assert find_best(problem, "here") == problem.best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_an_fp8_kv_cache_needs_more_than_an_a100() -> None:
 
 
 def test_what_nobody_knows_rules_nothing_out() -> None:
-    unknown = dataclasses.replace(hardware_named("h200"), compute_capability=None, memory_gib=None)
+    unknown = replace(hardware_named("h200"), compute_capability=None, memory_gib=None)
     space = load_space("vllm").resolve(Context(unknown))
     assert "fp8" in values(space, "kv_cache_dtype")
     assert set(values(space, "attention_backend")) >= {"FLASH_ATTN", "FLASHINFER"}
@@ -89,9 +89,7 @@ def test_what_nobody_knows_rules_nothing_out() -> None:
 
 
 def test_lengths_must_hold_the_load_and_fit_the_model() -> None:
-    context = dataclasses.replace(
-        generous("t4", "0.25.1"), input_len=600, model=dataclasses.replace(QWEN, max_position_embeddings=4096)
-    )
+    context = replace(generous("t4", "0.25.1"), input_len=600, model=replace(QWEN, max_position_embeddings=4096))
     space = load_space("vllm").resolve(context)
     assert values(space, "max_model_len") == (None, 1152, 1536, 2048, 4096)
     assert reason(space, "max_model_len", 1024) == "a request of 600 + 512 tokens does not fit into 1024"
@@ -138,13 +136,34 @@ def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
     assert resolved("h200").violations({"kv_cache_dtype": "fp8", "attention_backend": "FLASH_ATTN"}) == []
 
 
+@pytest.mark.parametrize(
+    ("own", "config", "refused"),
+    [
+        ("bfloat16", {"dtype": "float16"}, True),
+        ("bfloat16", {"dtype": "float16", "attention_backend": "FLASH_ATTN"}, True),
+        ("bfloat16", {"dtype": "float16", "attention_backend": "TRITON_ATTN"}, False),
+        ("bfloat16", {}, False),
+        ("float16", {}, True),
+        ("float16", {"dtype": "bfloat16"}, False),
+    ],
+)
+def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, JsonScalar], refused: bool) -> None:
+    """Three measured studies lost a trial to it (docs/results/h200-7b.md)."""
+    for card, expected in (("h200", refused), ("l4", False)):
+        context = generous(card, "0.25.1")
+        assert context.model is not None
+        space = load_space("vllm").resolve(replace(context, model=replace(context.model, dtype=own)))
+        broken = [each.rule for each in space.violations({"kv_cache_dtype": "fp8", **config})]
+        assert ("flash-attn-3-fp8-kv-float16" in broken) is expected
+
+
 def test_seqs_above_the_default_tokens_break_the_rule_with_the_value_in_force() -> None:
     (violation,) = resolved("t4").violations({"max_num_seqs": 3000})
     assert "max_num_batched_tokens (2048) must be at least max_num_seqs (3000)" in violation.message
 
 
 def test_an_explicit_async_flag_forbids_suffix() -> None:
-    context = dataclasses.replace(generous("h200", "0.25.1"), base_argv=("--async-scheduling",))
+    context = replace(generous("h200", "0.25.1"), base_argv=("--async-scheduling",))
     space = load_space("vllm").resolve(context)
     assert [v.rule for v in space.violations({"speculative": "suffix"})] == ["async-with-speculation"]
     assert space.violations({"speculative": "draft"}) == []
@@ -235,7 +254,7 @@ def test_only_some_parameters() -> None:
 
 
 def test_flags_that_are_gone() -> None:
-    context = dataclasses.replace(generous("h200", "0.25.1"), flags=COMMON_FLAGS - {"--enforce-eager", "--block-size"})
+    context = replace(generous("h200", "0.25.1"), flags=COMMON_FLAGS - {"--enforce-eager", "--block-size"})
     space = load_space("vllm").resolve(context)
     assert reason(space, "block_size") == "vLLM 0.25.1 has no flag --block-size"
     assert reason(space, "cudagraph_mode", "eager") == "vLLM 0.25.1 has no flag --enforce-eager"
@@ -250,7 +269,7 @@ def test_what_the_study_sets_is_not_searched() -> None:
         '{"method":"suffix"}',
         "--no-enable-prefix-caching",
     )
-    space = load_space("vllm").resolve(dataclasses.replace(generous("h200", "0.25.1"), base_argv=argv))
+    space = load_space("vllm").resolve(replace(generous("h200", "0.25.1"), base_argv=argv))
     assert space.fixed["max_model_len"] == 2048
     assert space.fixed["cudagraph_mode"] == "eager"
     assert space.fixed["prefix_caching"] is False

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from storage.records import FailureKind
 from tuner.engines.simulator.clients import Client, Job
 from tuner.engines.simulator.config import ServeConfig
 from tuner.engines.simulator.figures import Times
-from tuner.engines.simulator.memory import Budget, find_budget
+from tuner.engines.simulator.memory import Budget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.precision import kernels_named
 from tuner.engines.simulator.scheduler import Counts, Scheduler
 from tuner.engines.simulator.speculation import SpeculativeScheduler, Text
 from tuner.engines.simulator.step_time import StepTime
@@ -39,13 +41,14 @@ class Machine:
     """A server on a card.
 
     Raises:
-        StartFailed: when the configuration does not fit.
+        StartFailed: when the configuration does not fit, or its first step dies.
     """
 
     def __init__(self, config: ServeConfig, known: Parameters, eight_bit: str | None = None) -> None:
         self.config = config
         self.known = known
         self._eight_bit = eight_bit
+        _require_output(config)
         self.budget: Budget = find_budget(config, StepTime(config, known, eight_bit).weights, known)
 
     @property
@@ -90,3 +93,17 @@ class Machine:
 
 def _noise(seed: int, share: float) -> float:
     return float(np.exp(share * np.random.default_rng([seed, 0x51]).standard_normal()))
+
+
+def _require_output(config: ServeConfig) -> None:
+    """Refuse what FlashAttention 3 cannot write: vLLM gives it queries in FP8 beside an FP8 cache.
+
+    From Hopper's `flash_api.cpp`; three measured studies (docs/results/h200-7b.md) show it.
+    """
+    kernels = kernels_named(config.backend, config.card)
+    if kernels == "FLASH_ATTN_3" and config.kv_element_bytes == 1.0 and config.dtype == "float16":
+        raise StartFailed(
+            "RuntimeError: For FP16/BF16 input, output must have the same dtype as inputs. For FP8 input, output must "
+            "have dtype BF16",
+            FailureKind.ENGINE_CRASH,
+        )

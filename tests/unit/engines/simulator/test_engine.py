@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import hardware_named
-from storage.records import FailureKind, Phase, Provenance, TrialKind
+from storage.records import Culprit, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.simulator.engine import BANNER, SimulatedEngine
@@ -105,6 +105,30 @@ def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.KV_CACHE_TOO_SMALL, Phase.READY)
     log = (tmp_path / "artifacts" / "server.log").read_text()
     assert classify(log, 1, Phase.READY).kind is FailureKind.KV_CACHE_TOO_SMALL
+
+
+@pytest.mark.parametrize(
+    ("card", "words", "dies"),
+    [
+        ("h200", ("--dtype", "float16", "--kv-cache-dtype", "fp8"), True),
+        ("h200", ("--dtype", "float16", "--kv-cache-dtype", "fp8_e4m3", "--attention-backend", "FLASH_ATTN"), True),
+        ("h200", ("--dtype", "float16", "--kv-cache-dtype", "fp8", "--attention-backend", "TRITON_ATTN"), False),
+        ("h200", ("--kv-cache-dtype", "fp8"), False),
+        ("h200", ("--dtype", "float16"), False),
+        ("l4", ("--dtype", "float16", "--kv-cache-dtype", "fp8"), False),
+    ],
+)
+def test_flash_attention_3_dies_of_float16_beside_an_fp8_cache(
+    card: str, words: tuple[str, ...], dies: bool, tmp_path: Path
+) -> None:
+    """As three trials on H200s did (docs/results/h200-7b.csv, h200-7b-12.csv, h200-7b-8.csv)."""
+    engine = SimulatedEngine(hardware_named(card), "0.25.1", frozenset({"flashinfer"}))
+    failure = run_trial(engine, spec(tmp_path, *words), NEVER, worker="w0", device=card).failure
+    assert (failure is not None) is dies
+    if failure is not None:
+        assert (failure.kind, failure.culprit) == (FailureKind.ENGINE_CRASH, Culprit.CONFIGURATION)
+        log = (tmp_path / "artifacts" / "server.log").read_text()
+        assert classify(log, 1, Phase.READY).message == failure.message
 
 
 def test_a_refused_configuration_fails_the_check(engine: SimulatedEngine, tmp_path: Path) -> None:
