@@ -18,14 +18,14 @@ MAX_FUNCTION_LINES = 45
 HOMES = {
     "optuna": ("tuner.study",),
     "ray": ("tuner.executors.ray_pool",),
-    "mlflow": ("dashboards.mlflow_log",),
+    "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),
     "sqlalchemy": ("storage",),
     "alembic": ("storage",),
     "vllm": (RESIDENT,),
 }
 HOME_EXCEPTIONS = {
-    ("dashboards.mlflow_log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
+    ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
 }
 BROAD_EXCEPT = {
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),

@@ -13,9 +13,9 @@ from storage.records import Repeat
 from tests.cli.command import Said, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
-from tuner.cli import capacity_run
 from tuner.engines.base import Cancelled, EngineSettings
 from tuner.specs import Limits, TrialSpec
+from tuner.use_cases import capacity as capacity_run
 from tuner.workloads.spec import AnyWorkload
 from tuner.workloads.traffic import Traffic
 

@@ -12,9 +12,9 @@ import pytest
 from tests.cli.command import Said, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
-from tuner.cli import optimize_run
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
+from tuner.use_cases import optimize as optimize_run
 
 Optimize = Callable[..., Said]
 FLAGS = frozenset({"--max-model-len", "--load-format", "--compilation-config", "--enable-prefix-caching"})

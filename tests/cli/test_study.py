@@ -19,10 +19,10 @@ from storage import open_store
 from storage.records import Provenance, StudyRecord
 from tests.cli.command import Said, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
-from tuner.cli import optimize_run
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.inline import InlineExecutor
+from tuner.use_cases import optimize as optimize_run
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
 FAILING = '{"speculative": "off", "max_num_seqs": 32}'

@@ -24,8 +24,8 @@ from storage import normalise_url, open_store
 from storage.mapping import FailedAttempt
 from storage.records import TrialRecord
 from storage.store import Store
-from tuner.engines.proc import Identity, is_alive, look
-from tuner.engines.registry import ProcessRecord, Registry
+from tuner.processes.family import Identity, is_alive, look
+from tuner.processes.records import ProcessRecord, Registry
 
 STUDY = "faults"
 DEADLINE_S = 240.0

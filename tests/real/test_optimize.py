@@ -16,7 +16,7 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from tuner.engines.ports import somebody_answers
+from tuner.processes.ports import somebody_answers
 
 pytestmark = [
     pytest.mark.timeout(1200),

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from storage.records import FailureKind, Phase, Repeat, TrialKind
-from tuner.engines.ports import somebody_answers
-from tuner.engines.proc import is_alive
-from tuner.engines.registry import Registry
 from tuner.engines.vllm import server as server_module
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.resident_client import Job, PlainJob, ResidentJob
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import ForkedServerProcess
+from tuner.processes.family import is_alive
+from tuner.processes.ports import somebody_answers
+from tuner.processes.records import Registry
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import Workload
 
@@ -91,7 +91,7 @@ def test_a_good_configuration_passes(engine: VllmEngine, spec: TrialSpec) -> Non
 def test_the_resident_client_counts_what_the_plain_command_counts(
     server: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts and figures' names, which no load of the machine moves; benchmarks/client_agreement.py has the times."""
+    """Counts and figures' names, which no load of the machine moves; for times see benchmarks/loadgen."""
     resident_start = Toolbox.start
     started: list[type] = []
 

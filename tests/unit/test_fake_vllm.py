@@ -16,9 +16,9 @@ import pytest
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
-from tests.unit.engines.started import Starter, until
-from tuner.engines.ports import lease_port
-from tuner.engines.readiness import wait_ready
+from tests.unit.processes.started import Starter, until
+from tuner.processes.ports import lease_port
+from tuner.processes.readiness import wait_ready
 
 Serve = Callable[..., int]
 

@@ -9,7 +9,19 @@ from itertools import pairwise
 
 import typer
 
-from tuner.cli import capacity, doctor, export, load, mlflow, optimize, read, simulate, space, studies, traffic
+from tuner.cli.commands import (
+    capacity,
+    doctor,
+    export,
+    load,
+    mlflow,
+    optimize,
+    simulate,
+    space,
+    studies,
+    traffic,
+    trials,
+)
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, TunerError
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
@@ -29,9 +41,9 @@ app.command("simulate", context_settings=PASS_ON)(simulate.simulate)
 app.command("capacity", context_settings=PASS_ON)(capacity.capacity)
 app.command("load")(load.load)
 app.command("studies")(studies.studies)
-app.command("trials")(read.trials)
-app.command("best")(read.best)
-app.command("show")(read.show)
+app.command("trials")(trials.trials)
+app.command("best")(trials.best)
+app.command("show")(trials.show)
 app.command("tradeoff")(traffic.tradeoff)
 app.command("requests")(traffic.requests)
 app.command("export")(export.export)

@@ -14,7 +14,7 @@ from typing import Protocol
 from search_spaces import HardwareProfile
 from storage.records import Failure, Provenance, Repeat, ServerFacts
 from tuner.clock import Clock
-from tuner.engines.proc import Identity
+from tuner.processes.family import Identity
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import AnyLoad
 

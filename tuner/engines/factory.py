@@ -28,15 +28,15 @@ class EngineFactory:
         """
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == "vllm":
-            from tuner.engines.registry import reap_orphans
             from tuner.engines.vllm.engine import VllmEngine
+            from tuner.processes.records import reap_orphans
 
             reap_orphans(settings.home / "processes")
             engine: Engine = VllmEngine(settings)
             return engine
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
+            from tuner.engines.simulator.config.models import PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
-            from tuner.engines.simulator.models import PACKAGES
 
             return SimulatedEngine(settings.card, settings.version, PACKAGES, settings.warm_start)
         raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

@@ -12,7 +12,7 @@ from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript
-from tuner.scoring.earned import earned_lines
+from tuner.scoring.flag_effects import earned_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef

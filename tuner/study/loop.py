@@ -15,8 +15,8 @@ from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, Tri
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
-from tuner.study.items import Ending, Item, Listener, Source
-from tuner.study.learner import Learner
+from tuner.study.optuna_study import Learner
+from tuner.study.protocols import Ending, Item, Listener, Source
 from tuner.study.spec import Budget, StudySpec
 
 TICK_S = 0.5

@@ -18,16 +18,16 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.executors.base import Executor
-from tuner.study.ablate import Ablation
-from tuner.study.conclude import Conclusion, conclude
-from tuner.study.confirm import Confirmation, nominate
-from tuner.study.earlier import lessons_for
-from tuner.study.items import Ending, Listener
-from tuner.study.learner import Learner
+from tuner.study.conclusion.decide import Conclusion, conclude
 from tuner.study.loop import Loop
-from tuner.study.physics import physics_of
-from tuner.study.proposals import Proposals
+from tuner.study.optuna_study import Learner
+from tuner.study.protocols import Ending, Listener
+from tuner.study.simulator_prior import physics_of
+from tuner.study.source_studies import lessons_for
 from tuner.study.spec import RESIDUAL, Budget, StudySpec, difference
+from tuner.study.trial_sources.ablation import Ablation
+from tuner.study.trial_sources.confirmation import Confirmation, nominate
+from tuner.study.trial_sources.proposals import Proposals
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from optuna.study import Study
 from optuna.trial import TrialState
 
+from benchmarks.search import play as search_play
+from benchmarks.search.play import Played, Record, play
+from benchmarks.search.problems.catalogue import Settings, make_problem
+from benchmarks.search.problems.problem import Config, Outcome, Problem, Suggest, crashed, key_of
+from benchmarks.search.problems.synthetic import SYNTHETIC
+from benchmarks.search.problems.tables import TableProblem
+from benchmarks.search.report import Summary, at, differences, figure, hypervolume, reached, summarise
+from benchmarks.search.samplers.catalogue import RIVALS, Rival
+from benchmarks.search.samplers.planned import Planned
+from benchmarks.search.samplers.scoot import threshold
 from search_spaces import JsonScalar
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-import search_play
-from search_catalogue import Settings, make_problem
-from search_figures import Summary, at, differences, figure, hypervolume, reached, summarise
-from search_planned import Planned
-from search_play import Played, Record, play
-from search_problem import Config, Outcome, Problem, Suggest, crashed, key_of
-from search_rivals import RIVALS, Rival
-from search_scoot import threshold
-from search_synthetic import SYNTHETIC
-from search_tables import TableProblem
-
 from tuner.scoring.objectives import parse_objective
 
 

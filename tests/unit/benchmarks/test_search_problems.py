@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.search.play import play
+from benchmarks.search.problems.best import cache_file, find_best, raise_best
+from benchmarks.search.problems.catalogue import Settings, make_problem
+from benchmarks.search.problems.predicted import flags_of
+from benchmarks.search.problems.problem import Config, Drawn, Problem
+from benchmarks.search.problems.related import COUSINS
+from benchmarks.search.problems.simulated import SimulatedProblem, simulated
+from benchmarks.search.problems.synthetic import SYNTHETIC, CrashHalf
+from benchmarks.search.problems.tables import TableProblem
+from benchmarks.search.problems.world import World
+from benchmarks.search.samplers.catalogue import RIVALS
+from benchmarks.search.samplers.transfer import lessons, taught_by
+from benchmarks.simulator.rows import h200
 from search_spaces import JsonScalar
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from search_best import cache_file, find_best, raise_best
-from search_catalogue import Settings, make_problem
-from search_cousins import COUSINS
-from search_earlier import lessons, taught_by
-from search_play import play
-from search_predicted import flags_of
-from search_problem import Config, Drawn, Problem
-from search_rivals import RIVALS
-from search_simulated import SimulatedProblem, simulated
-from search_synthetic import SYNTHETIC, CrashHalf
-from search_tables import TableProblem
-from search_world import World
-from simulator_rows import h200
 
 
 def rng(seed: int = 0) -> np.random.Generator:

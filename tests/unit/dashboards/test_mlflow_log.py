@@ -13,8 +13,8 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from dashboards.mlflow_log import Follower, MlflowUnavailable, SyncReport, sync
-from dashboards.tracking import embedded_uri
+from dashboards.mlflow.log import Follower, MlflowUnavailable, SyncReport, sync
+from dashboards.mlflow.tracking import embedded_uri
 from storage.records import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
 from tests import store_samples as samples
@@ -189,7 +189,7 @@ def test_a_second_sync_adds_nothing(store: Store, url: str, uri: str) -> None:
 
 KILLED = """
 import os, signal, sys
-import dashboards.mlflow_log as log
+import dashboards.mlflow.log as log
 
 name, after = sys.argv[3], int(sys.argv[4])
 kept, calls = getattr(mlflow_client := log.mlflow.MlflowClient, name), []
@@ -284,7 +284,7 @@ def test_times_of_a_trial_survive_a_follower_that_stays_open(store: Store, url: 
 
 def test_follow_syncs_for_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
     uri = embedded_uri(tmp_path)
-    command = [sys.executable, "-m", "dashboards.mlflow_log", "follow", "--storage", url, "--tracking-uri", uri]
+    command = [sys.executable, "-m", "dashboards.mlflow.log", "follow", "--storage", url, "--tracking-uri", uri]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as follower:
@@ -303,7 +303,7 @@ def test_follow_syncs_for_each_line_and_at_the_end(store: Store, url: str, tmp_p
 
 
 def test_follow_goes_on_when_mlflow_is_down(store: Store, url: str) -> None:
-    command = [sys.executable, "-m", "dashboards.mlflow_log", "follow", "--storage", url]
+    command = [sys.executable, "-m", "dashboards.mlflow.log", "follow", "--storage", url]
     command += ["--tracking-uri", f"http://127.0.0.1:{closed_port()}"]
     done = subprocess.run(command, cwd=ROOT, input="\n", capture_output=True, text=True, timeout=120)
     assert done.returncode == 1

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from dashboards import pictures
-from dashboards.mlflow_log import SyncReport, sync
-from dashboards.tracking import embedded_uri
+from dashboards.analysis.traffic_frames import rate_frame, requests_by_length_frame, server_frame, tradeoff_frame
+from dashboards.mlflow.log import SyncReport, sync
+from dashboards.mlflow.tracking import embedded_uri
+from dashboards.plots import pictures
 from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from storage.store import open_store
-from storage.traffic_frames import rate_frame, requests_by_length_frame, server_frame, tradeoff_frame
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
 from tuner.workloads.requests import RequestRecord, RequestStatus

@@ -1,7 +1,7 @@
 import sys
 from pathlib import Path
 
-from dashboards.ui import ui_command
+from dashboards.mlflow.ui import ui_command
 
 
 def test_the_ui_listens_on_loopback_only(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ import ray
 from storage.records import FailureKind, Provenance
 from tests.contracts.executor_contract import ExecutorContract, Make, StubFactory, gather, spec
 from tuner.engines.base import Engine
-from tuner.engines.ports import lease_port, somebody_answers
 from tuner.errors import UserError
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
+from tuner.processes.ports import lease_port, somebody_answers
 
 
 class TestInlineExecutor(ExecutorContract):

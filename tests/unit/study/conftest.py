@@ -17,7 +17,7 @@ from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
-from tuner.study.load import make_judge
+from tuner.study.resolve_workload import make_judge
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.spec import Budget, StudySpec
 from tuner.workloads.spec import Workload

@@ -15,7 +15,7 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
-from tuner.study.items import Ending
+from tuner.study.protocols import Ending
 from tuner.study.run import as_begun, expected_confirmation_s, open_study
 from tuner.study.spec import AUTO, RESIDUAL, TPE, Enqueued, difference
 from tuner.workloads.spec import Workload

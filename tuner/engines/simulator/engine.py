@@ -11,17 +11,17 @@ from search_spaces import HardwareProfile
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.clock import RealClock
 from tuner.engines.base import Cancelled, EngineInfo
-from tuner.engines.simulator.config import ServeConfig, resolve
-from tuner.engines.simulator.figures import bench_metrics, record_of
-from tuner.engines.simulator.flags import flag_names
-from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.clients.from_workload import client_of
+from tuner.engines.simulator.clients.metrics import bench_metrics, record_of
+from tuner.engines.simulator.config.flags import flag_names
+from tuner.engines.simulator.config.models import find_shape, version_tuple
+from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.serve_config import ServeConfig, resolve
 from tuner.engines.simulator.machine import Machine, Run
-from tuner.engines.simulator.memory import StartFailed
-from tuner.engines.simulator.models import find_shape, version_tuple
+from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.precision import ConfigRefused
 from tuner.engines.simulator.prediction import MARLIN_INPUT
-from tuner.engines.simulator.startup import CompileCache, processes_s, startup_s
+from tuner.engines.simulator.timing.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec

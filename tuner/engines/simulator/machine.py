@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.records import FailureKind
-from tuner.engines.simulator.clients import Client, Job
-from tuner.engines.simulator.config import ServeConfig
-from tuner.engines.simulator.figures import Times
-from tuner.engines.simulator.memory import Budget, StartFailed, find_budget
+from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.metrics import Times
+from tuner.engines.simulator.config.precision import kernels_named
+from tuner.engines.simulator.config.serve_config import ServeConfig
+from tuner.engines.simulator.memory.budget import Budget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.precision import kernels_named
-from tuner.engines.simulator.scheduler import Counts, Scheduler
-from tuner.engines.simulator.speculation import SpeculativeScheduler, Text
-from tuner.engines.simulator.step_time import StepTime
+from tuner.engines.simulator.scheduling.scheduler import Counts, Scheduler
+from tuner.engines.simulator.scheduling.speculation import SpeculativeScheduler, Text
+from tuner.engines.simulator.timing.step_time import StepTime
 from tuner.engines.simulator.world import Trace, World
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, ModelShape
-from tuner.engines.simulator.config import resolve
-from tuner.engines.simulator.figures import bench_metrics, record_of
-from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.clients.from_workload import client_of
+from tuner.engines.simulator.clients.metrics import bench_metrics, record_of
+from tuner.engines.simulator.config.serve_config import resolve
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.parameters import Parameters
 from tuner.workloads.run_metrics import repeat_of

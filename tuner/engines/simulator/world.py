@@ -8,13 +8,13 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tuner.engines.simulator.clients import Client, Job
-from tuner.engines.simulator.config import ServeConfig
-from tuner.engines.simulator.front_end import FrontEnd
+from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.scheduler import Scheduler
-from tuner.engines.simulator.sequence import Sequence
-from tuner.engines.simulator.step_time import StepTime
+from tuner.engines.simulator.scheduling.scheduler import Scheduler
+from tuner.engines.simulator.scheduling.sequence import Sequence
+from tuner.engines.simulator.timing.front_end import FrontEnd
+from tuner.engines.simulator.timing.step_time import StepTime
 from tuner.workloads.requests import RequestStatus
 
 SAMPLE_S = 0.5

@@ -14,15 +14,15 @@ from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.ports import PortLease, lease_port, refuse_taken_port
-from tuner.engines.process import ServerProcess, start
-from tuner.engines.registry import Registry
 from tuner.engines.vllm.environment import base_environment, keep_compiler_headers, own_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, Device, VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import PlainStart, fits, start_forked
 from tuner.errors import trial_failed
+from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
+from tuner.processes.records import Registry
+from tuner.processes.supervisor import ServerProcess, start
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
 CHECK_PORT = 8000

@@ -12,9 +12,6 @@ from pathlib import Path
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.engines.base import Cancelled
-from tuner.engines.ports import PortLease
-from tuner.engines.process import ServerProcess
-from tuner.engines.readiness import wait_ready
 from tuner.engines.vllm.bench import ResultError, bench_words, read_result
 from tuner.engines.vllm.failures import classify, read_log
 from tuner.engines.vllm.logs import facts_from_log
@@ -24,6 +21,9 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
 from tuner.engines.vllm.warm_start import DOUBTFUL, PlainStart
 from tuner.errors import TrialFailed, trial_failed
+from tuner.processes.ports import PortLease
+from tuner.processes.readiness import wait_ready
+from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import AnyLoad, Workload
 from tuner.workloads.traffic import Traffic

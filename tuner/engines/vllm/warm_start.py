@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.records import FailureKind
-from tuner.engines.proc import MARK, look
-from tuner.engines.process import ServerProcess
-from tuner.engines.registry import ProcessRecord, Registry
 from tuner.engines.vllm.resident_client import Resident, ResidentJob
+from tuner.processes.family import MARK, look
+from tuner.processes.records import ProcessRecord, Registry
+from tuner.processes.supervisor import ServerProcess
 
 START_S = 30.0
 _REAP_S = 10.0
@@ -99,7 +99,7 @@ def start_forked(
 ) -> ServerProcess | None:
     """Start `argv` (the executable and the words after it) as a fork; None if the helper cannot.
 
-    As with `tuner.engines.process.start`, it is on record before it runs.
+    As with `tuner.processes.supervisor.start`, it is on record before it runs.
 
     Raises:
         OSError: when the record cannot be written.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from search_spaces import hardware_named, known_models
-from tuner.engines.simulator.config import ServeConfig, resolve
-from tuner.engines.simulator.loads import BenchLoad, bench_client
+from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
+from tuner.engines.simulator.config.serve_config import ServeConfig, resolve
 from tuner.engines.simulator.machine import Machine, Run
 from tuner.engines.simulator.parameters import parameters_of
 

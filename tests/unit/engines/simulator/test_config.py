@@ -6,9 +6,9 @@ import pytest
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator.config import ServeConfig
-from tuner.engines.simulator.graphs import Launch
-from tuner.engines.simulator.precision import ConfigRefused, find_backend
+from tuner.engines.simulator.config.cuda_graphs import Launch
+from tuner.engines.simulator.config.precision import ConfigRefused, find_backend
+from tuner.engines.simulator.config.serve_config import ServeConfig
 
 H200 = {"card": "h200", "version": (0, 25, 1)}
 
@@ -137,7 +137,7 @@ def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
 
 
 def test_suffix_decoding_needs_its_package() -> None:
-    from tuner.engines.simulator.config import resolve
+    from tuner.engines.simulator.config.serve_config import resolve
 
     words = ["--speculative-config", '{"method": "suffix"}']
     with pytest.raises(ConfigRefused, match=r"pip install arctic-inference==0\.1\.1"):

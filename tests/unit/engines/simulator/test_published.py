@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.simulator.rows import Row, h200, predict, published
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
-from tuner.engines.simulator.config import resolve
-from tuner.engines.simulator.figures import record_of
-from tuner.engines.simulator.loads import client_of
+from tuner.engines.simulator.clients.from_workload import client_of
+from tuner.engines.simulator.clients.metrics import record_of
+from tuner.engines.simulator.config.serve_config import resolve
 from tuner.engines.simulator.machine import Machine
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.workloads.presets import load_preset
 from tuner.workloads.requests import RequestRecord
-
-sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
-from simulator_rows import Row, h200, predict, published
 
 NOISE = 0.048
 """Of the published baseline: three runs of one configuration lie 4.8 % apart."""

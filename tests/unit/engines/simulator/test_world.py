@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.engines.simulator.helpers import SMALL, config, machine, run
-from tuner.engines.simulator.blocks import Chain
-from tuner.engines.simulator.clients import Client, Job
-from tuner.engines.simulator.figures import all_gaps, bench_metrics, chunk_times
-from tuner.engines.simulator.graphs import Launch
-from tuner.engines.simulator.loads import BenchLoad, bench_client
+from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
+from tuner.engines.simulator.clients.metrics import all_gaps, bench_metrics, chunk_times
+from tuner.engines.simulator.config.cuda_graphs import Launch
 from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.memory.blocks import Chain
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduler import Counts, Scheduler
-from tuner.engines.simulator.sequence import Prompt, Sequence
-from tuner.engines.simulator.speculation import SpeculativeScheduler, Text
-from tuner.engines.simulator.step_time import Step, StepTime
+from tuner.engines.simulator.scheduling.scheduler import Counts, Scheduler
+from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
+from tuner.engines.simulator.scheduling.speculation import SpeculativeScheduler, Text
+from tuner.engines.simulator.timing.step_time import Step, StepTime
 from tuner.workloads.requests import RequestStatus
 
 GREEDY = ("--override-generation-config", '{"temperature": 0}')

@@ -19,13 +19,13 @@ from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.base import EngineSettings
-from tuner.engines.ports import somebody_answers
-from tuner.engines.registry import Registry
 from tuner.engines.vllm.engine import VllmEngine, command_text
 from tuner.engines.vllm.environment import base_environment, own_environment
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
+from tuner.processes.ports import somebody_answers
+from tuner.processes.records import Registry
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import Workload
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.proc import look
 from tuner.engines.vllm.resident_client import PlainJob, Resident
+from tuner.processes.family import look
 
 SOON = 20.0
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
-from tuner.engines.proc import MARK
-from tuner.engines.process import ServerProcess
-from tuner.engines.registry import Registry
 from tuner.engines.vllm.resident_client import Resident
 from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, fits, start_forked
+from tuner.processes.family import MARK
+from tuner.processes.records import Registry
+from tuner.processes.supervisor import ServerProcess
 
 
 @pytest.fixture

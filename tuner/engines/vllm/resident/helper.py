@@ -14,7 +14,7 @@ ended it stays in the process table until `{"id": 1, "op": "reap"}`, so that its
 
 Answers: `{"event": "ready", …}` once vLLM is imported, `{"id": 1, "event": "started", "pid": …}` and
 `{"id": 1, "event": "done", "exit_code": …}` (negative: ended by that signal). Each child leads a process group of its
-own, in the tuner's session: see `tuner.engines.process`. When standard input ends, because the tuner is gone, the
+own, in the tuner's session: see `tuner.processes.supervisor`. When standard input ends, because the tuner is gone, the
 children are killed and this process ends.
 
 The parent runs no thread and no event loop of its own and never touches a device, so that each fork is as clean as a

@@ -1,0 +1,1 @@
+"""Comparison of samplers on problems with known answers."""

@@ -1,0 +1,1 @@
+"""The samplers that are compared."""

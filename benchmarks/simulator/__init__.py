@@ -1,0 +1,1 @@
+"""Accuracy, calibration and speed of the simulator."""

@@ -1,0 +1,1 @@
+"""Tables computed from the records of a study."""

@@ -1,0 +1,223 @@
+"""What a run says of a trial or a study: names and values of parameters, metrics, tags and artifacts.
+
+Metrics without a `/` are the trial's own, medians over its repeats and its score. The groups beside them, each a
+section in the UI, are `repeat/…` (one step a repeat), `server/…`, `timing/…_s` and `constraint/…`. The parent run has
+`trial/…`, the objectives and the score with the trial's number as the step, and `best/…`. MLflow itself is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dashboards.mlflow.note import NOTE_TAG, note_of
+from storage.records import FailureKind, Provenance, StudyRecord, TrialOutcome, TrialRecord
+
+ARTIFACTS = (
+    *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
+    *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
+)
+"""What is logged of a trial's folder; `dashboards.plots.pictures` draws more from it."""
+
+INHERITED_TAGS = ("engine", "version")
+"""The study's tags that its trials carry too."""
+
+_EXPERIMENT_LIMIT = 500
+_PARAM_LIMIT = 6000
+_TAG_LIMIT = 5000
+_INVALID = re.compile(r"[^\w\-./ ]")
+
+
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""What MLflow's UI reads to show runs with metrics and charts, not traces and prompts."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a metric; `timestamp` is in milliseconds since the epoch."""
+
+    name: str
+    value: float
+    timestamp: int
+    step: int = 0
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return milliseconds since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
+def run_name(trial: TrialRecord) -> str:
+    """Return `#12`, or `#12 r2` for a finalist's second measurement."""
+    return f"#{trial.number}" + (f" r{trial.round}" if trial.round else "")
+
+
+def experiment_name(study: str) -> str:
+    """Return the study's name, shortened to what MLflow takes."""
+    if len(study) <= _EXPERIMENT_LIMIT:
+        return study
+    return f"{study[: _EXPERIMENT_LIMIT - 20]} {hashlib.sha256(study.encode()).hexdigest()[:16]}"
+
+
+def study_uid(study: StudyRecord) -> str:
+    """Return what tells a study from another of its name in another database."""
+    return hashlib.sha256(f"{study.created_at.isoformat()} {study.name}".encode()).hexdigest()[:16]
+
+
+def status(outcome: TrialOutcome) -> str:
+    """Return MLflow's word for how the run ended."""
+    if outcome.failure is None:
+        return "FINISHED"
+    return "KILLED" if outcome.failure.kind is FailureKind.CANCELLED else "FAILED"
+
+
+def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
+    """Return a trial's tags; what is absent has no tag."""
+    failure = outcome.failure
+    feasible = trial.verdict is not None and trial.verdict.feasible
+    tags = {
+        "device": outcome.device,
+        "worker": outcome.worker,
+        "provenance": outcome.provenance.value,
+        "simulated": str(outcome.provenance is Provenance.SIMULATED).lower(),
+        "kind": trial.kind.value,
+        "label": trial.label,
+        "state": trial.state,
+        "feasible": str(feasible).lower(),
+        "attempts": str(trial.attempts),
+        "failure": failure.kind.value if failure else None,
+        "failure_phase": failure.phase.value if failure else None,
+        "failure_message": failure.message if failure else None,
+        "culprit": failure.culprit.value if failure else None,
+        "attention_backend": outcome.server.attention_backend if outcome.server else None,
+    }
+    return {name: value[:_TAG_LIMIT] for name, value in tags.items() if value}
+
+
+def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
+    """Return the configuration, the server's command and what was set in its environment."""
+    params = {name: _text(value) for name, value in trial.config.items()}
+    params["argv"] = shlex.join(outcome.argv)
+    params |= {f"env/{name}": value for name, value in outcome.environment.items()}
+    return {_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
+
+
+def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[Point]:
+    """Return all of a trial's metrics, at the time of its end."""
+    return list(_points(_trial_values(trial, outcome), outcome.ended_at)) + [
+        point
+        for repeat in outcome.repeats
+        for point in _points(
+            {
+                f"repeat/{name}": value
+                for name, value in {**repeat.metrics, "duration_s": repeat.duration_s, "failed": repeat.failed}.items()
+            },
+            outcome.ended_at,
+            repeat.index,
+        )
+    ]
+
+
+def curve(trial: TrialRecord, outcome: TrialOutcome) -> list[Point]:
+    """Return the points of the study's course: objectives and score, the trial's number as the step."""
+    if trial.round or trial.verdict is None:
+        return []
+    values = {**trial.verdict.values, "score": trial.verdict.score}
+    return list(_points({f"trial/{name}": value for name, value in values.items()}, outcome.ended_at, trial.number))
+
+
+def best_trial(trials: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Return the feasible trial of the highest score, first measurements only."""
+    scored = [
+        (trial.verdict.score, trial)
+        for trial in trials
+        if trial.round == 0 and trial.state == "ok" and trial.verdict is not None and trial.verdict.score is not None
+    ]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+
+def best_points(trial: TrialRecord) -> list[Point]:
+    """Return the best trial's figures for the parent run, at its number."""
+    outcome = trial.outcome
+    if outcome is None:
+        return []
+    values = {f"best/{name}": value for name, value in _judged(trial, outcome).items()}
+    return list(_points(values, outcome.ended_at, trial.number))
+
+
+def study_params(study: StudyRecord) -> dict[str, str]:
+    """Return the study's premise, nested names joined by dots."""
+    return {_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", study.premise)}
+
+
+def study_tags(study: StudyRecord) -> dict[str, str]:
+    """Return the study's provenance, engine and version, its facts, its conclusion and its description."""
+    simulated = str(study.provenance is Provenance.SIMULATED).lower()
+    tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name}
+    engine = study.premise.get("engine")
+    if isinstance(engine, Mapping):
+        tags |= {"engine": _text(engine.get("name", "")), "version": _text(engine.get("version", ""))}
+    tags |= dict(_flat("facts", study.facts))
+    tags |= dict(_flat("conclusion", study.conclusion or {}))
+    tags[NOTE_TAG] = note_of(study) or ""
+    return {_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
+
+
+def script_file(study: StudyRecord) -> Path | None:
+    """Return the exported script that the study's facts name as `script`, if it is there."""
+    script = study.facts.get("script")
+    return Path(script) if isinstance(script, str) and Path(script).is_file() else None
+
+
+def artifact_files(folder: Path) -> list[Path]:
+    """Return the files of a trial that are logged; none if the folder is not on this machine."""
+    return [file for pattern in ARTIFACTS for file in sorted(folder.glob(pattern)) if file.is_file()]
+
+
+def _judged(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
+    names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
+    medians = {name: outcome.metric(name) for name in names}
+    return {**medians, "score": trial.verdict.score if trial.verdict else None}
+
+
+def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
+    values = _judged(trial, outcome)
+    server = asdict(outcome.server) if outcome.server else {}
+    values |= {f"server/{name}": value for name, value in server.items() if name != "attention_backend"}
+    values |= {f"timing/{phase}_s": seconds for phase, seconds in outcome.timings.items()}
+    values["timing/total_s"] = (outcome.ended_at - outcome.started_at).total_seconds()
+    constraints = trial.verdict.constraints if trial.verdict else {}
+    return values | {f"constraint/{name}": value for name, value in constraints.items()}
+
+
+def _points(values: Mapping[str, float | None], moment: datetime, step: int = 0) -> Iterator[Point]:
+    """Leave out what is absent, so that no chart shows a zero that nobody measured."""
+    for name, value in values.items():
+        if value is not None and math.isfinite(value):
+            yield Point(_name(name), float(value), milliseconds(moment), step)
+
+
+def _name(name: str) -> str:
+    """Return a name that MLflow takes: letters, digits, `_`, `-`, `.`, `/` and spaces."""
+    return _INVALID.sub("_", name)[:250]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _flat(prefix: str, value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(item, Mapping):
+            yield from _flat(name, item)
+        else:
+            yield name, _text(item)

@@ -1,0 +1,270 @@
+"""Pictures of traffic: who is served within its SLO, who died, where latency bends, what the server did meanwhile.
+
+Each function draws one frame of `dashboards.analysis.traffic_frames`, writes a PNG and returns the figure. `of_trial`
+and `of_study` draw what there is of a trial and of a study. matplotlib is loaded when the first picture is drawn, and
+needs no display.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from dashboards.analysis import traffic_frames
+from dashboards.mlflow import run_layout
+from storage.errors import StorageError
+from storage.frames import to_csv
+from storage.records import StudyRecord, TrialOutcome, TrialRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 16
+"""Configurations that a picture of the matrix shows; its CSV has all."""
+
+_NOT_DRAWN = (StorageError, OSError, ValueError)
+"""What stops one picture: a file that cannot be read, a disk that is full, values that matplotlib cannot place."""
+
+_COMPLETED = "#4878a8"
+_STATUSES = {
+    "timed_out": "#d1495b",
+    "refused": "#edae49",
+    "connection_lost": "#7d4f9e",
+    "incomplete": "#e377c2",
+    "malformed": "#8c564b",
+    "not_sent": "#5c5c5c",
+}
+_PERCENTILES = {"p50_ttft_ms": "#4878a8", "p95_ttft_ms": "#edae49", "p99_ttft_ms": "#d1495b"}
+
+
+@contextmanager
+def of_trial(trial: TrialRecord, outcome: TrialOutcome) -> Iterator[Path]:
+    """Yield a folder with `pictures/…` of what the trial's loads left; it is removed afterwards.
+
+    A picture that cannot be drawn is missing, and `pictures/undrawn.txt` says why.
+    """
+    folder = Path(outcome.artifacts)
+    named = f"{trial.study} {run_layout.run_name(trial)} ({outcome.provenance.value})"
+    requests = traffic_frames.numbered_files(folder, "requests-*.parquet")
+    states = traffic_frames.numbered_files(folder, "server-*.csv")
+    rates = folder / "capacity.csv"
+    draw: dict[str, Callable[[Path], object]] = {}
+    if requests:
+        draw["pictures/requests.png"] = lambda target: requests_picture(
+            traffic_frames.requests_by_length_frame(requests),
+            target,
+            f"{named}: requests by prompt length over {_loads(requests)}",
+        )
+    if states:
+        draw["pictures/server.png"] = lambda target: server_picture(
+            traffic_frames.server_frame(states), target, f"{named}: the server over {_loads(states)}"
+        )
+    if rates.is_file():
+        draw["pictures/rate.png"] = lambda target: rate_picture(
+            traffic_frames.rate_frame(rates), target, f"{named}: time to first token by rate"
+        )
+    with _drawn(draw) as drawn:
+        yield drawn
+
+
+@contextmanager
+def of_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[Path]:
+    """Yield a folder with `tradeoff.csv` and `pictures/tradeoff.png`, empty for a load without promises to classes."""
+    draw: dict[str, Callable[[Path], object]] = {}
+    found = traffic_frames.configurations(study, trials)
+    if found and traffic_frames.promises_anything(study) and traffic_frames.sent_classes(study):
+        best, shown = traffic_frames.best_of_rows(found), traffic_frames.select(found, COLUMNS)
+        csv = to_csv(traffic_frames.matrix(found, best))
+        where = "each at its own capacity, " if traffic_frames.at_own_rates(study) else ""
+        more = traffic_frames.left_out(found, shown)
+        title = (
+            f"{study.name} ({study.provenance.value}): share of offered requests within their SLO\n"
+            f"{where}* highest of its row, chance included" + (f"\n{more}: see tradeoff.csv" if more else "")
+        )
+        draw["tradeoff.csv"] = lambda target: target.write_text(csv, encoding="utf-8")
+        draw["pictures/tradeoff.png"] = partial(tradeoff_picture, traffic_frames.matrix(shown, best), title=title)
+    with _drawn(draw) as drawn:
+        yield drawn
+
+
+@contextmanager
+def _drawn(draw: dict[str, Callable[[Path], object]]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tuner-pictures-") as name:
+        folder, undrawn = Path(name), []
+        if draw:
+            (folder / "pictures").mkdir()
+        for file, make in draw.items():
+            try:
+                make(folder / file)
+            except _NOT_DRAWN as error:
+                undrawn.append(f"{file}: {type(error).__name__}: {error}\n")
+                (folder / file).unlink(missing_ok=True)
+        if undrawn:
+            (folder / "pictures" / "undrawn.txt").write_text("".join(undrawn), encoding="utf-8")
+        yield folder
+
+
+def _loads(files: Sequence[Path]) -> str:
+    return "one load" if len(files) == 1 else f"{len(files)} loads"
+
+
+@contextmanager
+def _figure(target: Path, title: str, width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure that is written when it is drawn; a `$` in a name is a `$`."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"text.parse_math": False, "font.size": 10}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, fontsize=11)
+        yield figure
+        figure.savefig(target, dpi=120, format="png")
+
+
+def tradeoff_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+    """Draw the matrix of `tradeoff_frame`: darker is more, `*` and a frame mark the best of a row, grey is absent."""
+    names = [name for name in frame.columns if name not in ("class", "best")]
+    numbers = [name.partition(" ")[0] for name in names]
+    shares = frame[names].to_numpy(dtype="float64")
+    lines = math.ceil(len(names) / 2)
+    heights = [0.5 + 0.42 * len(frame), 0.2 + 0.18 * lines]
+    with _figure(target, title, max(9.5, 2.0 + 0.7 * len(names)), 1.0 + sum(heights)) as figure:
+        axes, legend = figure.subplots(2, 1, height_ratios=heights)
+        axes.set_facecolor("#d9d9d9")
+        image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+        for row, best in enumerate(frame["best"]):
+            for column, number in enumerate(numbers):
+                _cell(axes, row, column, float(shares[row, column]), number in best.split())
+        axes.set_xticks(range(len(names)), numbers)
+        axes.set_yticks(range(len(frame)), list(frame["class"]))
+        axes.set_ylabel("class of requests")
+        bar = figure.colorbar(image, ax=axes, format=lambda value, _: f"{100 * value:g}%", pad=0.01)
+        bar.set_label("share within SLO")
+        legend.axis("off")
+        for index, name in enumerate(names):
+            x, y = (0.5 if index >= lines else 0.0), 1 - (index % lines + 0.5) / lines
+            legend.text(x, y, name, fontsize=9, va="center").set_in_layout(False)
+    return figure
+
+
+def _cell(axes: Axes, row: int, column: int, share: float, best: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    color, weight = "white" if share > 0.6 else "black", "bold" if best else "normal"
+    text = traffic_frames.percent(share) + ("*" if best else "")
+    axes.text(column, row, text, ha="center", va="center", color=color, fontweight=weight)
+    if best:
+        axes.add_patch(Rectangle((column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor="#d1495b", lw=2))
+
+
+def requests_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+    """Draw the counts of `requests_by_length_frame`, a panel a class: completed below, what failed stacked on it."""
+    classes = list(dict.fromkeys(frame["class"]))
+    bins = _bins(frame["to"])
+    failures = [name for name in frame.columns[4:] if name != "completed"]
+    colors = {"completed": _COMPLETED} | {name: _STATUSES.get(name, "#b0b0b0") for name in failures}
+    columns = min(2, len(classes)) or 1
+    rows = math.ceil(len(classes) / columns) or 1
+    width = max(4.6, 1.6 + 0.75 * len(bins))
+    with _figure(target, title, columns * width, 1.2 + 2.7 * rows) as figure:
+        panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for name, axes in zip(classes, panels, strict=False):
+            _stack(axes, frame[frame["class"] == name], bins, colors)
+            axes.set_title(name)
+            axes.set_ylabel("requests")
+            axes.set_xlabel("planned prompt length (tokens)")
+        for axes in panels[len(classes) :]:
+            axes.remove()
+        if classes:
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _bins(uppers: pd.Series) -> dict[int | None, str]:
+    """Return the names of the bins by their last length, none left out between two; unknown lengths come last."""
+    known = [int(upper) for upper in uppers.dropna()]
+    bins: dict[int | None, str] = {}
+    upper = min(known, default=0)
+    while known and upper <= max(known):
+        bins[upper] = f"{traffic_frames.lower_edge(upper)}–{upper}"
+        upper *= 2
+    return bins | ({None: "unknown"} if uppers.isna().any() else {})
+
+
+def _stack(axes: Axes, counts: pd.DataFrame, bins: dict[int | None, str], colors: dict[str, str]) -> None:
+    """Draw one class; above a bar stands how many were offered and, if any did, how many failed."""
+    order = list(bins)
+    places = [order.index(None if pd.isna(upper) else int(upper)) for upper in counts["to"]]
+    bottom = [0] * len(counts)
+    for status, color in colors.items():
+        axes.bar(places, list(counts[status]), bottom=bottom, color=color, label=status.replace("_", " "))
+        bottom = [below + count for below, count in zip(bottom, counts[status], strict=True)]
+    for place, offered, completed in zip(places, counts["offered"], counts["completed"], strict=True):
+        lost = offered - completed
+        text = f"{offered}\n{lost} failed" if lost else f"{offered}"
+        axes.annotate(text, (place, offered), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=8)
+    axes.margins(y=0.25)
+    axes.set_xlim(-0.6, len(bins) - 0.4)
+    axes.set_xticks(range(len(bins)), list(bins.values()), fontsize=8, rotation=30 if len(bins) > 5 else 0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def rate_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+    """Draw TTFT of `rate_frame` by rate; a line marks the knee, a cross at the bottom each rate that missed an SLO."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    with _figure(target, title, 8.0, 4.8) as figure:
+        axes = figure.add_subplot()
+        for name, color in _PERCENTILES.items():
+            axes.plot(frame["rate"], frame[name], marker="o", ms=4, color=color, label=name.partition("_")[0])
+        for rate in dict.fromkeys(frame.loc[frame["knee"], "rate"]):
+            axes.axvline(rate, color="black", linestyle="--", lw=1.2, label=f"knee: {rate:.4g} requests/s")
+        missed = frame.loc[~frame["held"], "rate"]
+        if len(missed):
+            along = axes.get_xaxis_transform()
+            axes.plot(missed, [0.03] * len(missed), "x", color="black", mew=2, transform=along, label="missed an SLO")
+        if not frame[list(_PERCENTILES)].notna().to_numpy().any():
+            axes.text(0.5, 0.5, "no request completed at any rate", ha="center", transform=axes.transAxes)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("offered rate (requests/s)")
+        axes.set_ylabel("time to first token (ms), over completed requests")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
+    return figure
+
+
+def server_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+    """Draw `server_frame`: requests running and waiting, and the KV cache's use; a dotted line begins the next load."""
+    with _figure(target, title, 9.0, 5.0) as figure:
+        above, below = figure.subplots(2, 1, sharex=True)
+        for load, part in frame.groupby("load"):
+            named = {"running": "running", "waiting": "waiting"} if load == 0 else {}
+            for name, color in (("running", _COMPLETED), ("waiting", "#d1495b")):
+                above.plot(part["at_s"], part[name], color=color, label=named.get(name), lw=1.2)
+            below.plot(part["at_s"], 100 * part["kv_usage"], color="#2e7d5b", lw=1.2)
+            for axes in (above, below):
+                if load != 0:
+                    axes.axvline(float(part["at_s"].iloc[0]), color="grey", linestyle=":", lw=1)
+        above.set_ylabel("requests")
+        if len(frame):
+            above.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+        below.set_ylabel("KV cache in use (%)")
+        below.set_xlabel("time under load (s)")
+        for axes in (above, below):
+            axes.set_ylim(bottom=0)
+            axes.margins(x=0.01)
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure

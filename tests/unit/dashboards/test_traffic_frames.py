@@ -1,0 +1,409 @@
+"""Trade-offs, requests by prompt length and rates, against values worked out by hand and a published matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from dashboards.analysis import traffic_frames
+from dashboards.analysis.traffic_frames import (
+    best_of_rows,
+    configurations,
+    left_out,
+    numbered_files,
+    percent,
+    rate_frame,
+    requests_by_length_frame,
+    select,
+    sent_classes,
+    server_frame,
+    tradeoff_frame,
+)
+from storage.errors import StorageError
+from storage.frames import to_csv
+from storage.records import FailureKind, Repeat, StudyRecord, TrialKind, TrialRecord
+from tests import store_samples as samples
+from tuner.loadgen.result import write_records
+from tuner.workloads.class_slo import read_class_slo
+from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.run_metrics import run_metrics
+from tuner.workloads.summary import summarise
+
+
+def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = "goodput:1") -> StudyRecord:
+    """A study of traffic of these classes, and of one that is never sent."""
+    workload = {
+        "classes": {name: {"weight": 1.0} for name in classes} | {"never": {"weight": 0.0}},
+        "slo": {"a": {"ttft_ms": 1.0}} if slo is None else slo,
+    }
+    return replace(samples.study(), premise={"workload": workload, "objectives": [objective]})
+
+
+def test_classes_of_several_loads_carry_their_loads_name() -> None:
+    loads = {"day": study("a", "b").premise["workload"], "night": study("c", slo={}).premise["workload"]}
+    found = replace(study(), premise={"workload": {"loads": loads}})
+    assert sent_classes(found) == ["day.a", "day.b", "night.c"]
+    assert traffic_frames.promises_anything(found)
+    assert traffic_frames.rows_of(found)["day.a"] == "day.a.goodput_share"
+
+
+def trial(
+    number: int,
+    *shares: Mapping[str, float | None],
+    round: int = 0,
+    label: str | None = None,
+    score: float | None = None,
+) -> TrialRecord:
+    """A trial with one repeat for each mapping of a metric's prefix to its share within SLO."""
+    repeats = [
+        Repeat(
+            index, index, 10, 10, 0, 1.0, {f"{name}.goodput_share".lstrip("."): share for name, share in each.items()}
+        )
+        for index, each in enumerate(shares)
+    ]
+    return replace(
+        samples.pending(number, round, kind=TrialKind.SEARCH if number else TrialKind.BASELINE),
+        label=label,
+        config={"max-num-seqs": number, "x": None},
+        outcome=samples.success(*repeats),
+        verdict=samples.verdict(score),
+    )
+
+
+def dead(number: int, kind: FailureKind, round: int = 0) -> TrialRecord:
+    return replace(samples.pending(number, round), config={}, label="awq", outcome=samples.failed(kind))
+
+
+# The share of requests within their SLO in percent, as published; siso and liso: TTFT < 5 s, silo and lilo: p95 of the
+# gaps < 250 ms.
+PUBLISHED = {
+    "baseline": {"siso": 0, "silo": 20, "liso": 6, "lilo": 19},
+    "prefix": {"siso": 43, "silo": 68, "liso": 56, "lilo": 74},
+    "chunked": {"siso": 1, "silo": 44, "liso": 6, "lilo": 32},
+    "awq": {"siso": 0, "silo": 0, "liso": 5, "lilo": 2},
+    "awq+chunked": {"siso": 1, "silo": 1, "liso": 9, "lilo": 15},
+    "admission": {"siso": 0, "silo": 52, "liso": 6, "lilo": 41},
+    "prefix+chunked": {"siso": 44, "silo": 68, "liso": 56, "lilo": 74},
+}
+PROMISED = {
+    "siso": {"ttft_ms": 5000.0},
+    "silo": {"p95_itl_ms": 250.0},
+    "liso": {"ttft_ms": 5000.0},
+    "lilo": {"p95_itl_ms": 250.0},
+}
+PROMPTS = {"siso": 83, "silo": 83, "liso": 1440, "lilo": 1440}
+
+
+def request(index: int, name: str, good: bool) -> RequestRecord:
+    """A request due at `index` / 32 s that meets its class's SLO, or misses it in one of four ways."""
+    due = index / 32
+    paced = name in ("silo", "lilo")
+    answered = RequestRecord(
+        index,
+        name,
+        RequestStatus.COMPLETED,
+        planned_input=PROMPTS[name],
+        planned_output=21,
+        due_s=due,
+        sent_s=due + 3.0,
+        first_token_s=due + (60.0 if paced else 4.99),
+        end_s=due + 90.0,
+        input_tokens=PROMPTS[name],
+        output_tokens=21,
+        gaps_s=(0.2,) * 20 if paced else (1.0,) * 20,
+    )
+    if good:
+        return answered
+    slow = replace(answered, gaps_s=(0.2,) * 18 + (0.3,) * 2) if paced else replace(answered, first_token_s=due + 5.0)
+    late = replace(slow, sent_s=due + 4.9, gaps_s=(0.25,) * 20)
+    late_ttft = replace(late, first_token_s=due + 5.1)
+    ways = [
+        slow,
+        late if paced else late_ttft,
+        replace(answered, status=RequestStatus.TIMED_OUT),
+        replace(answered, status=RequestStatus.NOT_SENT, sent_s=None, first_token_s=None, end_s=None, gaps_s=()),
+    ]
+    return ways[index // 4 % len(ways)]
+
+
+def recorded(shares: Mapping[str, int]) -> list[RequestRecord]:
+    """A hundred requests a class, as many of them good as the share says."""
+    return [
+        request(4 * turn + place, name, turn < good)
+        for turn in range(100)
+        for place, (name, good) in enumerate(shares.items())
+    ]
+
+
+def measured(number: int, label: str, records: list[RequestRecord]) -> TrialRecord:
+    slos = {name: read_class_slo(bounds).request for name, bounds in PROMISED.items()}
+    summary = summarise(records, PROMISED, slos)
+    overall = summary.overall
+    repeat = Repeat(
+        0,
+        0,
+        overall.offered,
+        overall.completed,
+        overall.offered - overall.completed,
+        1.0,
+        run_metrics(summary, records),
+    )
+    return replace(trial(number, label=label), outcome=samples.success(repeat))
+
+
+@pytest.fixture(scope="module")
+def published() -> pd.DataFrame:
+    trials = [measured(number, label, recorded(shares)) for number, (label, shares) in enumerate(PUBLISHED.items())]
+    return tradeoff_frame(study(*PROMISED, slo=PROMISED), trials).set_index("class")
+
+
+def test_the_published_matrix_comes_out_of_recorded_requests(published: pd.DataFrame) -> None:
+    assert list(published.index) == ["siso", "silo", "liso", "lilo", "worst", "all"]
+    for number, (label, shares) in enumerate(PUBLISHED.items()):
+        column = published[f"#{number} {label}"]
+        assert {name: round(100 * column[name], 6) for name in shares} == shares
+        assert 100 * column["worst"] == pytest.approx(min(shares.values()))
+        assert 100 * column["all"] == pytest.approx(sum(shares.values()) / 4)
+
+
+def test_the_best_of_each_published_row(published: pd.DataFrame) -> None:
+    both, chunked = "#1 #6", "#6"
+    assert published["best"].to_dict() == {
+        "siso": chunked,
+        "silo": both,
+        "liso": both,
+        "lilo": both,
+        "worst": chunked,
+        "all": chunked,
+    }
+
+
+def test_only_prefix_caching_serves_every_class(published: pd.DataFrame) -> None:
+    shares = published.drop(columns="best")
+    assert [name for name in shares if (shares[name] > 0.4).all()] == ["#1 prefix", "#6 prefix+chunked"]
+
+
+def test_no_published_request_is_missing_by_length(tmp_path: Path) -> None:
+    write_records(tmp_path / "requests-0.parquet", recorded(PUBLISHED["baseline"]))
+    frame = requests_by_length_frame([tmp_path / "requests-0.parquet"])
+    assert list(zip(frame["class"], frame["from"], frame["to"], strict=True)) == [
+        ("lilo", 1025, 2048),
+        ("liso", 1025, 2048),
+        ("silo", 65, 128),
+        ("siso", 65, 128),
+    ]
+    assert list(frame["offered"]) == [100] * 4
+    # Of every four that fail, two complete too late, one times out and one is not sent.
+    assert list(frame["completed"]) == [59, 52, 60, 50]
+    assert list(frame["timed_out"]) == [20, 24, 20, 25]
+    assert list(frame["not_sent"]) == [21, 24, 20, 25]
+
+
+def matrix(*trials: TrialRecord, classes: Iterable[str] = ("a", "b")) -> pd.DataFrame:
+    return tradeoff_frame(study(*classes), trials).set_index("class")
+
+
+def test_a_finalist_is_the_mean_of_its_rounds() -> None:
+    # The trial's own share, 0.9, made it a finalist and so flatters it; the rounds gave 0.6 and 0.3.
+    frame = matrix(
+        trial(3, {"a": 0.6}, round=2),
+        trial(3, {"a": 0.8}, {"a": 1.0}),
+        trial(3, {"a": 0.3}, round=5, label="finals 3"),
+    )
+    assert list(frame.columns) == ["#3 max-num-seqs=3", "best"]
+    assert frame["#3 max-num-seqs=3"]["a"] == pytest.approx(0.45)
+    assert frame["best"].to_dict() == {"a": "#3", "b": "", "worst": "", "all": ""}
+
+
+def test_a_share_that_one_measurement_lacks_is_absent() -> None:
+    frame = matrix(trial(1, {"a": 1.0, "b": 0.5}), trial(1, {"a": None, "b": 0.7}, round=1), trial(2, {"a": 0.1}))
+    assert frame.iloc[:, 0].isna().tolist() == [True, False, True, True]
+    assert frame["best"].to_dict() == {"a": "#2", "b": "#1", "worst": "", "all": ""}
+
+
+def test_what_died_keeps_its_column_and_says_why() -> None:
+    shares = {"a": 0.5, "b": 0.5, "worst": 0.5, "": 0.5}
+    frame = matrix(
+        dead(2, FailureKind.OUT_OF_MEMORY_STARTUP),
+        trial(0, shares, label="defaults"),
+        samples.pending(9),
+        trial(1, shares),
+        dead(1, FailureKind.ENGINE_CRASH, round=1),
+        dead(1, FailureKind.ENGINE_CRASH, round=2),
+    )
+    assert list(frame.columns) == [
+        "#0 defaults",
+        "#1 max-num-seqs=1 (2 of 3 failed: engine_crash)",
+        "#2 awq (out_of_memory_startup)",
+        "best",
+    ]
+    assert frame["#2 awq (out_of_memory_startup)"].isna().all()
+    assert frame.iloc[:, 1].isna().all()
+    assert frame["best"].tolist() == ["#0"] * 4
+    assert to_csv(frame.reset_index()).splitlines()[1] == "a,0.5,,,#0"
+
+
+def test_ties_are_marked_together_even_if_the_last_digit_differs() -> None:
+    assert 0.1 + 0.2 != 0.3
+    frame = matrix(trial(1, {"a": 0.1 + 0.2}), trial(2, {"a": 0.3}), trial(3, {"a": 0.2999}), classes=["a"])
+    assert frame["best"]["a"] == "#1 #2"
+
+
+def test_rows_are_the_classes_that_are_sent() -> None:
+    assert sent_classes(study("a", "b")) == ["a", "b"]
+    assert sent_classes(samples.study()) == []
+    assert list(matrix(trial(0, {"all": 1.0, "": 0.5}), classes=["all"]).index) == ["all", "worst", "all classes"]
+
+
+def test_a_long_configuration_is_cut() -> None:
+    long = replace(trial(7, {"a": 1.0}), config={"max-num-batched-tokens": 8192, "max-num-seqs": 128, "block": 16})
+    assert matrix(long).columns[0] == "#7 max-num-batched-tokens=8192 max-num-seq…"
+
+
+def test_few_columns_are_the_defaults_the_best_of_rows_and_the_best_by_score() -> None:
+    trials = [
+        trial(0, {"a": 0.1}, label="defaults", score=1.0),
+        trial(1, {"a": 0.2}, score=1.2),
+        trial(2, {"a": 0.9}, score=0.4),
+        trial(3, {"a": 0.3}, score=1.5),
+        replace(trial(4, {"a": 0.3}, score=9.0), verdict=samples.verdict(9.0, constraint=1.0)),
+        dead(5, FailureKind.ENGINE_CRASH),
+        dead(6, FailureKind.PORT_TAKEN),
+        dead(7, FailureKind.ENGINE_CRASH),
+    ]
+    found = configurations(study("a"), trials)
+    assert best_of_rows(found)["a"] == [2]
+    shown = {most: [each.number for each in select(found, most)] for most in (1, 2, 3, 4, 5, 99)}
+    assert shown == {1: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 1, 2, 3], 5: [0, 1, 2, 3, 4], 99: [*range(8)]}
+    assert left_out(found, select(found, 4)) == "4 more, 3 of them failed (engine_crash 2, port_taken 1)"
+    assert left_out(found[:4], found[:2]) == "2 more"
+    assert left_out(found, found) == ""
+    frame = tradeoff_frame(study("a"), trials, most=1)
+    assert list(frame.columns) == ["class", "#0 defaults", "best"]
+    assert frame["best"][0] == "#2"
+
+
+def test_studies_say_what_their_shares_mean() -> None:
+    assert traffic_frames.promises_anything(study("a"))
+    assert not traffic_frames.promises_anything(study("a", slo={}))
+    assert not traffic_frames.promises_anything(samples.study())
+    assert traffic_frames.at_own_rates(study("a", objective="capacity:20"))
+    assert not traffic_frames.at_own_rates(study("a"))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(None, "–"), (float("nan"), "–"), (0.0, "0%"), (0.43, "43%"), (0.9537, "95.4%"), (0.9999, "99.9%"), (1.0, "100%")],
+)
+def test_percent(share: float | None, text: str) -> None:
+    assert percent(share) == text
+
+
+def offered(index: int, name: str, tokens: int | None, status: str = "completed") -> RequestRecord:
+    return RequestRecord(index, name, RequestStatus(status), planned_input=tokens)
+
+
+def test_every_offered_request_is_in_one_bin(tmp_path: Path) -> None:
+    write_records(
+        tmp_path / "requests-0.parquet",
+        [
+            *(offered(index, "b", tokens) for index, tokens in enumerate((0, 1, 64, 65, 128, 129))),
+            offered(6, "b", 128, "timed_out"),
+            offered(7, "b", None, "malformed"),
+        ],
+    )
+    write_records(tmp_path / "requests-1.parquet", [offered(0, "a", 4097, "timed_out"), offered(1, "b", 100)])
+    frame = requests_by_length_frame(numbered_files(tmp_path, "requests-*.parquet"))
+    assert to_csv(frame).splitlines() == [
+        "class,from,to,offered,completed,malformed,timed_out",
+        "a,4097,8192,1,0,0,1",
+        "b,1,64,3,3,0,0",
+        "b,65,128,4,3,0,1",
+        "b,129,256,1,1,0,0",
+        "b,,,1,0,1,0",
+    ]
+
+
+def test_no_files_give_no_row() -> None:
+    assert to_csv(requests_by_length_frame([])) == "class,from,to,offered,completed\n"
+    assert server_frame([]).empty
+
+
+def test_files_of_loads_are_in_the_order_of_the_loads(tmp_path: Path) -> None:
+    for name in (
+        "requests-10.parquet",
+        "requests-2.parquet",
+        "requests-0.parquet",
+        "warmup.parquet",
+        "requests-x.parquet",
+    ):
+        (tmp_path / name).touch()
+    names = [file.name for file in numbered_files(tmp_path, "requests-*.parquet")]
+    assert names == ["requests-0.parquet", "requests-2.parquet", "requests-10.parquet"]
+    assert numbered_files(tmp_path / "nowhere", "requests-*.parquet") == []
+
+
+HEADER = (
+    "rate,held,missed,offered,completed,success_rate,goodput_share,goodput,"
+    "p50_ttft_ms,p95_ttft_ms,p99_ttft_ms,p95_tpot_ms"
+)
+
+
+def rates(tmp_path: Path, *rows: tuple[float, bool]) -> pd.DataFrame:
+    lines = [f"{rate},{held},{'' if held else 'x<1 y<2'},10,10,1,1,{rate},1,2,3,4" for rate, held in rows]
+    (tmp_path / "capacity.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+    return rate_frame(tmp_path / "capacity.csv")
+
+
+@pytest.mark.parametrize(
+    ("rows", "knees"),
+    [
+        ([(16, True), (32, True), (64, False), (45, True), (54, True), (59, False)], [54]),
+        ([(16, True), (32, False), (64, True)], [16]),  # 64 held by chance: a lower rate missed
+        ([(16, True), (32, True)], [32]),
+        ([(16, True), (32, True), (32, False)], [16]),
+        ([(16, False), (8, False)], []),
+        ([(16, True), (32, False), (16, True), (24, False)], [16, 16]),  # two searches
+        ([], []),
+    ],
+)
+def test_the_knee(tmp_path: Path, rows: list[tuple[float, bool]], knees: list[float]) -> None:
+    frame = rates(tmp_path, *rows)
+    assert list(frame["rate"]) == sorted(rate for rate, _ in rows)
+    assert list(frame.loc[frame["knee"], "rate"]) == knees
+    assert frame["held"].dtype == frame["knee"].dtype == bool
+
+
+def test_a_rate_at_which_nothing_completed(tmp_path: Path) -> None:
+    (tmp_path / "capacity.csv").write_text(f"{HEADER}\n128,False,x<1,100,0,0,0,,,,,\n64,True,,100,100,1,1,64,5,6,7,8\n")
+    frame = rate_frame(tmp_path / "capacity.csv")
+    assert frame["missed"].tolist() == ["", "x<1"]
+    assert frame["p50_ttft_ms"].isna().tolist() == [False, True]
+    assert frame["completed"].tolist() == [100, 0]
+    assert frame["knee"].tolist() == [True, False]
+
+
+def test_the_server_over_several_loads(tmp_path: Path) -> None:
+    header = "at_s,running,waiting,kv_usage,preemptions"
+    for name, lines in (("0", ["0.5,1,0,0.1,0", "1.0,2,,0.2,0"]), ("1", []), ("2", ["0.5,3,4,0.3,1"])):
+        (tmp_path / f"server-{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    frame = server_frame(numbered_files(tmp_path, "server-*.csv"))
+    assert frame["at_s"].tolist() == [0.5, 1.0, 1.5]
+    assert frame["load"].tolist() == [0.0, 0.0, 2.0]
+    assert frame["waiting"].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("content", [b"", b"rate,held\n1,True\n", b"\xff\xfe\x00", None])
+def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_bytes(content)
+    for read in (rate_frame, lambda one: requests_by_length_frame([one]), lambda one: server_frame([one])):
+        with pytest.raises(StorageError, match=f"^{file} cannot be read: ") as raised:
+            read(file)
+        assert len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,56 @@
+"""Helpers for tests that start processes: wait on a condition, run a program of this Python, end what a test leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.processes.records import Registry
+from tuner.processes.supervisor import ServerProcess, start
+
+ROOT = Path(__file__).parents[3]
+
+
+def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait until the condition is true.
+
+    Raises:
+        AssertionError: if it is not after `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("the condition did not come true in time")
+        time.sleep(0.01)
+
+
+def python(code: str) -> list[str]:
+    """Return the command that runs `code` with this Python, quickly."""
+    return [sys.executable, "-S", "-c", code]
+
+
+class Starter:
+    """Starts processes in one folder and ends them all at the end of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registry = Registry(folder / "processes")
+        self.log = folder / "server.log"
+        self._started: list[ServerProcess] = []
+
+    def __call__(self, *argv: str, port: int | None = None, **environment: str) -> ServerProcess:
+        process = start(argv, {**os.environ, **environment}, self.log, self.folder, self.registry, port, "study/1")
+        self._started.append(process)
+        return process
+
+    def said(self) -> str:
+        """Return what the processes printed so far."""
+        return self.log.read_text()
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self._started:
+            process.stop(0)

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase
+from tests.fakes import install_fake_vllm
+from tests.unit.processes.started import Starter
+from tuner.errors import TrialFailed
+from tuner.processes import readiness
+from tuner.processes.ports import lease_port
+from tuner.processes.readiness import Ready, wait_ready
+from tuner.processes.supervisor import ServerProcess
+
+
+def _classify(phase: Phase, exit_code: int | None) -> Failure:
+    return Failure(FailureKind.ENGINE_CRASH, phase, "it died", exit_code=exit_code)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    with lease_port(tmp_path / "ports") as lease:
+        yield lease.port
+
+
+def _serve(starter: Starter, port: int, **behaviour: object) -> ServerProcess:
+    program = str(install_fake_vllm(starter.folder / "bin", **behaviour))
+    return starter(program, "serve", "the model", "--host", "127.0.0.1", "--port", str(port), port=port)
+
+
+def _wait(process: ServerProcess, port: int, deadline_s: float = 20, cancelled: threading.Event | None = None) -> Ready:
+    return wait_ready(process, "127.0.0.1", port, "the model", deadline_s, cancelled or threading.Event(), _classify)
+
+
+def _failure(
+    process: ServerProcess, port: int, deadline_s: float = 20, cancelled: threading.Event | None = None
+) -> Failure:
+    with pytest.raises(TrialFailed) as caught:
+        _wait(process, port, deadline_s, cancelled)
+    assert caught.value.failure.phase is Phase.READY
+    return caught.value.failure
+
+
+def test_ready_once_our_own_server_serves_the_model(starter: Starter, port: int) -> None:
+    ready = _wait(_serve(starter, port, startup_s=0.2), port)
+
+    assert ready.proved_ours
+    assert 0.2 < ready.waited_s < 10
+
+
+def test_another_model_ends_the_wait(starter: Starter, port: int) -> None:
+    failure = _failure(_serve(starter, port, serves="other"), port)
+
+    assert failure.kind is FailureKind.ENVIRONMENT_BROKEN
+    assert failure.message == "the server serves 'other' instead of 'the model'"
+
+
+def test_an_exit_is_classified_by_its_code(starter: Starter, port: int) -> None:
+    failure = _failure(_serve(starter, port, fail="oom"), port)
+
+    assert failure == Failure(FailureKind.ENGINE_CRASH, Phase.READY, "it died", exit_code=1)
+
+
+def test_an_exit_with_0_is_a_failure_too(starter: Starter, port: int) -> None:
+    assert _failure(_serve(starter, port, fail="exit0"), port).exit_code == 0
+
+
+def test_the_deadline_ends_the_wait(starter: Starter, port: int) -> None:
+    process = _serve(starter, port, fail="hang")
+
+    begun = time.monotonic()
+    failure = _failure(process, port, deadline_s=0.4)
+
+    assert failure.kind is FailureKind.STARTUP_TIMEOUT
+    assert failure.message == "the server was not ready after 0.4 s"
+    assert 0.4 <= time.monotonic() - begun < 2
+    assert process.alive()
+
+
+def test_cancel_ends_the_wait_at_once(starter: Starter, port: int) -> None:
+    cancelled = threading.Event()
+    timer = threading.Timer(0.2, cancelled.set)
+    timer.start()
+
+    begun = time.monotonic()
+    failure = _failure(_serve(starter, port, fail="hang"), port, cancelled=cancelled)
+    timer.join()
+
+    assert failure.kind is FailureKind.CANCELLED
+    assert time.monotonic() - begun < 2
+
+
+def test_the_right_model_on_somebody_elses_server_is_refused(starter: Starter, port: int) -> None:
+    _wait(_serve(starter, port), port)
+    ours = starter("/bin/sleep", "60")
+
+    failure = _failure(ours, port)
+
+    assert failure.kind is FailureKind.PORT_TAKEN
+    assert failure.message == f"127.0.0.1:{port} is answered by a process that this trial did not start"
+
+
+def test_a_silent_listener_of_somebody_else_is_refused(starter: Starter, port: int) -> None:
+    ours = starter("/bin/sleep", "60")
+    with socket.create_server(("127.0.0.1", port)):
+        assert _failure(ours, port).kind is FailureKind.PORT_TAKEN
+
+
+def test_a_listener_of_unknown_owner_is_accepted_and_said_so(
+    starter: Starter, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "listening_inodes", lambda port: set())
+
+    assert not _wait(_serve(starter, port), port).proved_ours

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import install_fake_vllm
+from tests.unit.processes.started import ROOT, Starter, python, until
+from tuner.processes.family import Identity, family, is_alive, look, myself
+from tuner.processes.records import ProcessRecord, Registry, reap_orphans
+
+_OWNER = """
+import json, os, sys, time
+from pathlib import Path
+from tuner.processes.supervisor import start
+from tuner.processes.records import Registry
+
+here, program = Path(sys.argv[1]), sys.argv[2]
+argv = [program, "serve", "m", "--port", "0"]
+process = start(argv, dict(os.environ), here / "log", here, Registry(here / "processes"), 0, "study/7")
+while "startup complete" not in (here / "log").read_text():
+    time.sleep(0.01)
+print(json.dumps([process.identity, *process.descendants()]), flush=True)
+time.sleep(60)
+"""
+
+
+_CHILD_WITHOUT_ENVIRONMENT = "import subprocess\nprint(subprocess.Popen(['/bin/sleep', '60'], env={}).pid, flush=True)"
+
+_CHILD_THAT_BLANKS_THE_BEGINNING_OF_ITS_ENVIRONMENT = """
+import ctypes, os, time
+if os.fork() == 0:
+    environ = int(open("/proc/self/stat").read().rpartition(")")[2].split()[47])
+    text = open("/proc/self/environ", "rb").read()
+    ctypes.memset(environ, 0, text.index(b"TUNER_PROCESS_ID") + 20)
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+"""
+
+
+def _identity(pid: int) -> Identity:
+    seen = look(pid)
+    assert seen is not None
+    return seen.identity
+
+
+@pytest.fixture
+def bystander(tmp_path: Path) -> Iterator[Identity]:
+    """A server of somebody else, by the same name, in a session of its own."""
+    program = str(install_fake_vllm(tmp_path / "bystander"))
+    popen = subprocess.Popen([program, "serve", "m", "--port", "0"], stdout=subprocess.PIPE, start_new_session=True)
+    assert popen.stdout is not None
+    while b"startup complete" not in popen.stdout.readline():
+        assert popen.poll() is None
+    identity = _identity(popen.pid)
+    yield identity
+    os.killpg(popen.pid, signal.SIGKILL)
+    popen.wait()
+    popen.stdout.close()
+
+
+def _dead() -> Identity:
+    """Return the identity of a process that is no more."""
+    popen = subprocess.Popen(["/bin/sleep", "60"])
+    identity = _identity(popen.pid)
+    popen.kill()
+    popen.wait()
+    return identity
+
+
+def _forge(registry: Registry, process: Identity, **changes: object) -> ProcessRecord:
+    """Write a record of `process` whose owner is dead."""
+    record = registry.record("f" * 32, process, 1, ("vllm",), "forged")
+    forged = replace(record, owners=(_dead(),), **changes)  # type: ignore[arg-type]
+    (registry.folder / f"{record.mark}.json").write_text(json.dumps(asdict(forged)))
+    return forged
+
+
+@pytest.mark.parametrize("behaviour", [{}, {"child_setsid": True, "child_sigterm": "ignore"}], ids=["plain", "setsid"])
+def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(
+    tmp_path: Path, bystander: Identity, behaviour: dict[str, object]
+) -> None:
+    program = str(install_fake_vllm(tmp_path / "bin", **behaviour))
+    bystanders = family(bystander, "none")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path), program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert owner.stdout is not None
+    left = {Identity(*pair) for pair in json.loads(owner.stdout.readline())}
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert len(left) == 2
+    assert all(is_alive(process) for process in left)
+
+    (reaped,) = reap_orphans(tmp_path / "processes", grace_s=2)
+
+    assert set(reaped.ended) == left
+    assert reaped.survivors == ()
+    assert reaped.record.label == "study/7"
+    assert not any(is_alive(process) for process in left)
+    assert len(bystanders) == 2
+    assert all(is_alive(process) for process in bystanders)
+    assert reap_orphans(tmp_path / "processes") == []
+
+
+def test_a_process_with_a_living_owner_is_not_touched(starter: Starter) -> None:
+    process = starter("/bin/sleep", "60")
+
+    assert reap_orphans(starter.registry.folder) == []
+    assert process.alive()
+    assert len(starter.registry.records()) == 1
+
+
+def test_a_process_whose_driver_is_dead_is_an_orphan_while_its_worker_lives(starter: Starter) -> None:
+    starter.registry = Registry(starter.registry.folder, driver=_dead())
+    process = starter("/bin/sleep", "60")
+
+    (reaped,) = reap_orphans(starter.registry.folder, grace_s=2)
+
+    assert reaped.ended == (process.identity,)
+    assert not process.alive()
+
+
+def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
+    registry = Registry(tmp_path / "processes")
+    _forge(registry, Identity(bystander.pid, bystander.started - 1))
+
+    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+
+    assert reaped.ended == ()
+    assert is_alive(bystander)
+    assert registry.records() == []
+
+
+def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None:
+    code = f"{_CHILD_WITHOUT_ENVIRONMENT}\nimport time\ntime.sleep(60)"
+    with subprocess.Popen(python(code), stdout=subprocess.PIPE, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        child = _identity(int(leader.stdout.readline()))
+        registry = Registry(tmp_path / "processes")
+        _forge(registry, Identity(leader.pid, _identity(leader.pid).started - 1))
+
+        (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+        lives = is_alive(child)
+        os.killpg(leader.pid, signal.SIGKILL)
+
+    assert reaped.ended == ()
+    assert lives
+
+
+def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
+    registry = Registry(tmp_path / "processes")
+    _forge(registry, _dead(), members=(Identity(bystander.pid, bystander.started + 1),))
+
+    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+
+    assert reaped.ended == ()
+    assert is_alive(bystander)
+
+
+def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tmp_path: Path) -> None:
+    leader = starter("/bin/sh", "-c", "sleep 60 & echo $!")
+    until(lambda: not leader.alive() and starter.said().endswith("\n"))
+    child = _identity(int(starter.said()))
+    registry = Registry(tmp_path / "others")
+    record = _forge(registry, leader.identity)
+    os.waitpid(leader.pid, 0)
+
+    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+
+    assert look(leader.pid) is None
+    assert os.getpgid(child.pid) == record.process.pid
+    assert reaped.ended == ()
+    assert is_alive(child)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [_CHILD_WITHOUT_ENVIRONMENT, _CHILD_THAT_BLANKS_THE_BEGINNING_OF_ITS_ENVIRONMENT],
+    ids=["empty", "blanked"],
+)
+def test_a_group_without_leader_whose_environment_tells_nothing_is_ended(starter: Starter, code: str) -> None:
+    leader = starter(*python(code), ZZZ="something that stays")
+    until(lambda: not leader.alive() and starter.said().endswith("\n"))
+    child = _identity(int(starter.said()))
+    _forge(starter.registry, leader.identity)
+    os.waitpid(leader.pid, 0)
+
+    reaped = next(found for found in reap_orphans(starter.registry.folder) if found.record.label == "forged")
+
+    assert reaped.ended == (child,)
+    assert not is_alive(child)
+
+
+def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Path, bystander: Identity) -> None:
+    registry = Registry(tmp_path / "processes")
+    _forge(registry, bystander, boot="another boot")
+
+    (reaped,) = reap_orphans(registry.folder)
+
+    assert reaped.ended == ()
+    assert is_alive(bystander)
+    assert registry.records() == []
+
+
+@pytest.mark.parametrize("place", ["host", "namespace"])
+def test_a_record_of_another_place_is_left_alone(tmp_path: Path, bystander: Identity, place: str) -> None:
+    registry = Registry(tmp_path / "processes")
+    _forge(registry, bystander, **{place: "elsewhere"})
+
+    assert reap_orphans(registry.folder) == []
+    assert is_alive(bystander)
+    assert len(registry.records()) == 1
+
+
+def test_a_file_that_is_no_record_is_left_alone(tmp_path: Path) -> None:
+    for name, text in {"a": "{", "b": "[]", "c": '{"process": [1]}'}.items():
+        (tmp_path / f"{name}.json").write_text(text)
+
+    assert reap_orphans(tmp_path) == []
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_no_folder_means_nothing_to_do(tmp_path: Path) -> None:
+    assert reap_orphans(tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    record = registry.record("a" * 32, Identity(2, 3), 20_000, ("vllm", "serve"), "s/1")
+    updated = registry.remember(record, {Identity(5, 6)})
+
+    assert registry.records() == [updated]
+    assert updated == replace(record, members=(Identity(5, 6),))
+    assert record.owners == (myself(),)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{'a' * 32}.json"]

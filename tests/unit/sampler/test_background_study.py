@@ -1,0 +1,66 @@
+"""Whole studies on a stub engine, with predictions that are made beside the trials."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.records import Failure
+from tests.unit.study.conftest import SPACE, Bench
+from tuner.sampler.prior.prior_cache import Prediction, Prior
+from tuner.sampler.surrogate.encoding import Params
+from tuner.specs import TrialSpec
+from tuner.study import run
+from tuner.study.spec import RESIDUAL
+
+
+def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    seqs = int(str(spec.config.get("max_num_seqs", 2048)))
+    return {"success_rate": 1.0, "p99_tpot_ms": 10.0, "output_throughput": 1500.0 - 20.0 * min(abs(seqs - 16), 25)}
+
+
+def studied(folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: int = 1) -> list[dict[str, Any]]:
+    """Return the configurations of a study of 14 trials."""
+    folder.mkdir()
+    file = folder / "two.yaml"
+    file.write_text(SPACE.replace("high: 64", "high: 4096"))
+    monkeypatch.setattr(run, "physics_of", lambda spec, engine: prior)
+    bench = Bench(folder, file)
+    bench.run(peak_at_16, trials=14, slots=slots, sampler=RESIDUAL, confirm_rounds=0)
+    return [dict(record.config) for record in bench.records()]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_study_predicts_beside_its_trials_and_finds_what_is_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    """The predictions are right about the one parameter that counts, and wrong by a third as a whole."""
+    beside: list[bool] = []
+
+    def prior(params: Params) -> Prediction:
+        beside.append(threading.current_thread() is not threading.main_thread())
+        away = min(abs(int(params["max_num_seqs"]) - 16), 25)
+        return Prediction((1000.0 - 13.0 * away, 10.0), {"p99_tpot_ms<50": -0.8, "success_rate>=1": 0.0})
+
+    configs = studied(tmp_path / "study", monkeypatch, prior, slots)
+    assert len(configs) == 14
+    assert configs[0] == {}
+    assert any(12 <= int(config["max_num_seqs"]) <= 20 for config in configs[1:4])
+    assert sum(beside) > 100
+
+
+def test_with_one_worker_a_study_with_predictions_repeats_however_long_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry = threading.Event()
+
+    def prior(params: Params) -> Prediction:
+        hurry.wait(0.005)  # trials of the stub engine take no time: this leaves most predictions to the choices
+        return Prediction((1000.0 + 0.01 * int(params["max_num_seqs"]), 10.0), {})
+
+    slow = studied(tmp_path / "slow", monkeypatch, prior)
+    hurry.set()
+    assert studied(tmp_path / "fast", monkeypatch, prior) == slow

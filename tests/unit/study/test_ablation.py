@@ -1,0 +1,163 @@
+"""The best configuration without each of its flags: which trials that takes, and what a study says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from search_spaces import ResolvedSpace, load_space
+from storage.records import Failure, FailureKind, Phase, TrialKind
+from tests.unit.study.conftest import PLAIN, Bench
+from tests.unit.study.test_run import FIGURES, peak_at_16, worse
+from tuner.specs import TrialSpec
+from tuner.study.optuna_study import Learner
+from tuner.study.protocols import Ending
+from tuner.study.spec import Enqueued
+from tuner.study.trial_sources.ablation import reductions
+
+SPACE = """
+description: for tests
+parameters:
+  max_num_seqs: {description: d, type: int, low: 1, high: 64, log: true, flag: --max-num-seqs, engine_default: 32}
+  block_size: {description: d, type: categorical, choices: [16, 32, 64], flag: --block-size}
+  dtype: {description: d, type: categorical, choices: [null, half, bfloat16], flag: --dtype}
+  nested: {description: d, type: categorical, choices: [1, 2], flag: --nested, when: "dtype == 'half'"}
+rules:
+  - {name: small, forbid: block_size == 64 and effective.max_num_seqs > 31, why: "blocks of 64 want few sequences"}
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> ResolvedSpace:
+    file = tmp_path / "space.yaml"
+    file.write_text(SPACE)
+    return load_space(file).resolve(PLAIN)
+
+
+def test_each_flag_is_left_to_the_engine_with_what_counts_only_beside_it(space: ResolvedSpace) -> None:
+    config = {"max_num_seqs": 16, "block_size": 32, "dtype": "half", "nested": 2}
+    assert reductions(space, config, [config]) == [
+        ("max_num_seqs", {"block_size": 32, "dtype": "half", "nested": 2}, {"max_num_seqs": 32}),
+        ("block_size", {"max_num_seqs": 16, "dtype": "half", "nested": 2}, {}),
+        ("dtype", {"max_num_seqs": 16, "block_size": 32}, {"dtype": None}),
+        ("nested", {"max_num_seqs": 16, "block_size": 32, "dtype": "half"}, {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "tried", "names"),
+    [
+        ({"max_num_seqs": 32, "block_size": 16, "dtype": None}, [], ["block_size"]),  # two say the defaults
+        ({"max_num_seqs": 16, "block_size": 64}, [], ["block_size"]),  # without max_num_seqs it would break the rule
+        ({"max_num_seqs": 16, "block_size": 32}, [{"max_num_seqs": 16}], ["max_num_seqs"]),
+        ({"max_num_seqs": 16}, [{}], []),  # without it, it is the defaults
+    ],
+)
+def test_what_says_the_default_or_breaks_a_rule_or_was_tried_is_left_out(
+    space: ResolvedSpace, config: dict[str, object], tried: list[dict[str, object]], names: list[str]
+) -> None:
+    assert [name for name, *_ in reductions(space, config, tried)] == names  # type: ignore[arg-type]
+
+
+KNOWN = Enqueued("known", {"max_num_seqs": 16, "block_size": 32})
+
+
+def test_a_study_measures_its_best_without_each_flag_and_says_what_each_earns(bench: Bench) -> None:
+    result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
+    first = [record for record in bench.records() if record.round == 0]
+    assert [(record.label, dict(record.config)) for record in first] == [
+        ("defaults", {}),
+        ("known", {"max_num_seqs": 16, "block_size": 32}),
+        ("#1 without max_num_seqs", {"block_size": 32}),
+        ("#1 without block_size", {"max_num_seqs": 16}),
+    ]
+    assert {record.kind for record in first[2:]} == {TrialKind.ENQUEUED}
+    assert bench.listener.notes[0] == "measuring what each flag earns: #1 without max_num_seqs, #1 without block_size"
+    assert result.conclusion is not None
+    assert [each.name for each in result.conclusion.earned] == ["max_num_seqs"]  # the engine's blocks are not known
+    earned = result.conclusion.earned[0]
+    assert (earned.value, earned.default) == (16, 32)
+    assert earned.low < 1.5**0.8 < earned.high
+
+
+def test_what_does_better_without_a_flag_may_win(bench: Bench) -> None:
+    def blocks_cost(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        figures = peak_at_16(spec, index)
+        assert isinstance(figures, dict)
+        rate = figures["output_throughput"]
+        assert rate is not None
+        return {**figures, "output_throughput": rate * (0.9 if spec.config.get("block_size") == 32 else 1.0)}
+
+    result = bench.run(blocks_cost, trials=2, enqueue=(KNOWN,), ablate=True)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 3
+    winner = next(record for record in bench.records() if record.number == 3)
+    assert dict(winner.config) == {"max_num_seqs": 16}
+
+
+def test_a_study_that_goes_on_takes_up_what_it_lacks_and_nothing_twice(bench: Bench) -> None:
+    bench.listener.on_finished = lambda record: bench.stop.set() if record.number == 2 else None
+    result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
+    assert result.ending is Ending.INTERRUPTED
+    bench.stop.clear()
+    bench.listener.on_finished = None
+    for _ in range(2):
+        result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
+        labels = [record.label for record in bench.records() if record.round == 0]
+        assert labels == ["defaults", "known", "#1 without max_num_seqs", "#1 without block_size"]
+        assert result.ending is Ending.DONE
+
+
+def test_a_better_trial_of_a_longer_search_is_taken_apart_too(bench: Bench) -> None:
+    weak = Enqueued("weak", {"max_num_seqs": 40})
+    bench.run(peak_at_16, trials=2, enqueue=(weak,), ablate=True, confirm_rounds=0)
+    assert len(bench.records()) == 2  # without its only flag it is the defaults
+    bench.run(peak_at_16, trials=3, enqueue=(weak, KNOWN), ablate=True, confirm_rounds=0)
+    named = ["defaults", "weak", "known", "#2 without max_num_seqs", "#2 without block_size"]
+    assert [record.label for record in bench.records()] == named
+    better = Enqueued("better", {"max_num_seqs": 17, "block_size": 64})
+    bench.run(peak_at_16, trials=6, enqueue=(weak, KNOWN, better), ablate=True, confirm_rounds=0)
+    assert [record.label for record in bench.records()] == [*named, "better"]  # the best is still of trial 2
+
+
+def test_a_machine_that_fails_in_it_is_tried_again(bench: Bench) -> None:
+    failures = iter([Failure(FailureKind.GPU_BUSY, Phase.READY, "another process")])
+
+    def busy_once(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        failure = next(failures, None) if spec.number == 2 else None
+        return failure or peak_at_16(spec, index)
+
+    result = bench.run(busy_once, trials=2, enqueue=(KNOWN,), ablate=True, confirm_rounds=0)
+    assert result.ending is Ending.DONE
+    assert [record.state for record in bench.records()] == ["ok"] * 4
+
+
+@pytest.mark.parametrize("ablate", [True, False])
+def test_where_the_defaults_are_kept_nothing_is_said_to_earn(bench: Bench, ablate: bool) -> None:
+    result = bench.run(worse, trials=2, enqueue=(KNOWN,), ablate=ablate)
+    assert result.conclusion is not None
+    assert result.conclusion.keep_defaults
+    assert result.conclusion.earned == ()
+    assert len([record for record in bench.records() if record.round == 0]) == (4 if ablate else 2)
+
+
+def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("array must not contain infs or NaNs")
+
+    monkeypatch.setattr(Learner, "ablation", broken)
+    result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,))
+    assert result.conclusion is not None
+    assert (result.conclusion.winner, result.conclusion.earned) == (1, ())
+    assert bench.listener.notes[-1] == (
+        "what the winner's flags earn is not known: ValueError: array must not contain infs or NaNs"
+    )
+
+
+def test_nothing_that_worked_is_nothing_to_take_apart(bench: Bench) -> None:
+    def breaks(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        return FIGURES | {"output_throughput": 1.0, "p99_tpot_ms": 99.0}
+
+    bench.run(breaks, trials=2, enqueue=(KNOWN,), ablate=True)
+    assert len([record for record in bench.records() if record.round == 0]) == 2

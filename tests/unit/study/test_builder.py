@@ -1,0 +1,166 @@
+"""From what the user asked for to a study: a mistake is one line with the rule, the value and the next step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces import hardware_named
+from storage.records import Provenance, TrialKind
+from tuner.engines.base import EngineInfo
+from tuner.errors import UserError
+from tuner.study.builder import Request, draft, finish
+from tuner.study.find_model import find_model
+from tuner.study.resolve_workload import make_judge
+
+INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "vocab_size": 4096,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_the_default_request_is_the_published_study(model: str, tmp_path: Path) -> None:
+    plan = draft(Request(model=model), on_cpu=False)
+    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+    assert spec.name == "qwen2.5-0.5b-t4"
+    assert [str(o) for o in spec.judge.objectives] == ["output_throughput:40", "p99_tpot_ms:20", "p99_ttft_ms:15"]
+    assert [str(s) for s in spec.judge.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
+    assert [o.metric for o in spec.judge.scored][-1] == "success_rate"
+    assert spec.base_argv == ()
+    assert (spec.baseline_repeats, spec.finalists, spec.confirm_rounds) == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "searched"),
+    [({}, 100), ({"search_load": 1.0}, 200), ({"confirm_rounds": 0}, 200), ({"baseline_repeats": 0}, 200)],
+)
+def test_the_search_sends_less_only_where_rounds_decide(
+    model: str, tmp_path: Path, changes: dict[str, Any], searched: int
+) -> None:
+    plan = draft(Request(**{"model": model, "search_load": 0.5, **changes}), on_cpu=False)
+    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+    kinds = (TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.SEARCH)
+    assert {spec.trial(1, 0, 1, kind, {}).workload.num_prompts for kind in kinds} == {searched}
+    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.num_prompts == 200
+    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.seed == 2000
+    premise = spec.premise(INFO, ["Tesla T4"])
+    assert premise["workload"]["num_prompts"] == 200
+    assert premise.get("search") == (None if searched == 200 else {"num_prompts": 100})
+
+
+def test_traffic_is_never_shortened(model: str, tmp_path: Path) -> None:
+    request = Request(preset="phi4-mini-l4", model=model, search_load=0.5)
+    spec = finish(draft(request, on_cpu=False), INFO, hardware_named("l4"), tmp_path)
+    assert spec.searched_workload == spec.workload
+    assert "search" not in spec.premise(INFO, ["NVIDIA L4"])
+
+
+def test_temperature_is_set_on_the_server(model: str, tmp_path: Path) -> None:
+    plan = draft(Request(preset="qwen2.5-0.5b-t4-greedy", model=model), on_cpu=False)
+    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+    assert spec.base_argv == ("--override-generation-config", '{"temperature": 0.0}')
+
+
+def test_the_search_space_can_say_the_contests_configurations(model: str, tmp_path: Path) -> None:
+    request = Request(preset="qwen2.5-0.5b-t4-greedy", model=model, enqueue=("suffix", "winner-flags"))
+    spec = finish(draft(request, on_cpu=False), INFO, hardware_named("t4"), tmp_path)
+    suffix, winner = (spec.trial(1, 0, 1, TrialKind.ENQUEUED, e.config).launch.argv for e in spec.enqueue)
+    assert json.loads(suffix[suffix.index("--speculative-config") + 1])["method"] == "suffix"
+    assert "--dtype" not in suffix, "a T4 takes float16 by itself"
+    joined = " ".join(winner)
+    assert "--max-num-seqs 50 --max-num-batched-tokens 25600" in joined
+    assert "--cudagraph-capture-sizes 1 2 4 8 16 24 32 40 50" in joined
+
+
+def test_on_a_cpu_the_default_space_is_the_cpus(model: str) -> None:
+    assert draft(Request(model=model), on_cpu=True).space.name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preset": "nope"}, "--preset 'nope'"),
+        ({"space": "nope"}, "nope"),
+        ({"sampler": "gp"}, "--sampler 'gp'.*samplers: auto, residual, tpe"),
+        ({"slos": ("p99_tpot<50",)}, "--slo 'p99_tpot<50'.*p99_tpot_ms"),
+        ({"objectives": ("speed",)}, "--objective 'speed'"),
+        ({"objectives": ("p99_tpot_ms", "p99_tpot_ms:3")}, "names a metric twice"),
+        ({"load": {"max_concurrency": 0}}, "--users 0"),
+        ({"load": {"input_len": 2000, "output_len": 100}}, r"2000 \+ 100 tokens exceed the model's context of 2048"),
+        ({"server_arguments": ("--port", "1")}, "--port is set by the tuner"),
+        ({"server_arguments": ("--host=0.0.0.0",)}, "--host is set by the tuner"),
+    ],
+)
+def test_mistakes_are_one_line(model: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        draft(Request(**{"model": model, **changes}), on_cpu=False)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"only": ("max_num_seqz",)}, "max_num_seq"),
+        ({"enqueue": ("nonsense",)}, "--enqueue 'nonsense'.*known: "),
+        ({"enqueue": ('{"max_num_seqs": "many"}',)}, "max_num_seqs"),
+        ({"enqueue": ("{broken",)}, "--enqueue"),
+    ],
+)
+def test_mistakes_about_the_space(model: str, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        finish(draft(Request(**{"model": model, **changes}), on_cpu=False), INFO, hardware_named("t4"), tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no config\.json"):
+        find_model(str(tmp_path / "nothing"), None)
+    with pytest.raises(UserError, match="neither a folder nor a hub name"):
+        find_model("a b c", None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        find_model("nobody/nothing", None)
+
+
+def test_a_model_in_the_hubs_cache_has_a_shape(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text((Path(model) / "config.json").read_text())
+    reference, shape = find_model("org/name", None)
+    assert reference.served_name == "org/name"
+    assert shape is not None
+    assert shape.layers == 4
+
+
+def test_scored_includes_success_unless_the_user_names_it() -> None:
+    assert [o.metric for o in make_judge(["p99_tpot_ms"], []).scored] == ["p99_tpot_ms", "success_rate"]
+    assert [o.weight for o in make_judge(["success_rate:3"], []).scored] == [3.0]
+
+
+def test_trust_remote_code_is_never_set_unless_the_user_says_so(model: str, tmp_path: Path) -> None:
+    silent = finish(draft(Request(model=model), on_cpu=False), INFO, hardware_named("t4"), tmp_path)
+    assert "--trust-remote-code" not in silent.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
+    said = draft(Request(model=model, server_arguments=("--trust-remote-code",)), on_cpu=False)
+    assert "--trust-remote-code" in finish(said, INFO, hardware_named("t4"), tmp_path).base_argv

@@ -1,0 +1,131 @@
+"""The verdict, from records made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from storage.records import (
+    Failure,
+    FailureKind,
+    Phase,
+    Provenance,
+    Repeat,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+    Verdict,
+)
+from tuner.study.conclusion.decide import conclude, noise_of
+from tuner.study.resolve_workload import make_judge
+from tuner.study.trial_sources.confirmation import nominate
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JUDGE = make_judge(["output_throughput"], ["p99_tpot_ms<50"])
+
+
+def record(
+    number: int, values: list[float], round_: int = 0, tpot: float = 10.0, score: float | None = 1.0
+) -> TrialRecord:
+    metrics = [{"output_throughput": v, "p99_tpot_ms": tpot, "success_rate": 1.0} for v in values]
+    repeats = tuple(Repeat(i, i, 10, 10, 0, 1.0, m) for i, m in enumerate(metrics))
+    outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w0", "cpu", {}, "", repeats=repeats)
+    kind = TrialKind.CONFIRM if round_ else TrialKind.BASELINE if number == 0 else TrialKind.SEARCH
+    verdict = Verdict({"output_throughput": values[0]}, {"p99_tpot_ms<50": (tpot - 50) / 50}, score)
+    label = "finals" if round_ else None
+    return TrialRecord("s", number, round_, kind, label, {}, {"x": number}, 1, NOW, outcome, verdict)
+
+
+def rounds(*triples: tuple[int, list[float]]) -> list[TrialRecord]:
+    return [record(number, [v], i + 1) for number, values in triples for i, v in enumerate(values)]
+
+
+def test_a_gain_beyond_the_noise_wins() -> None:
+    finalists = [record(0, [100.0]), record(3, [120.0], score=1.2)]
+    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 101, 99]), (3, [120, 121, 119]))], finalists, "finals")
+    assert found.winner == 3
+    assert not found.keep_defaults
+    ratio = found.contenders[0].metrics["output_throughput"]
+    assert ratio.ratio == pytest.approx(1.2, abs=0.002)
+    # Throughput weighs 40 and success 10 of 50, success is equal: the score's gain is 1.2 ** 0.8.
+    assert found.contenders[0].score is not None
+    assert found.contenders[0].score.ratio == pytest.approx(1.2**0.8, abs=0.002)
+
+
+def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
+    finalists = [record(0, [100.0]), record(3, [110.0], score=1.1)]
+    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 110, 90]), (3, [110, 92, 108]))], finalists, "finals")
+    assert found.winner == 0
+    assert found.keep_defaults
+    assert found.confirmed
+
+
+def test_missing_an_slo_in_one_round_disqualifies() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    bad = record(3, [150.0], 2, tpot=60.0)
+    trials = [*finalists, *rounds((0, [100, 100, 100]), (3, [150])), bad, record(3, [150.0], 3)]
+    found = conclude(JUDGE, trials, finalists, "finals")
+    assert found.keep_defaults
+    assert found.contenders[0].disqualified == "missed p99_tpot_ms<50 in round 2 (60)"
+
+
+def test_failing_in_a_round_disqualifies() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    failed = record(3, [150.0], 2)
+    assert failed.outcome is not None
+    crash = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "boom")
+    failed = replace(failed, outcome=replace(failed.outcome, failure=crash, repeats=()))
+    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
+    assert found.contenders[0].disqualified == "failed in round 2: engine_crash"
+    assert found.winner == 0
+
+
+def test_without_rounds_the_best_is_named_and_called_unconfirmed() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    found = conclude(JUDGE, finalists, finalists, None)
+    assert (found.winner, found.confirmed) == (3, False)
+    assert "not measured again" in found.reason
+
+
+def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
+    defaults = record(0, [100.0], score=None)
+    assert defaults.outcome is not None
+    failure = Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")
+    defaults = replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
+    best = record(3, [150.0], score=1.5)
+    found = conclude(
+        JUDGE, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
+    )
+    assert (found.winner, found.keep_defaults, found.confirmed) == (3, False, False)
+    assert found.reason == (
+        "trial 3 is the best that held the SLOs; the defaults failed (out_of_memory_startup), "
+        "so no gain over them can be told"
+    )
+
+
+def test_where_the_defaults_were_not_measured_it_says_so() -> None:
+    found = conclude(JUDGE, [record(3, [150.0])], [record(3, [150.0])], None)
+    assert found.winner == 3
+    assert "the defaults were not measured, so no gain" in found.reason
+
+
+def test_noise_is_the_spread_of_the_defaults() -> None:
+    # 90, 100, 110: standard deviation 10, mean 100.
+    assert noise_of(record(0, [90.0, 100.0, 110.0]), "output_throughput") == pytest.approx(0.1)
+    assert noise_of(record(0, [90.0]), "output_throughput") is None
+    assert noise_of(None, "output_throughput") is None
+
+
+def test_nominated_are_the_best_feasible_by_score() -> None:
+    trials = [
+        record(0, [100.0]),
+        record(1, [1.0], score=1.3),
+        record(2, [1.0], score=1.5, tpot=80.0),
+        record(3, [1.0], score=1.4),
+        record(4, [1.0], score=None),
+        record(5, [1.0], score=1.2),
+    ]
+    assert [trial.number for trial in nominate(trials, 2)] == [3, 1]
+    assert [trial.number for trial in nominate(trials, 3, ranking=[1, 99])][:2] == [1, 3]

@@ -1,0 +1,98 @@
+"""Predictions as a study's prior: of what, when, and what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces import HardwareProfile, hardware_named
+from storage.records import Provenance
+from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.config.flags import flag_names
+from tuner.study.builder import Request, draft, finish
+from tuner.study.simulator_prior import FAILS, physics_of
+from tuner.study.spec import AUTO, RESIDUAL, TPE, StudySpec
+
+INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
+
+
+def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
+    request = Request(**changes)  # type: ignore[arg-type]
+    return finish(draft(request, on_cpu=False, simulated=True), INFO, card or hardware_named("t4"), Path("artifacts"))
+
+
+@pytest.fixture(scope="module")
+def predict():  # type: ignore[no-untyped-def]
+    found = physics_of(spec(), INFO)
+    assert found is not None
+    return found
+
+
+def test_the_first_target_is_predicted_as_the_simulator_does(predict) -> None:  # type: ignore[no-untyped-def]
+    said = predict({})
+    assert said.values[0] == pytest.approx(3400, rel=0.1)  # published: 3,332 tok/s
+    assert all(violation <= 0 for violation in said.constraints.values())
+
+
+def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ignore[no-untyped-def]
+    assert predict({"cudagraph_mode": "eager"}).values[0] < 0.9 * predict({}).values[0]
+
+
+def test_what_does_not_fit_is_predicted_to_fail() -> None:
+    predict = physics_of(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
+    assert predict is not None
+    assert predict({}) == FAILS
+
+
+@pytest.mark.parametrize("version", ["0.25.1+cpu", "0.15.1"])
+def test_builds_of_a_version_are_that_version(version: str) -> None:
+    assert physics_of(spec(), replace(INFO, version=version)) is not None
+
+
+def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: object) -> object:
+        raise ZeroDivisionError
+
+    predict = physics_of(spec(), INFO)
+    assert predict is not None
+    monkeypatch.setattr("tuner.study.simulator_prior.set_up", breaks)
+    assert predict({}) is None
+    assert predict({"block_size": 32}) is None
+    (said,) = caplog.records
+    assert said.getMessage() == "no prediction of {}, the simulator broke: ZeroDivisionError: "
+    assert not said.exc_info
+
+
+def test_a_simulated_study_is_not_told_its_own_answers() -> None:
+    assert physics_of(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
+
+
+def test_an_unknown_card_is_not_predicted() -> None:
+    card = replace(hardware_named("t4"), tflops={})
+    assert physics_of(spec(card), INFO) is None
+
+
+def test_a_strange_version_is_not_predicted() -> None:
+    assert physics_of(spec(), replace(INFO, version="dev")) is None
+
+
+def test_capacity_is_not_predicted() -> None:
+    made = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), objectives=("capacity",))
+    assert physics_of(made, INFO) is None
+
+
+@pytest.mark.parametrize(
+    ("sampler", "provenance", "meant"),
+    [
+        (AUTO, Provenance.MEASURED, RESIDUAL),
+        (AUTO, Provenance.SIMULATED, TPE),
+        (TPE, Provenance.MEASURED, TPE),
+        (RESIDUAL, Provenance.SIMULATED, RESIDUAL),
+    ],
+)
+def test_auto_is_residual_where_trials_are_measured(sampler: str, provenance: Provenance, meant: str) -> None:
+    assert replace(spec(), sampler=sampler).sampler_for(replace(INFO, provenance=provenance)) == meant

@@ -1,0 +1,209 @@
+"""What a study reads off earlier ones, who may teach it, and that it goes on learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search_spaces import hardware_named, load_space
+from storage.records import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialKind
+from tests.unit.study import test_simulator_prior
+from tests.unit.study.conftest import PLAIN, Bench
+from tests.unit.study.test_run import FIGURES, peak_at_16
+from tuner.engines.base import EngineInfo
+from tuner.errors import UserError
+from tuner.scoring.judge import FAILED
+from tuner.specs import TrialSpec
+from tuner.study import source_studies as earlier
+from tuner.study.resolve_workload import make_judge
+from tuner.study.run import as_begun
+from tuner.study.simulator_prior import physics_of, physics_of_earlier
+from tuner.study.source_studies import Lessons, lessons_for
+from tuner.study.spec import RESIDUAL, TPE, Enqueued
+
+INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
+NARROW = """
+description: another study's space
+parameters:
+  max_num_seqs: {description: d, type: int, low: 1, high: 20, log: true, flag: --max-num-seqs, engine_default: 8}
+  dtype: {description: d, type: categorical, choices: [null, half], flag: --dtype}
+"""
+
+
+def lessons(bench: Bench, **changes: Any) -> Lessons:
+    store = bench.store()
+    try:
+        [found] = lessons_for(store, bench.spec(name="new", learn_from=("s",), **changes), INFO)
+        return found
+    finally:
+        store.close()
+
+
+def out_of_memory_at_64(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    if spec.config.get("block_size") == 64:
+        return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "no memory")
+    return peak_at_16(spec, index)
+
+
+GIVEN = tuple(
+    Enqueued(f"e{seqs}", {"max_num_seqs": seqs, "block_size": size}) for seqs, size in [(16, 32), (8, 64), (40, 16)]
+)
+
+
+def test_trials_are_read_with_the_defaults_first_and_what_the_engine_decided_filled_in(bench: Bench) -> None:
+    bench.run(out_of_memory_at_64, trials=4, enqueue=GIVEN)
+    history = lessons(bench).history
+    # the defaults' block size is not known: the space gives the engine's default of max_num_seqs only
+    assert history.measured == [
+        {"max_num_seqs": 32},
+        {"max_num_seqs": 16, "block_size": 32},
+        {"max_num_seqs": 40, "block_size": 16},
+    ]
+    assert history.values == [(1001.0, 10.0), (1500.0, 10.0), (1020.0, 10.0)]
+    assert history.constraints[0] == pytest.approx({"p99_tpot_ms<50": 10 / 50 - 1, "success_rate>=1": 0.0})
+    assert history.failed == [{"max_num_seqs": 8, "block_size": 64}]
+
+
+def test_they_are_judged_by_the_new_objectives_and_slos(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=4, enqueue=GIVEN)
+    judge = make_judge(["p99_tpot_ms"], ["p99_tpot_ms<5", "p99_ttft_ms<100"])
+    history = lessons(bench, judge=judge).history
+    assert history.values[0] == (10.0,)
+    assert history.constraints[0] == {"p99_tpot_ms<5": 1.0}  # no TTFT was measured: nothing is said of it
+    assert FAILED not in history.constraints[0]
+
+
+def test_what_lies_outside_the_new_space_is_left_out_and_counted(bench: Bench, tmp_path: Path) -> None:
+    bench.run(peak_at_16, trials=4, enqueue=GIVEN)
+    file = tmp_path / "narrow.yaml"
+    file.write_text(NARROW)
+    found = lessons(bench, space=load_space(file).resolve(PLAIN))
+    # enqueued trials leave the dtype to the engine; 40 sequences are more than 20
+    assert found.history.measured == [
+        {"max_num_seqs": 8, "dtype": None},
+        {"max_num_seqs": 16, "dtype": None},
+        {"max_num_seqs": 8, "dtype": None},
+    ]
+    assert str(found) == "learns from 3 trials of study s; 1 more are outside this study's space"
+
+
+def test_of_a_long_study_the_defaults_the_best_half_and_a_spread_of_the_rest_are_taken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tuple(Enqueued(f"e{seqs}", {"max_num_seqs": seqs, "block_size": 16}) for seqs in range(1, 13))
+    bench.run(peak_at_16, trials=13, enqueue=given)
+    monkeypatch.setattr(earlier, "MOST", 7)
+    monkeypatch.setattr(earlier, "LEAST", 1)
+    taken = [config["max_num_seqs"] for config in lessons(bench).history.measured]
+    assert taken == [32, 12, 11, 10, 1, 4, 7]  # the nearer to 16, the better
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "told"),
+    [
+        (("t",), {}, "--learn-from 't': there is none of that name in the database; studies: s"),
+        (("new",), {}, "--learn-from 'new': a study knows its own trials; leave it out, or choose another --study"),
+        (("s",), {"sampler": TPE}, "--sampler tpe: only residual learns from other studies; leave out --learn-from"),
+        (
+            ("s",),
+            {"judge": make_judge(["goodput"], ["p99_tpot_ms<5"])},
+            "--learn-from 's': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
+        ),
+    ],
+)
+def test_who_cannot_teach_is_refused(bench: Bench, names: tuple[str, ...], changes: dict[str, Any], told: str) -> None:
+    bench.run(peak_at_16, trials=3)
+    store = bench.store()
+    with pytest.raises(UserError) as refused:
+        lessons_for(store, bench.spec(name="new", learn_from=names, **changes), INFO)
+    store.close()
+    assert str(refused.value) == told
+
+
+def test_a_measured_study_does_not_learn_from_a_simulated_one(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=3)
+    store = bench.store()
+    with pytest.raises(UserError, match="'s': it was simulated, this study is measured; leave it out"):
+        lessons_for(store, bench.spec(name="new", learn_from=("s",)), replace(INFO, provenance=Provenance.MEASURED))
+    store.close()
+
+
+def test_without_any_nothing_is_read(bench: Bench) -> None:
+    store = bench.store()
+    assert lessons_for(store, bench.spec(sampler=TPE), INFO) == []
+    store.close()
+
+
+def test_auto_is_the_sampler_that_learns(bench: Bench) -> None:
+    assert bench.spec().sampler_for(INFO) == TPE
+    assert bench.spec(learn_from=("s",)).sampler_for(INFO) == RESIDUAL
+
+
+def test_a_taught_study_begins_where_the_earlier_one_was_best_says_so_and_goes_on_learning(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=12, sampler=RESIDUAL, confirm_rounds=0)
+    best = max(bench.records(), key=lambda record: (record.verdict and record.verdict.score) or 0.0)
+    assert best.kind is TrialKind.SEARCH
+    assert abs(best.config["max_num_seqs"] - 16) <= 4  # type: ignore[operator]
+
+    bench.run(peak_at_16, trials=2, name="new", learn_from=("s",), confirm_rounds=0)
+    store = bench.store()
+    try:
+        [_, first] = [record for record in store.trials("new") if not record.round]
+        known = store.study("new")
+        assert abs(first.config["max_num_seqs"] - 16) <= 5  # type: ignore[operator]
+        assert bench.listener.notes == ["learns from 12 trials of study s"]
+        assert known is not None
+        assert known.facts["learn_from"] == ["s"]
+        assert as_begun(bench.spec(name="new"), store).learn_from == ("s",)
+        assert as_begun(bench.spec(name="new", learn_from=("t",)), store).learn_from == ("t",)
+        assert as_begun(bench.spec(), store).learn_from == ()
+    finally:
+        store.close()
+
+
+def of_the_first_target(record: StudyRecord, **changes: Any) -> StudyRecord:
+    engine = {"name": "vllm", "version": "0.15.1", "devices": ["Tesla T4"]}
+    return replace(record, premise={**record.premise, "engine": engine}, facts={"hardware": "Tesla T4", **changes})
+
+
+def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
+    """The first target's defaults, as a study of it predicts them itself; eager execution is slower."""
+    spec = test_simulator_prior.spec()
+    physics = physics_of(spec, test_simulator_prior.INFO)
+    bench.run(lambda _, index: {**FIGURES, "output_throughput": 1.0}, trials=1)
+    store = bench.store()
+    record, trial = store.study("s"), store.trial("s", 0)
+    store.close()
+    assert record is not None
+    assert trial is not None
+    assert trial.outcome is not None
+    record = of_the_first_target(replace(record, premise={**record.premise, "workload": spec.workload.model_dump()}))
+    command = ("/opt/bin/vllm", "serve", "Qwen/Qwen2.5-0.5B", "--host", "127.0.0.1", "--port", "8123")
+    argv = (*command, *spec.base_argv, "--enforce-eager")
+    predict = physics_of_earlier(record, spec, test_simulator_prior.INFO.packages)
+    assert predict is not None
+    assert physics is not None
+
+    eager = predict(replace(trial, outcome=replace(trial.outcome, argv=argv)))
+    plain = predict(replace(trial, outcome=replace(trial.outcome, argv=argv[:-1])))
+    assert plain == physics({})
+    assert plain is not None
+    assert plain.values is not None
+    assert eager is not None
+    assert eager.values is not None
+    assert eager.values[0] < 0.9 * plain.values[0]
+    assert predict(replace(trial, outcome=replace(trial.outcome, argv=()))) is None
+
+
+@pytest.mark.parametrize("hardware", ["a card of tomorrow", "cpu"])
+def test_on_a_card_that_is_not_simulated_nothing_is_predicted_of_it(bench: Bench, hardware: str) -> None:
+    bench.run(peak_at_16, trials=1)
+    store = bench.store()
+    record = store.study("s")
+    store.close()
+    assert record is not None
+    assert hardware_named("cpu").tflops == {}
+    assert physics_of_earlier(of_the_first_target(record, hardware=hardware), bench.spec(), None) is None

@@ -1,0 +1,57 @@
+"""`tuner capacity`: the highest request rate at which every SLO holds, for one configuration of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tuner.cli.options import AsJson
+
+Text = str | None
+
+
+def capacity(
+    context: typer.Context,
+    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's load]")] = None,
+    preset: Annotated[str, typer.Option(help="Preset whose traffic, model and SLOs count.")] = "chat",
+    rate: Annotated[float | None, typer.Option(help="Requests a second to begin with.")] = None,
+    slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_ttft_ms<500'; repeatable.")] = None,
+    model: Annotated[Text, typer.Option(help="Model folder or hub name.")] = None,
+    tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the prompts.  [default: the model's]")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
+    vllm: Annotated[Text, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Searches on the one server.")] = 1,
+    startup_timeout: Annotated[str, typer.Option(help="Deadline of the server's start.")] = "15m",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of searches, each in one of its own.")] = Path(
+        "tuner_capacity"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Search the highest request rate at which every SLO holds, by bisection on one server.
+
+    What follows `--` are the server's flags: `tuner capacity --workload chat.yaml -- --max-num-seqs 64`.
+    """
+    from tuner.cli.values import bound_load, pairs, seconds
+    from tuner.specs import Limits
+    from tuner.study.builder import Request
+    from tuner.use_cases.capacity import run
+
+    request = Request(
+        preset=preset,
+        study="capacity",
+        model=model,
+        tokenizer=tokenizer,
+        objectives=("capacity",),
+        slos=tuple(slo or ()),
+        workloads=() if workload is None else (workload,),
+        rate=rate,
+        load=bound_load(users=None, prompts=None, input_len=None, output_len=None, temperature=temperature),
+        server_arguments=tuple(context.args),
+        environment=pairs("--env", env),
+        repeats=repeats,
+        limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
+    )
+    raise typer.Exit(run(request, vllm, output, as_json))

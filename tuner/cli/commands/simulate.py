@@ -1,0 +1,53 @@
+"""`tuner simulate`: what one configuration would do on a card that is not there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tuner.cli.options import AsJson
+
+Text = str | None
+
+
+def simulate(
+    context: typer.Context,
+    gpu: Annotated[Text, typer.Option(help="Card, or a YAML file that describes one.  [default: preset]")] = None,
+    model: Annotated[Text, typer.Option(help="Known model, or a folder with its config.json.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset whose load, model and card count.")] = "qwen2.5-0.5b-t4",
+    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's load]")] = None,
+    rate: Annotated[float | None, typer.Option(help="Mean requests a second of the traffic.")] = None,
+    users: Annotated[int | None, typer.Option(help="Concurrent users.")] = None,
+    prompts: Annotated[int | None, typer.Option(help="Prompts of the load.")] = None,
+    input_len: Annotated[int | None, typer.Option(help="Tokens of a prompt.")] = None,
+    output_len: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
+    vllm_version: Annotated[Text, typer.Option(help="The vLLM to simulate.  [default: by card]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the load.")] = 1000,
+    noise: Annotated[bool, typer.Option("--noise", help="Differ from the prediction as a measured run does.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict one configuration from the flags of `vllm serve`, which follow `--`.
+
+    `tuner simulate --gpu h200 --model Qwen/Qwen2.5-7B -- --max-num-seqs 64 --quantization fp8`
+    """
+    from tuner.cli.values import bound_load, pairs
+    from tuner.use_cases.simulate import Asked, run
+
+    load = bound_load(users=users, prompts=prompts, input_len=input_len, output_len=output_len, temperature=temperature)
+    asked = Asked(
+        gpu=gpu,
+        model=model,
+        preset=preset,
+        workload=workload,
+        rate=rate,
+        load=load,
+        environment=pairs("--env", env),
+        version=vllm_version,
+        words=tuple(context.args),
+        seed=seed,
+        noise=noise,
+    )
+    raise typer.Exit(run(asked, as_json))

@@ -1,0 +1,1 @@
+"""Who sends requests to the simulated server, and the metrics of the answers."""

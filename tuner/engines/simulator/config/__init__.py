@@ -1,0 +1,1 @@
+"""What `vllm serve` was told: flags, precision, CUDA graphs, speculation, with vLLM's defaults and refusals."""

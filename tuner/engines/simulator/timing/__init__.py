@@ -1,0 +1,1 @@
+"""How long steps, starts and the API servers take."""

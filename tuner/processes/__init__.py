@@ -1,0 +1,1 @@
+"""Start, record, find and end processes, with everything that they start."""

@@ -1,0 +1,1 @@
+"""The acquisition function and its maximisation: candidates, expected improvement, local search."""

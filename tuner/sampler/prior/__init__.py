@@ -1,0 +1,1 @@
+"""The prior mean: predictions of configurations, cached, and computed in the background."""

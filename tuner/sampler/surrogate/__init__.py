@@ -1,0 +1,1 @@
+"""The surrogate model: Gaussian processes over encoded configurations and the history that they are fitted to."""

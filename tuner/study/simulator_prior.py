@@ -1,0 +1,135 @@
+"""What the simulated engine predicts of a study's configurations: where the search for real measurements begins.
+
+A simulated study has no such prior: it would be told its own answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named
+from storage.records import Provenance, StudyRecord, TrialRecord
+from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.config.models import find_shape, version_tuple
+from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
+from tuner.errors import TunerError
+from tuner.sampler.prior.prior_cache import Prediction, Prior
+from tuner.sampler.surrogate.encoding import Params
+from tuner.scoring.judge import FAILED, FAILED_VIOLATION, Judge
+from tuner.study.spec import StudySpec
+from tuner.workloads.spec import AnyLoad, AnyWorkload, read_workload
+from tuner.workloads.suite import Suite
+
+_log = logging.getLogger(__name__)
+
+FAILS = Prediction(None, {FAILED: FAILED_VIOLATION})
+
+
+def physics_of(spec: StudySpec, engine: EngineInfo) -> Prior | None:
+    """Return what predicts a configuration of a study; None where the simulator knows too little.
+
+    It has to know the card's arithmetic, the model's shape and the version, and the load has to be one load.
+    """
+    context = spec.space.context
+    site = _site(context.hardware, engine.version, engine.packages)
+    if engine.provenance is not Provenance.MEASURED or site is None or context.model is None:
+        return None
+    physics = _physics(site, spec.judge, spec.searched_workload, spec.limits.benchmark_s)
+    shape = context.model
+
+    def predict(physics: Physics, params: Params) -> Prediction:
+        rendered = spec.space.render(params)
+        words, environment = (*spec.base_argv, *rendered.argv), {**spec.base_environment, **rendered.environment}
+        return physics.foreseen(words, environment, shape if rendered.model is None else find_shape(rendered.model))
+
+    return None if physics is None else lambda params: physics.safely(lambda: predict(physics, params), params)
+
+
+def physics_of_earlier(
+    study: StudyRecord, spec: StudySpec, packages: frozenset[str] | None
+) -> Callable[[TrialRecord], Prediction | None] | None:
+    """Return what predicts the trials of an earlier study by another one's objectives and SLOs; None as `physics_of`.
+
+    Args:
+        study: the earlier one; its trials are predicted as they were launched.
+        spec: whose judge and deadlines hold.
+        packages: what is taken to have been installed beside vLLM.
+    """
+    premise = study.premise
+    try:
+        site = _site(hardware_named(str(study.facts["hardware"])), premise["engine"]["version"], packages)
+    except (KeyError, SpaceError):
+        return None
+    load = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
+    physics = None if site is None else _physics(site, spec.judge, load, spec.limits.benchmark_s)
+    if physics is None:
+        return None
+
+    def predict(record: TrialRecord) -> Prediction | None:
+        outcome = record.outcome
+        if outcome is None or "serve" not in outcome.argv:
+            return None
+        _, model, *words = outcome.argv[outcome.argv.index("serve") :]
+        return physics.safely(
+            lambda: physics.foreseen(tuple(words), outcome.environment, find_shape(model)), record.config
+        )
+
+    return predict
+
+
+def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Site | None:
+    """Return where servers run, if the simulator knows the card and the version."""
+    try:
+        known = version_tuple(version.partition("+")[0])
+    except ValueError:
+        return None
+    if not (card.tflops.get("float16") and card.bandwidth_gbs and card.compute_capability):
+        return None
+    return Site(card, parameters_of(card.key), known, packages or frozenset())
+
+
+def _physics(site: Site, judge: Judge, load: AnyWorkload, limit_s: float) -> Physics | None:
+    """Return what predicts one load; None for several one after another, and for a search for the highest rate."""
+    return None if isinstance(load, Suite) or judge.wants("capacity") else Physics(site, judge, load, limit_s)
+
+
+class Physics:
+    """Predictions of one load on one card."""
+
+    def __init__(self, site: Site, judge: Judge, load: AnyLoad, limit_s: float) -> None:
+        self._site, self._judge, self._load, self._limit_s = site, judge, load, limit_s
+        self._told = False
+
+    def safely(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
+        """Return a prediction; None where the simulator does not know a flag, or breaks."""
+        try:
+            return predict()
+        except (ConfigRefused, StartFailed):
+            return FAILS
+        except TunerError:
+            return None
+        except (ArithmeticError, LookupError, ValueError) as error:
+            if not self._told:  # once: what breaks it for one configuration does for hundreds
+                what, detail = f"{type(error).__name__}: {error}", _log.isEnabledFor(logging.DEBUG)
+                _log.warning("no prediction of %s, the simulator broke: %s", dict(params), what, exc_info=detail)
+            self._told = True
+            return None
+
+    def foreseen(self, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
+        """Return what is predicted of a command."""
+        machine = set_up(self._site, words, environment, shape)
+        run = send(machine, self._load, self._load.repeat_seed(0), self._limit_s)
+        return self._judged(metrics_of(self._load, run, machine) if answered(run) else None)
+
+    def _judged(self, metrics: dict[str, float | None] | None) -> Prediction:
+        if metrics is None:
+            return FAILS
+        judge = self._judge
+        values = [metrics.get(objective.metric) for objective in judge.objectives]
+        known = tuple(value for value in values if value is not None)
+        constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in judge.slos}
+        return Prediction(known, constraints) if len(known) == len(values) else FAILS

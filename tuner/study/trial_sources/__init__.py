@@ -1,0 +1,1 @@
+"""Where the trials of a study come from: the search, the ablation and the confirmation rounds."""

@@ -1,0 +1,98 @@
+"""The finalists: the best few and the defaults, measured again in alternation before anything is called a winner.
+
+The best of sixty noisy measurements looks better than it is. So the search only nominates; every finalist is then
+measured once in each of several rounds, on the same prompts and the same device as the others of its round, in an order
+that rotates, and only those measurements decide. One that failed or missed an SLO in a round is out, and not measured
+again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from storage.records import Config, TrialKind, TrialRecord
+from storage.store import Store
+from tuner.study.conclusion.decide import fault_of
+from tuner.study.protocols import Item
+from tuner.study.spec import StudySpec
+
+
+def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = ()) -> list[TrialRecord]:
+    """Return the `count` best feasible trials of the search, best first; the defaults are not among them.
+
+    Args:
+        records: the study's trials.
+        count: how many to return at most.
+        ranking: numbers of the trials that the sampler thinks best; the others follow by their measured score.
+    """
+    candidates = [
+        record
+        for record in records
+        if record.round == 0 and record.kind is not TrialKind.BASELINE and record.state == "ok"
+    ]
+    scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
+    places = {number: place for place, number in enumerate(ranking)}
+    scored.sort(key=lambda pair: (places.get(pair[1].number, len(places)), -pair[0], pair[1].number))
+    return [record for _, record in scored[:count]]
+
+
+def label_of(finalists: Sequence[TrialRecord]) -> str:
+    """Return the name of a confirmation: it is the same only for the same finalists."""
+    return "finals " + ",".join(str(record.number) for record in finalists)
+
+
+class Confirmation:
+    """The source of the finalists' rounds: see `Source`. Round r runs on slot r modulo the number of slots."""
+
+    def __init__(self, spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> None:
+        self._spec, self._store, self._slots = spec, store, slots
+        self._queues: dict[int, deque[Item]] = {slot: deque() for slot in range(slots)}
+        self.label = label_of(finalists)
+        records = store.trials(spec.name)
+        known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
+        rounds = sorted({round_ for _, round_ in known})
+        following = max((r.round for r in records), default=0) + 1
+        rounds += range(following, following + max(spec.confirm_rounds - len(rounds), 0))
+        self.rounds = rounds[: spec.confirm_rounds] if spec.confirm_rounds else []
+        for turn, round_ in enumerate(self.rounds):
+            for finalist in _rotated(finalists, turn):
+                self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))
+
+    def _plan(self, number: int, config: Config, round_: int, known: TrialRecord | None) -> None:
+        if known is not None and known.outcome is not None:
+            return
+        item = Item(number, round_, TrialKind.CONFIRM, config, self.label, known=known is not None)
+        self._queues[self._slot(item)].append(item)
+
+    def _slot(self, item: Item) -> int:
+        return self.rounds.index(item.round) % self._slots
+
+    def next(self, slot: int) -> Item | None:
+        """Return the next measurement of the rounds that belong to this slot."""
+        queue = self._queues[slot]
+        out = self._out() if queue else set()
+        while queue:
+            item = queue.popleft()
+            if item.known or item.number not in out:
+                return item
+        return None
+
+    def _out(self) -> set[int]:
+        """Return the numbers of the finalists that cannot win any more."""
+        records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
+        mine = [record for record in records if record.label == self.label and record.round in self.rounds]
+        return {record.number for record in mine if fault_of(self._spec.judge, record) is not None}
+
+    def exhausted(self) -> bool:
+        """Return True if every measurement was handed out."""
+        return not any(self._queues.values())
+
+    def give_back(self, item: Item) -> None:
+        """Take back a measurement that infrastructure failed; it is the next of its slot."""
+        self._queues[self._slot(item)].appendleft(item)
+
+
+def _rotated(finalists: Sequence[TrialRecord], turn: int) -> list[TrialRecord]:
+    start = turn % len(finalists)
+    return [*finalists[start:], *finalists[:start]]

@@ -1,0 +1,210 @@
+"""Where a study's trials come from: what was left running, the defaults, named configurations, the sampler."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from search_spaces import ResolvedSpace
+from storage.records import Config, JsonScalar, TrialKind
+from storage.store import Store
+from tuner.errors import UserError
+from tuner.study.optuna_study import Asked, Learner
+from tuner.study.protocols import Item, Listener
+from tuner.study.spec import Budget, StudySpec
+
+MAX_REDRAWS = 200
+"""Proposals in a row that may be ruled out or known before the space counts as exhausted."""
+
+DUPLICATES_BEFORE_ENUMERATION = 10
+ENUMERABLE = 5000
+
+Rendering = tuple[str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
+
+
+class Proposals:
+    """The source of the search: see `Source`."""
+
+    def __init__(self, spec: StudySpec, store: Store, learner: Learner, budget: Budget, listener: Listener) -> None:
+        self._spec = spec
+        self._space = spec.space
+        self._store = store
+        self._learner = learner
+        self._listener = listener
+        self._trials, self._min_gain = budget.trials, budget.min_gain
+        self._seen: set[Rendering] = set()
+        self._count = 0
+        self._spent = False
+        self.settled = False
+        """True if the sampler expects too little of another trial."""
+        self._closed = False
+        self._queue: deque[Item] = deque()
+        self._named: deque[Item] = deque()
+        self._grid: Iterator[dict[str, JsonScalar]] | None = None
+        self._recover()
+        self._plan()
+
+    def _recover(self) -> None:
+        """Tell Optuna what it missed, and queue again what was running when the study stopped."""
+        records = {r.number: r for r in self._store.trials(self._spec.name) if r.round == 0}
+        for record in records.values():
+            self._seen.add(self._rendering(record.config))
+        self._count = len(records)
+        for number in self._learner.running():
+            known = records.get(number)
+            if known is None:
+                self._learner.drop(number, "the study was stopped before this trial began")
+            elif known.outcome is not None:
+                self._learner.tell(number, known.verdict)
+            else:
+                self._queue.append(Item(number, 0, known.kind, known.config, known.label, known=True))
+
+    def _plan(self) -> None:
+        """Queue the defaults and the named configurations that have not been tried."""
+        kinds = {r.kind for r in self._store.trials(self._spec.name)}
+        labels = {r.label for r in self._store.trials(self._spec.name)}
+        if self._spec.baseline_repeats and TrialKind.BASELINE not in kinds:
+            self._named.append(Item(-1, 0, TrialKind.BASELINE, {}, "defaults"))
+        for enqueued in self._spec.enqueue:
+            if enqueued.label not in labels:
+                self._named.append(Item(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))
+        cardinality = self._space.cardinality()
+        if cardinality is not None and cardinality <= self._trials:
+            self._grid = enumerate_configs(self._space)
+
+    def next(self, slot: int) -> Item | None:
+        """Return the next trial for any slot."""
+        if self._queue:
+            return self._queue.popleft()
+        if self._closed or self._count >= self._trials:
+            return None
+        if self._named:
+            item = self._named.popleft()
+            hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
+            asked = self._learner.ask_fixed(item.config, hints)
+            return self._accept(asked, item.kind, item.label)
+        self.settled = self.settled or (self._grid is None and self._learner.settled(self._min_gain))
+        if self.settled:
+            return None
+        asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
+        if asked_or_none is None:
+            self._spent = True
+            return None
+        return self._accept(asked_or_none, TrialKind.SEARCH, None)
+
+    def exhausted(self) -> bool:
+        """Return True if nothing more will be proposed."""
+        spent = self._closed or self._spent or self.settled or self._count >= self._trials
+        return not self._queue and spent
+
+    @property
+    def ran_dry(self) -> bool:
+        """True if the space had fewer configurations than the budget."""
+        return self._spent
+
+    def close(self) -> None:
+        """Propose nothing new: the time is over."""
+        self._closed = True
+
+    def give_back(self, item: Item) -> None:
+        """Take back a trial that infrastructure failed."""
+        self._queue.append(item)
+
+    def _accept(self, asked: Asked, kind: TrialKind, label: str | None) -> Item:
+        self._seen.add(self._rendering(asked.config))
+        self._count += 1
+        return Item(asked.number, 0, kind, asked.config, label)
+
+    def _rendering(self, config: Config) -> Rendering:
+        rendered = self._space.render(config)
+        return rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
+
+    def _from_grid(self) -> Asked | None:
+        """Return the next configuration of a space that is smaller than the budget."""
+        assert self._grid is not None
+        for config in self._grid:
+            if self._rendering(config) in self._seen:
+                continue
+            problems = self._space.violations(config)
+            if not problems:
+                return self._learner.ask_fixed(config, {})
+            self._seen.add(self._rendering(config))
+            self._listener.note(f"ruled out without a launch: {problems[0].message}")
+        return None
+
+    def _from_sampler(self) -> Asked | None:
+        """Return the sampler's next proposal that is new and breaks no rule; None if it finds none."""
+        duplicates = 0
+        for _ in range(MAX_REDRAWS):
+            asked = self._learner.ask()
+            problems = self._space.violations(asked.config)
+            if problems:
+                self._learner.rule_out(asked.number, problems[0].message)
+                continue
+            if self._rendering(asked.config) not in self._seen:
+                return asked
+            self._learner.drop(asked.number, "the same server as an earlier trial")
+            duplicates += 1
+            if duplicates >= DUPLICATES_BEFORE_ENUMERATION:
+                return self._unseen()
+        return None
+
+    def _unseen(self) -> Asked | None:
+        """Return any configuration that was not tried, where the space can be enumerated."""
+        cardinality = self._space.cardinality()
+        if cardinality is None or cardinality > ENUMERABLE:
+            return None
+        for config in enumerate_configs(self._space):
+            if self._rendering(config) not in self._seen and not self._space.violations(config):
+                return self._learner.ask_fixed(config, {})
+        return None
+
+
+class _Replay:
+    """A trial that follows a given path of choices and notes how many there were at each step."""
+
+    def __init__(self, path: Sequence[int]) -> None:
+        self._path = path
+        self.sizes: list[int] = []
+        self.chosen: list[int] = []
+
+    def _pick(self, values: Sequence[JsonScalar]) -> JsonScalar:
+        index = self._path[len(self.chosen)] if len(self.chosen) < len(self._path) else 0
+        self.sizes.append(len(values))
+        self.chosen.append(index)
+        return values[index]
+
+    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+        """Return the path's choice."""
+        return self._pick(list(choices))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return the path's integer."""
+        value = self._pick(list(range(low, high + 1, step)))
+        assert isinstance(value, int)
+        return value
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return the path's number; a continuous range has no list of them."""
+        if step is None:
+            raise UserError(f"{name} is continuous and cannot be enumerated; give it a step")
+        count = round((high - low) / step)
+        value = self._pick([low + step * i for i in range(count + 1)])
+        assert isinstance(value, float)
+        return value
+
+
+def enumerate_configs(space: ResolvedSpace) -> Iterator[dict[str, JsonScalar]]:
+    """Yield every configuration of a space without continuous parameters, the last parameter varying fastest."""
+    path: list[int] | None = []
+    while path is not None:
+        replay = _Replay(path)
+        yield space.suggest(replay)
+        path = None
+        for depth in reversed(range(len(replay.sizes))):
+            if replay.chosen[depth] + 1 < replay.sizes[depth]:
+                path = [*itertools.islice(replay.chosen, depth), replay.chosen[depth] + 1]
+                break
