@@ -16,7 +16,7 @@ MAX_FILE_LINES = 320
 MAX_FUNCTION_LINES = 45
 
 HOMES = {
-    "optuna": ("tuner.study",),
+    "optuna": ("tuner.study.optuna_study", "tuner.sampler"),
     "ray": ("tuner.executors.ray_pool",),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),

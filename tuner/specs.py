@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.records import Config, TrialKind
 from tuner.scoring.slo import Slo
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import Workload
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TrialSpec:
     kind: TrialKind
     config: Config
     launch: LaunchSpec
-    workload: AnyWorkload
+    workload: Workload
     repeats: int
     artifacts: Path
     limits: Limits = Limits()

@@ -37,7 +37,7 @@ from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
 from tuner.engines.vllm.executable import version_of
 from tuner.study.builder import Request, draft, finish
-from tuner.study.optuna_study import Learner
+from tuner.study.optuna_study import OptunaStudy
 from tuner.study.resolve_workload import make_judge
 from tuner.study.spec import StudySpec
 from tuner.use_cases.devices import find_devices
@@ -260,7 +260,7 @@ def ask_and_tell(folder: Path, history: int) -> list[Figure]:
     judge = make_judge(
         ["output_throughput", "p99_tpot_ms", "p99_ttft_ms"], ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
     )
-    learner = Learner(normalise_url(str(folder / "asktell.db")), "asktell", space, judge.objectives, seed=0)
+    learner = OptunaStudy(normalise_url(str(folder / "asktell.db")), "asktell", space, judge.objectives, seed=0)
     study = optuna.load_study(study_name="asktell", storage=normalise_url(str(folder / "asktell.db")))
     rng = random.Random(1)
     made = optuna.create_study(directions=study.directions, sampler=optuna.samplers.RandomSampler(seed=1))

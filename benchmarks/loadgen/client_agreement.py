@@ -24,15 +24,15 @@ from tuner.engines.vllm.bench import bench_words, read_result
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.environment import base_environment, own_environment
 from tuner.engines.vllm.executable import find_executable, installation
-from tuner.engines.vllm.resident_client import Job, PlainJob
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 METRICS = ("output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "p99_itl_ms")
 CLIENT_S = 600.0
 
-Start = Callable[[list[str], dict[str, str], Path, Path], Job]
+Start = Callable[[list[str], dict[str, str], Path, Path], HelperJob]
 
 
 class Client:
@@ -44,7 +44,7 @@ class Client:
         self.repeats: list[Repeat] = []
         self.walls: list[float] = []
 
-    def run(self, model: ModelRef, load: Workload, port: int, seed: int, folder: Path) -> None:
+    def run(self, model: ModelRef, load: ClosedLoop, port: int, seed: int, folder: Path) -> None:
         """Send the load once."""
         url, result = f"http://127.0.0.1:{port}/v1", f"{self.name}-{seed}.json"
         begun = time.monotonic()
@@ -82,7 +82,7 @@ def parse() -> argparse.Namespace:
 
 def measure(arguments: argparse.Namespace, folder: Path) -> None:
     """Start the server, alternate the clients, print."""
-    load = Workload(max_concurrency=10, num_prompts=arguments.prompts, input_len=128, output_len=64)
+    load = ClosedLoop(max_concurrency=10, num_prompts=arguments.prompts, input_len=128, output_len=64)
     model = ModelRef(str(arguments.model), str(arguments.model), str(arguments.model))
     home = Path(os.environ.get("TUNER_HOME", folder / "home"))
     executable = find_executable(arguments.vllm)
@@ -93,7 +93,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     launch = LaunchSpec(model, ("--max-num-seqs", "32"), base, environment)
     spec = TrialSpec("agreement", 0, 0, 1, TrialKind.SEARCH, {}, launch, load, 1, folder / "artifacts", Limits())
 
-    def plain(words: list[str], variables: dict[str, str], log: Path, cwd: Path) -> Job:
+    def plain(words: list[str], variables: dict[str, str], log: Path, cwd: Path) -> HelperJob:
         return PlainJob([str(executable), *words], variables, log, cwd)
 
     clients = (Client("plain", plain), Client("resident", tools.start))

@@ -34,7 +34,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import LoadFiles, make_requests, read_load, start_plan
 from tuner.loadgen.plan import LoadPlan, PlannedRequest
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
 CLASSES = {
@@ -180,7 +180,7 @@ class Bench:
             job.cancel()
             raise SystemExit((self.folder / f"client-{number}.log").read_text()[-2000:])
         sent = json.loads(result.read_text())["start_times"]
-        load = Workload(num_prompts=count)
+        load = ClosedLoop(num_prompts=count)
         return read_result(result, load, number, number), [at - min(sent) for at in sent]
 
 

@@ -29,8 +29,8 @@ from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.models import PACKAGES
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.study.builder import Request, draft, finish
-from tuner.study.optuna_study import Learner
-from tuner.study.simulator_prior import physics_of
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.simulator_prior import simulator_prior
 from tuner.study.spec import RESIDUAL, TPE
 
 BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))
@@ -56,10 +56,10 @@ def measure(sampler: str, trials: int, predicted: bool, folder: Path) -> tuple[f
     """
     info = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, PACKAGES)
     spec = finish(draft(Request(), on_cpu=False, simulated=True), info, hardware_named("t4"), folder)
-    prior = physics_of(spec, info) if predicted and sampler == RESIDUAL else None
+    prior = simulator_prior(spec, info) if predicted and sampler == RESIDUAL else None
     begun = time.process_time()
     url = normalise_url(str(folder / f"{sampler}.db"))
-    learner = Learner(url, sampler, spec.space, spec.judge.objectives, 0, sampler, prior)
+    learner = OptunaStudy(url, sampler, spec.space, spec.judge.objectives, 0, sampler, prior)
     metrics = tuple(objective.metric for objective in spec.judge.objectives)
     defaults: dict[str, JsonScalar] = {}
     asked = learner.ask_fixed(defaults, spec.space.engine_defaults())

@@ -27,8 +27,8 @@ from benchmarks.search.play import Search
 from benchmarks.search.problems.catalogue import Settings, make_problem
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.samplers.catalogue import RIVALS
-from tuner.sampler.acquisition.candidates import Space
-from tuner.sampler.flag_effects import put_back
+from tuner.sampler.acquisition.candidates import CandidateSpace
+from tuner.sampler.flag_effects import reset_to_default
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Params
 
@@ -62,9 +62,9 @@ def estimates_of(problem: Problem, seed: int, trials: int) -> list[Estimate]:
     best = sampler.recommend(study)
     if best is None or best.number == 0:
         return []
-    space = Space(problem.define)
+    space = CandidateSpace(problem.define)
     defaults = study.get_trials(deepcopy=False)[0].params
-    without = put_back(space, best.params, defaults)
+    without = reset_to_default(space, best.params, defaults)
     whole = problem.truth(dict(best.params))
     truths = {name: problem.truth(dict(config)) for name, config in without.items()}
     found = []
@@ -74,7 +74,7 @@ def estimates_of(problem: Problem, seed: int, trials: int) -> list[Estimate]:
         fresh = ResidualSampler(
             problem.define, allowed=problem.allowed, weights=[o.weight for o in problem.objectives], seed=seed
         )
-        for each in fresh.ablation(study, best.number, 0, [o.metric for o in problem.objectives]):
+        for each in fresh.flag_effects(study, best.number, 0, [o.metric for o in problem.objectives]):
             truth = truths[each.name]
             if truth and whole:
                 known = (each.ratio, each.low, each.high, whole / truth)
@@ -82,7 +82,7 @@ def estimates_of(problem: Problem, seed: int, trials: int) -> list[Estimate]:
     return found
 
 
-def _measure(study: optuna.Study, problem: Problem, space: Space, configs: list[Params], seed: int) -> None:
+def _measure(study: optuna.Study, problem: Problem, space: CandidateSpace, configs: list[Params], seed: int) -> None:
     for place, config in enumerate(configs):
         outcome = problem.measure(config, seed * 10_007 + SEED + place)
         if outcome.values is None:

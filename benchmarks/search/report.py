@@ -14,7 +14,7 @@ from optuna._hypervolume import compute_hypervolume
 
 from benchmarks.search.play import Played, Record
 from benchmarks.search.problems.problem import Config, Problem, maximised
-from tuner.sampler.convergence import settled
+from tuner.sampler.convergence import converged
 
 CHECKPOINTS = (10, 15, 30, 60)
 SHARES = (0.95, 0.99)
@@ -194,7 +194,7 @@ def figures(runs: Sequence[Summary], best: float) -> dict[str, list[float]]:
 def _settled_after(run: Summary) -> int:
     """Return after how many trials a study would have ended: the search has settled, or its budget is spent."""
     counts = range(1, len(run.outlooks) + 1)
-    return next((k for k in counts if settled(run.outlooks[:k], MIN_GAIN)), len(run.outlooks))
+    return next((k for k in counts if converged(run.outlooks[:k], MIN_GAIN)), len(run.outlooks))
 
 
 def _hours(run: Summary, wanted: float) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboards.mlflow import run_layout
-from dashboards.mlflow.run_layout import Point
+from dashboards.mlflow.run_layout import MetricPoint
 from dashboards.mlflow.tracking import artifact_root, embedded_uri, first_line, one_at_a_time, quiet
 from dashboards.plots import pictures
 from storage.errors import StorageError
@@ -261,7 +261,7 @@ class _Journal:
     def _write(
         self,
         run_id: str,
-        points: Sequence[Point] = (),
+        points: Sequence[MetricPoint] = (),
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:

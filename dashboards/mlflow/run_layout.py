@@ -41,7 +41,7 @@ EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """One value of a metric; `timestamp` is in milliseconds since the epoch."""
 
     name: str
@@ -110,7 +110,7 @@ def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
     return {_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
 
 
-def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[Point]:
+def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
     """Return all of a trial's metrics, at the time of its end."""
     return list(_points(_trial_values(trial, outcome), outcome.ended_at)) + [
         point
@@ -126,7 +126,7 @@ def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[Point]:
     ]
 
 
-def curve(trial: TrialRecord, outcome: TrialOutcome) -> list[Point]:
+def curve(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
     """Return the points of the study's course: objectives and score, the trial's number as the step."""
     if trial.round or trial.verdict is None:
         return []
@@ -144,7 +144,7 @@ def best_trial(trials: Iterable[TrialRecord]) -> TrialRecord | None:
     return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
 
-def best_points(trial: TrialRecord) -> list[Point]:
+def best_points(trial: TrialRecord) -> list[MetricPoint]:
     """Return the best trial's figures for the parent run, at its number."""
     outcome = trial.outcome
     if outcome is None:
@@ -198,11 +198,11 @@ def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float 
     return values | {f"constraint/{name}": value for name, value in constraints.items()}
 
 
-def _points(values: Mapping[str, float | None], moment: datetime, step: int = 0) -> Iterator[Point]:
+def _points(values: Mapping[str, float | None], moment: datetime, step: int = 0) -> Iterator[MetricPoint]:
     """Leave out what is absent, so that no chart shows a zero that nobody measured."""
     for name, value in values.items():
         if value is not None and math.isfinite(value):
-            yield Point(_name(name), float(value), milliseconds(moment), step)
+            yield MetricPoint(_name(name), float(value), milliseconds(moment), step)
 
 
 def _name(name: str) -> str:

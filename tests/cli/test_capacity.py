@@ -16,7 +16,7 @@ from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.engines.base import Cancelled, EngineSettings
 from tuner.specs import Limits, TrialSpec
 from tuner.use_cases import capacity as capacity_run
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import Traffic
 
 TRAFFIC = """
@@ -33,7 +33,7 @@ class HoldsUpTo(StubServer):
 
     limit = 10.0
 
-    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
         assert isinstance(workload, Traffic)
         assert workload.rate is not None
         ttft = 50.0 if workload.rate <= self.limit else 500.0

@@ -14,7 +14,7 @@ from tests.fakes.stub_engine import StubEngine
 from tuner.engines.base import Engine
 from tuner.executors.base import Executor, Finished
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 DEADLINE_S = 60.0
 
@@ -57,7 +57,7 @@ def spec(folder: Path, number: int, attempt: int = 1) -> TrialSpec:
         kind=TrialKind.SEARCH,
         config={},
         launch=LaunchSpec(ModelRef("m", "m", "m"), ("--x", "1")),
-        workload=Workload(num_prompts=10),
+        workload=ClosedLoop(num_prompts=10),
         repeats=2,
         artifacts=folder / str(number),
     )

@@ -10,7 +10,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import Cancelled, EngineInfo
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 Landscape = Callable[[TrialSpec, int], dict[str, float | None] | Failure]
 """From a trial and a repeat's index to its metrics, or to why it fails (in the failure's own phase)."""
@@ -37,11 +37,11 @@ class StubServer:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.READY)
 
-    def warm_up(self, workload: Workload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: ClosedLoop, cancelled: Cancelled) -> None:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.WARMUP)
 
-    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: ClosedLoop, index: int, cancelled: Cancelled) -> Repeat:
         """Return the landscape's metrics; with `hold`, wait until it is set or the trial is cancelled."""
         while self._hold is not None and not self._hold.is_set():
             if cancelled.wait(0.01):

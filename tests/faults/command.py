@@ -25,7 +25,7 @@ from storage.mapping import FailedAttempt
 from storage.records import TrialRecord
 from storage.store import Store
 from tuner.processes.family import Identity, is_alive, look
-from tuner.processes.records import ProcessRecord, Registry
+from tuner.processes.records import ProcessRecord, ProcessRecords
 
 STUDY = "faults"
 DEADLINE_S = 240.0
@@ -139,7 +139,7 @@ class Study:
 
     def servers(self) -> list[ProcessRecord]:
         """Return the registry's records: one a server that runs or was left."""
-        return Registry(self.home / "processes").records()
+        return ProcessRecords(self.home / "processes").records()
 
     def server(self, uid: str, command: Command) -> ProcessRecord:
         """Wait until an attempt is in its scored benchmark and return its server's record."""

@@ -13,18 +13,18 @@ import pytest
 from storage.records import FailureKind, Phase, Repeat, TrialKind
 from tuner.engines.vllm import server as server_module
 from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.resident_client import Job, PlainJob, ResidentJob
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentJob
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.processes.family import is_alive
 from tuner.processes.ports import somebody_answers
-from tuner.processes.records import Registry
+from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()
-LOAD = Workload(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
+LOAD = ClosedLoop(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_the_resident_client_counts_what_the_plain_command_counts(
         words, environment, log, cwd = arguments
         return PlainJob([str(self.found.executable), *words], environment, log, cwd)  # type: ignore[misc, arg-type]
 
-    def kept(start: Callable[..., Job]) -> Callable[..., Job]:
-        def run(*arguments: object) -> Job:
+    def kept(start: Callable[..., HelperJob]) -> Callable[..., HelperJob]:
+        def run(*arguments: object) -> HelperJob:
             job = start(*arguments)
             started.append(type(job))
             return job
@@ -138,7 +138,7 @@ def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: Trial
     assert server.stop() is None
     assert not [member for member in members if is_alive(member)]
     assert not somebody_answers(server_module.HOST, server.port)
-    assert Registry(engine._home / "processes").records() == []
+    assert ProcessRecords(engine._home / "processes").records() == []
     assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()
 
 

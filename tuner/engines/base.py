@@ -16,7 +16,7 @@ from storage.records import Failure, Provenance, Repeat, ServerFacts
 from tuner.clock import Clock
 from tuner.processes.family import Identity
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.spec import AnyLoad
+from tuner.workloads.spec import SingleWorkload
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Server(Protocol):
             TrialFailed: typed, when its process exits, the deadline passes or the trial is cancelled.
         """
 
-    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
         """Send the unscored load `workload.warmup()`.
 
         Raises:
             TrialFailed: when no request of it succeeds, the server dies, or its deadline passes.
         """
 
-    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
         """Run repeat `index` of the load and return its figures, failed requests included.
 
         Raises:

@@ -12,11 +12,11 @@ from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript
-from tuner.scoring.flag_effects import earned_lines
+from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.specs import ModelRef
-from tuner.workloads.spec import AnyWorkload, Workload, read_workload
+from tuner.workloads.spec import ClosedLoop, Workload, read_workload
 
 VERIFY_SEED = 900_000
 """Added to the study's seed: prompts that no trial and no warm-up of it sent."""
@@ -78,7 +78,7 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
 
 def _as_measured(
     premise: Mapping[str, Any], number: int, records: Sequence[TrialRecord]
-) -> tuple[AnyWorkload, list[TrialRecord]]:
+) -> tuple[Workload, list[TrialRecord]]:
     """Return the load that the trial is known by, and the records of that load: the rounds', if it was in them.
 
     A search may have sent less of the load than the rounds (`StudySpec.search_prompts`); the two are never pooled.
@@ -92,23 +92,23 @@ def _as_measured(
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 
 
-def _bench_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
+def _bench_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
     """Return the client's words for a verification; none for traffic, which vLLM's client cannot send."""
-    if not isinstance(workload, Workload):
+    if not isinstance(workload, ClosedLoop):
         return ()
     words = list(_client_words(model, workload))
     words[words.index("--seed") + 1] = SEED
     return tuple(words)
 
 
-def _warmup_words(model: ModelRef, workload: AnyWorkload) -> tuple[str, ...]:
-    if not isinstance(workload, Workload):
+def _warmup_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+    if not isinstance(workload, ClosedLoop):
         return ()
     warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
     return () if warm is None else _client_words(model, warm)
 
 
-def _client_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+def _client_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
     url = f"http://127.0.0.1:{PORT}/v1"
     return tuple(bench_words(model, workload, url, workload.seed, RESULTS, "result.json"))
 
@@ -150,7 +150,7 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
 def _earned(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
     """Return what the winner's flags earn, one a line; nothing is known of other trials'."""
     conclusion = study.conclusion or {}
-    lines = earned_lines(conclusion.get("earned", ()), records) if conclusion.get("winner") == number else []
+    lines = flag_effect_lines(conclusion.get("earned", ()), records) if conclusion.get("winner") == number else []
     return tuple(line.strip() for line in lines)
 
 

@@ -41,7 +41,7 @@ class LoadResult:
     wall_s: float = 0.0
 
 
-class Load:
+class LoadRun:
     """One run of a plan."""
 
     def __init__(self, plan: LoadPlan, requests: Sequence[PlannedRequest]) -> None:
@@ -154,7 +154,7 @@ def _cpu_s() -> float:
 
 def run_load(plan: LoadPlan, requests: Sequence[PlannedRequest]) -> LoadResult:
     """Run a plan in this process."""
-    load = Load(plan, requests)
+    load = LoadRun(plan, requests)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would hold up every stamp by as long as it takes

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from storage.records import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Listener
+from tuner.study.protocols import StudyObserver
 
 
 class FanOut:
-    """Passes every event on, in order; see `Listener`."""
+    """Passes every event on, in order; see `StudyObserver`."""
 
-    def __init__(self, *listeners: Listener) -> None:
+    def __init__(self, *listeners: StudyObserver) -> None:
         self._listeners = listeners
 
     def started(self, spec: TrialSpec, slot: int) -> None:

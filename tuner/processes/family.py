@@ -47,7 +47,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Ending:
+class FamilyEnding:
     """What came of ending a family: who was ended and who is left (normally nobody)."""
 
     ended: frozenset[Identity]
@@ -181,7 +181,7 @@ def wait_gone(members: Iterable[Identity], timeout_s: float) -> bool:
     return not left
 
 
-def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> Ending:
+def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> FamilyEnding:
     """End the family that `find` lists: SIGTERM, at most `grace_s` seconds for the leader, then SIGKILL for all.
 
     Once the leader is gone the others get at most `AFTER_LEADER_S` more: nobody waits for them any more. `find` is
@@ -205,4 +205,4 @@ def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> 
             send(member, signal.SIGKILL)
         wait_gone(left, AFTER_LEADER_S)
     shared_memory.remove_unused(segments)
-    return Ending(frozenset(everyone - left), frozenset(left))
+    return FamilyEnding(frozenset(everyone - left), frozenset(left))

@@ -49,7 +49,7 @@ class Reaped:
     survivors: tuple[Identity, ...]
 
 
-class Registry:
+class ProcessRecords:
     """A folder with one JSON file per started process.
 
     `driver` is a further owner on this host: when it dies, its workers' processes are orphans at once, also while the
@@ -118,11 +118,11 @@ def reap_orphans(folder: Path, grace_s: float = REAP_GRACE_S) -> list[Reaped]:
     if not folder.is_dir():
         return []
     with _locked(folder):
-        registry = Registry(folder)
+        registry = ProcessRecords(folder)
         return [reaped for record in registry.records() if (reaped := _reap(registry, record, grace_s)) is not None]
 
 
-def _reap(registry: Registry, record: ProcessRecord, grace_s: float) -> Reaped | None:
+def _reap(registry: ProcessRecords, record: ProcessRecord, grace_s: float) -> Reaped | None:
     host, boot, namespace = _place()
     if record.host != host:
         return None

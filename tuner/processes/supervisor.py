@@ -23,7 +23,7 @@ from typing import Protocol
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
 from tuner.processes.family import MARK, Identity, end, family, look
-from tuner.processes.records import ProcessRecord, Registry
+from tuner.processes.records import ProcessRecord, ProcessRecords
 
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
 
@@ -41,7 +41,7 @@ class ServerProcess:
     The process is not reaped before `stop`, so its id cannot be recycled while anybody holds this object.
     """
 
-    def __init__(self, popen: Waitable, record: ProcessRecord, registry: Registry) -> None:
+    def __init__(self, popen: Waitable, record: ProcessRecord, registry: ProcessRecords) -> None:
         self.identity = record.process
         self.log_label = record.label
         self._popen = popen
@@ -116,7 +116,7 @@ def start(
     environment: Mapping[str, str],
     log_path: Path,
     cwd: Path,
-    registry: Registry,
+    registry: ProcessRecords,
     port: int | None,
     label: str,
 ) -> ServerProcess:
@@ -152,7 +152,12 @@ def start(
 
 
 def _release(
-    popen: subprocess.Popen[bytes], mark: str, registry: Registry, port: int | None, argv: tuple[str, ...], label: str
+    popen: subprocess.Popen[bytes],
+    mark: str,
+    registry: ProcessRecords,
+    port: int | None,
+    argv: tuple[str, ...],
+    label: str,
 ) -> ProcessRecord:
     gate = popen.stdin
     seen = look(popen.pid)

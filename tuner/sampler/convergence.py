@@ -10,7 +10,7 @@ IN_A_ROW = 5
 """Choices in a row of which little is expected."""
 
 
-def settled(outlooks: Sequence[float | None], least: float) -> bool:
+def converged(outlooks: Sequence[float | None], least: float) -> bool:
     """Return whether less than `least`, a share of the score, was expected whenever one of the last choices was made.
 
     Args:

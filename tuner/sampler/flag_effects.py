@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from tuner.sampler.acquisition.candidates import Space
+from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.acquisition.selection import UNPREDICTED_SCALES
 from tuner.sampler.surrogate.encoding import Encoder, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import Process
+from tuner.sampler.surrogate.gaussian_process import GaussianProcess
 from tuner.sampler.surrogate.history import History, Scale
 
 CONFIDENCE = 0.95
@@ -29,7 +29,7 @@ ratios, by problem, these 91 to 100 % (benchmarks/search/flag_effects.py, docs/s
 
 
 @dataclass(frozen=True)
-class Earned:
+class FlagEffect:
     """What a parameter earns.
 
     `ratio`, within `low` and `high`, is the configuration's score over that without it, `metrics` the same of each
@@ -49,14 +49,14 @@ class Earned:
 
 
 @dataclass(frozen=True)
-class Aim:
+class ScaledObjective:
     """An objective: the name of its metric, and the scale that makes a gain of its values."""
 
     metric: str
     scale: Scale
 
 
-def put_back(space: Space, params: Params, defaults: Params) -> dict[str, Params]:
+def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) -> dict[str, Params]:
     """Return the configuration with each parameter that differs from its default put back to it, by parameter.
 
     A parameter that only counts beside a certain choice, and is lacking in the defaults, has nothing to be put back to;
@@ -74,7 +74,7 @@ def put_back(space: Space, params: Params, defaults: Params) -> dict[str, Params
 
 
 def contrast(
-    encoder: Encoder, history: History, aims: Sequence[Aim], configs: Sequence[Params]
+    encoder: Encoder, history: History, aims: Sequence[ScaledObjective], configs: Sequence[Params]
 ) -> tuple[list[Vector], list[Vector]]:
     """Return how much better the first of some configurations is than each of the others, by the measured trials.
 
@@ -87,21 +87,21 @@ def contrast(
     means, spreads = [], []
     for place, aim in enumerate(aims):
         gains = np.array([[aim.scale.gain(values[place])] for values in history.values])
-        process = Process(owners, *measured, gains, np.zeros_like(gains), UNPREDICTED_SCALES)
+        process = GaussianProcess(owners, *measured, gains, np.zeros_like(gains), UNPREDICTED_SCALES)
         mean, spread = process.differences(rows, effects, np.zeros((len(configs), 1)))
         means.append(mean[:, 0])
         spreads.append(spread[:, 0])
     return means, spreads
 
 
-def ablation(
+def flag_effects(
     encoder: Encoder,
     history: History,
-    aims: Sequence[Aim],
+    aims: Sequence[ScaledObjective],
     params: Params,
     without: Mapping[str, Params],
     feasible: Vector,
-) -> list[Earned]:
+) -> list[FlagEffect]:
     """Return what each parameter of a configuration earns, most first.
 
     Args:
@@ -109,7 +109,7 @@ def ablation(
         history: what was measured; no prediction takes part.
         aims: the objectives, in the order of the measured values.
         params: the configuration.
-        without: the configuration with each parameter put back, see `put_back`; at least one.
+        without: the configuration with each parameter put back, see `reset_to_default`; at least one.
         feasible: how likely each of those runs and keeps its promises, shape (parameters put back,).
     """
     means, spreads = contrast(encoder, history, aims, [params, *without.values()])
@@ -118,7 +118,7 @@ def ablation(
     unsure = np.sqrt(np.sum([(weight * spread) ** 2 for weight, spread in zip(weights, spreads, strict=True)], axis=0))
     width = WIDENED * float(ndtri(0.5 + CONFIDENCE / 2))
     found = [
-        Earned(
+        FlagEffect(
             name,
             params[name],
             other.get(name),

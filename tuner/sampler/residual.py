@@ -17,13 +17,13 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
-from tuner.sampler.acquisition.candidates import Define, Space
-from tuner.sampler.acquisition.selection import Choice, Setup, one_thread
-from tuner.sampler.flag_effects import Aim, Earned, ablation, put_back
-from tuner.sampler.prior.prior_cache import Belief, Prior, explore, load_forest, ranked
+from tuner.sampler.acquisition.candidates import CandidateSpace, Define
+from tuner.sampler.acquisition.selection import CandidateSelection, SelectionSettings, one_thread
+from tuner.sampler.flag_effects import FlagEffect, ScaledObjective, flag_effects, reset_to_default
+from tuner.sampler.prior.prior_cache import Prior, PriorCache, explore, load_forest, ranked
 from tuner.sampler.surrogate.encoding import Encoder, Params, Vector
 from tuner.sampler.surrogate.history import History, read, scales_of
-from tuner.sampler.transfer import Earlier, Transfer
+from tuner.sampler.transfer import SourceHistory, Transfer
 
 STARTUP = 8
 """Trials that fill the space where nothing is predicted."""
@@ -56,7 +56,7 @@ class ResidualSampler(BaseSampler):
         startup: int = STARTUP,
         failed: str = "failed",
         seed: int = 0,
-        earlier: Sequence[Earlier] = (),
+        earlier: Sequence[SourceHistory] = (),
     ) -> None:
         """Make a sampler.
 
@@ -72,8 +72,8 @@ class ResidualSampler(BaseSampler):
             earlier: what earlier studies measured, by the objectives and constraints of this one; see `transfer`.
         """
         given = tuple(weights) if weights else None
-        self._setup = Setup(
-            Space(define, allowed), Belief(prior), given, predicted, Transfer(earlier, prior is not None)
+        self._setup = SelectionSettings(
+            CandidateSpace(define, allowed), PriorCache(prior), given, predicted, Transfer(earlier, prior is not None)
         )
         self._startup, self._failed = startup, failed
         self._seed = seed
@@ -81,7 +81,7 @@ class ResidualSampler(BaseSampler):
         self._hidden: Sequence[Params] = ()
         self._last: tuple[int, History] | None = None
         self.outlook: float | None = None
-        """What was expected when the last choice was made, see `Choice.outlook`."""
+        """What was expected when the last choice was made, see `CandidateSelection.outlook`."""
         self._independent = RandomSampler(seed=seed)
 
     def want(self, configs: Iterable[Params]) -> None:
@@ -150,13 +150,15 @@ class ResidualSampler(BaseSampler):
         else:
             setup = self._weighing(study.directions, history, rng)
             with one_thread():
-                choice = Choice(setup, study.directions, history, rng)
+                choice = CandidateSelection(setup, study.directions, history, rng)
                 chosen = choice.best()
             self.outlook = choice.outlook if setup is self._setup else None
         self.want([chosen] if chosen else [])
         return {name: value for name, value in chosen.items() if name in search_space}
 
-    def _weighing(self, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator) -> Setup:
+    def _weighing(
+        self, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator
+    ) -> SelectionSettings:
         """Return the setup, every few trials with other weights."""
         if len(directions) < 2 or history.known % FRONT_EVERY != FRONT_EVERY - 1:
             return self._setup
@@ -176,11 +178,11 @@ class ResidualSampler(BaseSampler):
         if not history.measured:
             return []
         with one_thread():
-            choice = Choice(self._setup, study.directions, history, np.random.default_rng(self._seed))
+            choice = CandidateSelection(self._setup, study.directions, history, np.random.default_rng(self._seed))
             return [history.numbers[index] for index in choice.ranking()]
 
-    def ablation(self, study: Study, number: int, defaults: int, metrics: Sequence[str]) -> list[Earned]:
-        """Return what each parameter of a measured trial earns, by what was measured; see `Earned`.
+    def flag_effects(self, study: Study, number: int, defaults: int, metrics: Sequence[str]) -> list[FlagEffect]:
+        """Return what each parameter of a measured trial earns, by what was measured; see `FlagEffect`.
 
         Args:
             study: whose trials are the model's data.
@@ -192,15 +194,15 @@ class ResidualSampler(BaseSampler):
         if not history.measured:
             return []
         setup, trials = self._setup, {trial.number: trial.params for trial in study.get_trials(deepcopy=False)}
-        without = put_back(setup.space, trials[number], trials[defaults])
+        without = reset_to_default(setup.space, trials[number], trials[defaults])
         if not without:
             return []
         scales = scales_of(history.values, study.directions, setup.weights)
-        aims = [Aim(metric, scale) for metric, scale in zip(metrics, scales, strict=True)]
+        aims = [ScaledObjective(metric, scale) for metric, scale in zip(metrics, scales, strict=True)]
         with one_thread():
-            choice = Choice(setup, study.directions, history, np.random.default_rng(self._seed))
+            choice = CandidateSelection(setup, study.directions, history, np.random.default_rng(self._seed))
             feasible = choice.feasible(list(without.values()))
-            return ablation(Encoder(setup.space.distributions), history, aims, trials[number], without, feasible)
+            return flag_effects(Encoder(setup.space.distributions), history, aims, trials[number], without, feasible)
 
     def _read(self, study: Study, number: int | None) -> History:
         """Return what all trials but one teach."""

@@ -5,7 +5,7 @@ residual processes: Golovin et al., "Google Vizier", KDD 2017, section 3.3). Eve
 study measured first, as a rule the defaults: another card or another model has another level, which teaches nothing.
 Where the study has predictions, a lesson is what an earlier study measured less what is predicted of *it*: what flags
 do on another card or to other traffic is for the predictions to say, what they are wrong about is learned. How much
-of it holds is learned too, see `gp.Beliefs.slope`: an earlier study that misleads is unlearned as a whole.
+of it holds is learned too, see `gp.PriorScales.slope`: an earlier study that misleads is unlearned as a whole.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 
 from tuner.sampler.prior.prior_cache import Prediction, as_rows, blank
 from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import Beliefs, Process
+from tuner.sampler.surrogate.gaussian_process import GaussianProcess, PriorScales
 from tuner.sampler.surrogate.history import History, Scale, squeezed
 
-SCALES = Beliefs(amplitude=0.3, effects=0.4, noise=0.03, constant=0.1)
-RUNS_SCALES = Beliefs(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1)
+SCALES = PriorScales(amplitude=0.3, effects=0.4, noise=0.03, constant=0.1)
+RUNS_SCALES = PriorScales(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1)
 
 Predictions: TypeAlias = Sequence[Prediction | None]
 
 
 @dataclass(frozen=True)
-class Earlier:
+class SourceHistory:
     """An earlier study, its configurations in the parameters of this one, what it compares with first.
 
     `predict`, asked once, predicts its own measured configurations and those that failed; None: nobody can.
@@ -53,7 +53,7 @@ class Earlier:
 class Transfer:
     """The lessons of earlier studies."""
 
-    def __init__(self, earlier: Sequence[Earlier], beside_predictions: bool) -> None:
+    def __init__(self, earlier: Sequence[SourceHistory], beside_predictions: bool) -> None:
         """Take up studies; one that measured nothing teaches nothing.
 
         Args:
@@ -64,8 +64,8 @@ class Transfer:
         self._earlier = [each for each in earlier if each.history.measured]
         self._predicted = beside_predictions
         self._fitted_for: object = None
-        self._kept: Process | None = None
-        self._runs: Process | None = None
+        self._kept: GaussianProcess | None = None
+        self._runs: GaussianProcess | None = None
 
     @property
     def exists(self) -> bool:
@@ -77,7 +77,7 @@ class Transfer:
         _ = self._taught
 
     @cached_property
-    def _taught(self) -> list[Earlier]:
+    def _taught(self) -> list[SourceHistory]:
         return [each for each in self._earlier if not self._predicted or each.foretold]
 
     @property
@@ -118,17 +118,17 @@ class Transfer:
         measured = encoder.both([config for history in histories for config in history.measured])
         failed = encoder.both([config for history in histories for config in history.failed])
         gains = np.vstack([each[0] for each in lessons])
-        self._kept = Process(owners, *encoder.both(compared), gains, np.zeros_like(gains), SCALES)
+        self._kept = GaussianProcess(owners, *encoder.both(compared), gains, np.zeros_like(gains), SCALES)
         surprise = np.concatenate([*(each[1] for each in lessons), *(each[2] for each in lessons)])[:, None]
         rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
-        self._runs = Process(owners, rows, effects, surprise, np.zeros_like(surprise), RUNS_SCALES, steps=10)
+        self._runs = GaussianProcess(owners, rows, effects, surprise, np.zeros_like(surprise), RUNS_SCALES, steps=10)
 
-    def _compared(self, earlier: Earlier) -> list[int]:
+    def _compared(self, earlier: SourceHistory) -> list[int]:
         """Return the places of what was measured that teaches of gains and constraints."""
         return earlier.foretold if self._predicted else [*range(len(earlier.history.measured))]
 
     def _lessons(
-        self, earlier: Earlier, scales: Sequence[Scale], names: Sequence[str]
+        self, earlier: SourceHistory, scales: Sequence[Scale], names: Sequence[str]
     ) -> tuple[Matrix, Vector, Vector]:
         """Return a study's gains and constraints less what is predicted, relative to its first; (compared, outputs).
 

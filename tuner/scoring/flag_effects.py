@@ -10,7 +10,7 @@ from storage.records import Provenance, TrialRecord
 LIKELY = 0.5
 
 
-def earned_lines(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> list[str]:
+def flag_effect_lines(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> list[str]:
     """Return a title and a line for each parameter that earns or costs something, and the names of the others.
 
     Args:

@@ -18,7 +18,7 @@ from tuner.study.find_model import find_model, find_simulated_model
 from tuner.study.resolve_workload import find_judge, find_workload, too_long
 from tuner.study.spec import AUTO, SAMPLERS, Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
-from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.spec import ClosedLoop, Workload
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Draft:
     model: ModelRef
     shape: ModelShape | None
     space: Space
-    workload: AnyWorkload
+    workload: Workload
     judge: Judge
 
 
@@ -180,9 +180,9 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
     )
 
 
-def _search_prompts(request: Request, load: AnyWorkload) -> int | None:
+def _search_prompts(request: Request, load: Workload) -> int | None:
     """Return what the search sends of a closed loop; all where no rounds of the finalists and the defaults decide."""
-    if not isinstance(load, Workload) or not request.confirm_rounds or not request.baseline_repeats:
+    if not isinstance(load, ClosedLoop) or not request.confirm_rounds or not request.baseline_repeats:
         return None
     prompts = load.shortened(request.search_load).num_prompts
     return prompts if prompts < load.num_prompts else None
@@ -210,7 +210,7 @@ def resolve(
     return space, enqueue
 
 
-def sampling(workload: AnyWorkload) -> tuple[str, ...]:
+def sampling(workload: Workload) -> tuple[str, ...]:
     """Return the server's arguments that fix how it samples."""
     if workload.temperature is None:
         return ()

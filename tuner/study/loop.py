@@ -15,8 +15,8 @@ from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, Tri
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
-from tuner.study.optuna_study import Learner
-from tuner.study.protocols import Ending, Item, Listener, Source
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
 from tuner.study.spec import Budget, StudySpec
 
 TICK_S = 0.5
@@ -38,9 +38,9 @@ class Loop:
         spec: StudySpec,
         budget: Budget,
         store: Store,
-        learner: Learner,
+        learner: OptunaStudy,
         executor: Executor,
-        listener: Listener,
+        listener: StudyObserver,
         stop: threading.Event,
         clock: Clock,
     ) -> None:
@@ -52,7 +52,7 @@ class Loop:
         self._listener = listener
         self._stop = stop
         self._clock = clock
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, WorkItem] = {}
         self._bases: dict[bool, Mapping[str, float | None]] = {}
         self._given_up = 0
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
@@ -61,32 +61,32 @@ class Loop:
         self.loads: list[float] = []
         """Seconds of each trial that ran to its end in this run, and of its loads."""
 
-    def run(self, source: Source, time_is_up: Callable[[], bool]) -> Ending:
+    def run(self, source: TrialSource, time_is_up: Callable[[], bool]) -> RunEnding:
         """Run until the source is exhausted or something ends the run.
 
         Args:
             source: where the work comes from.
             time_is_up: asked between trials; True lets what runs come to its end and starts nothing more.
         """
-        ending, overtime = Ending.DONE, 0.0
+        ending, overtime = RunEnding.DONE, 0.0
         while True:
             if self._stop.is_set():
                 self._executor.cancel()
-                ending = Ending.INTERRUPTED
-            elif ending is Ending.DONE and time_is_up():
-                ending, overtime = Ending.TIMEOUT, self._clock.monotonic() + self._overtime_s()
-            if ending is Ending.TIMEOUT and self._clock.monotonic() > overtime:
+                ending = RunEnding.INTERRUPTED
+            elif ending is RunEnding.DONE and time_is_up():
+                ending, overtime = RunEnding.TIMEOUT, self._clock.monotonic() + self._overtime_s()
+            if ending is RunEnding.TIMEOUT and self._clock.monotonic() > overtime:
                 self._executor.cancel()
-            if ending is Ending.DONE:
+            if ending is RunEnding.DONE:
                 self._hand_out(source)
             if not self._items:
-                if ending is not Ending.DONE or source.exhausted():
+                if ending is not RunEnding.DONE or source.exhausted():
                     return ending
                 # Every idle slot was offered work, took none, and nothing runs: the source has no more to give.
-                return Ending.EXHAUSTED
+                return RunEnding.EXHAUSTED
             for finished in self._executor.wait_any(TICK_S):
                 verdict_on_run = self._take(finished, source)
-                if ending in (Ending.DONE, Ending.TIMEOUT) and verdict_on_run is not None:
+                if ending in (RunEnding.DONE, RunEnding.TIMEOUT) and verdict_on_run is not None:
                     ending = verdict_on_run
             self._listener.tick(self._executor.states())
 
@@ -94,7 +94,7 @@ class Loop:
         """Return how long trials may run on when the time is up; one that is cut off is run again another time."""
         return OVERTIME * statistics.median(self.walls) if self.walls else self._spec.limits.startup_s
 
-    def _hand_out(self, source: Source) -> None:
+    def _hand_out(self, source: TrialSource) -> None:
         for slot in self._executor.idle():
             item = source.next(slot)
             if item is None:
@@ -108,7 +108,7 @@ class Loop:
             self._executor.submit(trial, slot)
             self._listener.started(trial, slot)
 
-    def _pending(self, item: Item) -> TrialRecord:
+    def _pending(self, item: WorkItem) -> TrialRecord:
         return TrialRecord(
             study=self._spec.name,
             number=item.number,
@@ -121,7 +121,7 @@ class Loop:
             created_at=self._clock.now(),
         )
 
-    def _take(self, finished: Finished, source: Source) -> Ending | None:
+    def _take(self, finished: Finished, source: TrialSource) -> RunEnding | None:
         """Write an outcome down and teach it, or give its item back; return why the run must end, if it must."""
         item = self._items.pop(finished.spec.uid)
         outcome = finished.outcome
@@ -140,7 +140,7 @@ class Loop:
             outcome = _final(outcome, failure, self._budget.attempts)
         return self._finish(item, outcome)
 
-    def _finish(self, item: Item, outcome: TrialOutcome) -> Ending | None:
+    def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
         verdict = self._spec.judge.verdict(outcome, self._reference(item, outcome))
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         if item.round == 0:
@@ -152,7 +152,7 @@ class Loop:
         self._listener.finished(record)
         return self._must_end(outcome)
 
-    def _reference(self, item: Item, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
+    def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
         """Return the metrics that score 1; None while that is not known."""
         if item.kind is TrialKind.BASELINE:
             return self._spec.judge.metrics(outcome) if outcome.succeeded else None
@@ -199,7 +199,7 @@ class Loop:
         if verdicts:
             self._store.set_verdicts(self._spec.name, verdicts)
 
-    def _must_end(self, outcome: TrialOutcome) -> Ending | None:
+    def _must_end(self, outcome: TrialOutcome) -> RunEnding | None:
         """Return why the study cannot sensibly go on, if so."""
         failure = outcome.failure
         if failure is None:
@@ -211,14 +211,14 @@ class Loop:
         if failure.culprit is not Culprit.CONFIGURATION:
             self._given_up += 1
             self.reason = failure
-            return Ending.INFRASTRUCTURE if self._given_up >= GIVEN_UP_IN_A_ROW else None
+            return RunEnding.INFRASTRUCTURE if self._given_up >= GIVEN_UP_IN_A_ROW else None
         if self._one_worked:
             return None
         done = [r.outcome for r in self._store.trials(self._spec.name, finished=True) if r.outcome is not None]
         reasons = {(o.failure.kind, _gist(o.failure.message)) for o in done if o.failure is not None}
         if len(done) >= FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
-            return Ending.SAME_FAILURE
+            return RunEnding.SAME_FAILURE
         return None
 
 

@@ -22,13 +22,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
-from tuner.sampler.convergence import settled
-from tuner.sampler.flag_effects import Earned
-from tuner.sampler.prior.background import Ahead
+from tuner.sampler.convergence import converged
+from tuner.sampler.flag_effects import FlagEffect
+from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prior
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Params
-from tuner.sampler.transfer import Earlier
+from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.study.spec import RESIDUAL, TPE
@@ -46,14 +46,14 @@ optuna.logging.set_verbosity(logging.ERROR)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Suggestion:
     """A configuration under Optuna's trial number."""
 
     number: int
     config: Config
 
 
-class Learner:
+class OptunaStudy:
     """The Optuna side of one study; used by one thread of one process at a time."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Learner:
         seed: int,
         sampler: str = TPE,
         prior: Prior | None = None,
-        earlier: Sequence[Earlier] = (),
+        earlier: Sequence[SourceHistory] = (),
     ) -> None:
         """Open the study `name`, or create it; Optuna's tables live in the database of `storage_url`.
 
@@ -88,13 +88,13 @@ class Learner:
         self._study = optuna.create_study(
             storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True
         )
-        self._ahead: Ahead | None = None
+        self._ahead: BackgroundPredictions | None = None
         if self._residual is not None and prior is not None:
             known = shown(self._study.get_trials(deepcopy=False))
-            self._ahead = Ahead(self._residual, self._directions)
+            self._ahead = BackgroundPredictions(self._residual, self._directions)
             self._ahead.begin([trial.params for trial in known if trial.params and trial.state is not TrialState.FAIL])
 
-    def ask(self) -> Asked:
+    def ask(self) -> Suggestion:
         """Ask the sampler for a configuration."""
         if self._ahead is not None:
             self._ahead.stop()
@@ -111,19 +111,19 @@ class Learner:
             self._ahead.begin()
         return asked
 
-    def settled(self, least: float) -> bool:
-        """Return whether the search has settled, see `sampling.settled`; a sampler without an outlook never has."""
+    def converged(self, least: float) -> bool:
+        """Return whether the search has converged, see `sampling.converged`; a sampler without an outlook never has."""
         if self._residual is None or least <= 0:
             return False
         trials = self._study.get_trials(deepcopy=False)
-        return settled([trial.user_attrs.get("outlook") for trial in trials], least)
+        return converged([trial.user_attrs.get("outlook") for trial in trials], least)
 
     def wait_prepared(self) -> None:
         """Wait until the predictions that the next choice needs are there."""
         if self._ahead is not None:
             self._ahead.wait()
 
-    def ask_fixed(self, config: Config, hints: Config) -> Asked:
+    def ask_fixed(self, config: Config, hints: Config) -> Suggestion:
         """Take up a given configuration; Optuna sees its parameters and `hints` where the space has them.
 
         Args:
@@ -150,7 +150,7 @@ class Learner:
         model.add_trials([_uncopied(trial) for trial in trials])
         return [trials[place].number for place in self._residual.ranking(model)]
 
-    def ablation(self, number: int, defaults: int) -> list[Earned]:
+    def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
         """Return what each parameter of a measured trial earns, by the study's own trials: no prediction takes part.
 
         Args:
@@ -166,9 +166,9 @@ class Learner:
         places = {trial.number: place for place, trial in enumerate(trials)}
         sampler = residual_sampler(self._space, self._objectives, None)
         names = [objective.metric for objective in self._objectives]
-        return sampler.ablation(model, places[number], places[defaults], names)
+        return sampler.flag_effects(model, places[number], places[defaults], names)
 
-    def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Asked:
+    def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Suggestion:
         """Write the trial down as running, all of it in one transaction."""
         known = {} if outlook is None else {"outlook": outlook}
         begun = optuna.trial.create_trial(
@@ -178,7 +178,7 @@ class Learner:
             user_attrs={"config": json.dumps(dict(config), sort_keys=True)} | known,
         )
         trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=begun)
-        return Asked(self._storage.get_trial_number_from_id(trial_id), config)
+        return Suggestion(self._storage.get_trial_number_from_id(trial_id), config)
 
     def _sampler(self, number: int, hidden: Sequence[Params]) -> optuna.samplers.BaseSampler:
         """Return a sampler for the next trial, seeded by the study's seed and the trial's number.
@@ -240,7 +240,7 @@ class Learner:
 
 
 def residual_sampler(
-    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, earlier: Sequence[Earlier] = ()
+    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, earlier: Sequence[SourceHistory] = ()
 ) -> ResidualSampler:
     """Return this project's sampler for a space, never proposing what breaks a rule."""
     return ResidualSampler(

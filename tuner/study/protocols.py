@@ -12,7 +12,7 @@ from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
 
 
-class Ending(StrEnum):
+class RunEnding(StrEnum):
     """Why a run of the study ended."""
 
     DONE = "done"
@@ -24,7 +24,7 @@ class Ending(StrEnum):
 
 
 @dataclass
-class Item:
+class WorkItem:
     """One trial, or one round of a finalist, that has to be run; `retries` counts infrastructure's failures so far."""
 
     number: int
@@ -37,20 +37,20 @@ class Item:
     """True if the database already has it as pending."""
 
 
-class Source(Protocol):
+class TrialSource(Protocol):
     """Gives work until there is none."""
 
-    def next(self, slot: int) -> Item | None:
+    def next(self, slot: int) -> WorkItem | None:
         """Return work for a slot; None if there is none for it now."""
 
     def exhausted(self) -> bool:
         """Return True if no slot will be given work again, unless an item comes back."""
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: WorkItem) -> None:
         """Take back an item that must be run again."""
 
 
-class Listener(Protocol):
+class StudyObserver(Protocol):
     """Follows a study: the screen, MLflow."""
 
     def started(self, spec: TrialSpec, slot: int) -> None:

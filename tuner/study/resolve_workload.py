@@ -14,7 +14,7 @@ from tuner.scoring.objectives import PUBLISHED_WEIGHTS, Objective, parse_objecti
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.workloads.presets import Preset
 from tuner.workloads.schedule import make_schedule
-from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import POOLED, Suite
 from tuner.workloads.traffic import RESERVED, Traffic, load_traffic
 
@@ -42,7 +42,7 @@ def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
 
 
 def find_judge(
-    preset: Preset, workload: AnyWorkload, objectives: Sequence[str], slos: Sequence[str], *, own: bool
+    preset: Preset, workload: Workload, objectives: Sequence[str], slos: Sequence[str], *, own: bool
 ) -> Judge:
     """Return the judge: what the user asked for, else the preset's, with what the load's classes were promised.
 
@@ -62,7 +62,7 @@ def find_judge(
         promised = isinstance(workload, Traffic | Suite) and bool(workload.slos)
         objectives = objectives or _usual_objectives(workload)
         slos = slos or (() if promised else ("success_rate>=1",))
-    promises = [] if isinstance(workload, Workload) else _promises(workload)
+    promises = [] if isinstance(workload, ClosedLoop) else _promises(workload)
     judge = make_judge(objectives, list(dict.fromkeys([*slos, *promises])))
     for name in (*(objective.metric for objective in judge.objectives), *(slo.metric for slo in judge.slos)):
         _check_measured(name, workload)
@@ -74,17 +74,17 @@ def _promises(traffic: Traffic | Suite) -> list[str]:
     return [f"{name}.{text}" for name, slo in traffic.slos.items() for text in slo.constraints]
 
 
-def _usual_objectives(workload: AnyWorkload) -> Sequence[str]:
+def _usual_objectives(workload: Workload) -> Sequence[str]:
     """Return the objectives of a load that no preset has judged; those of each load where there are several."""
     if isinstance(workload, Suite):
         return [f"{name}.{each}" for name, load in workload.loads.items() for each in _usual_objectives(load)]
     return GOOD_TRAFFIC if isinstance(workload, Traffic) and workload.slo else TRAFFIC
 
 
-def _check_measured(name: str, workload: AnyWorkload) -> None:
+def _check_measured(name: str, workload: Workload) -> None:
     """Refuse a metric that this load does not give."""
     prefix, _, base = name.rpartition(".")
-    if isinstance(workload, Workload):
+    if isinstance(workload, ClosedLoop):
         if prefix or base in TRAFFIC_ONLY:
             raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
         return
@@ -101,7 +101,7 @@ def _check_measured(name: str, workload: AnyWorkload) -> None:
         raise UserError(f"{name}: no class was promised anything; give `slo` in the traffic")
 
 
-def _check_capacity(judge: Judge, workload: AnyWorkload) -> None:
+def _check_capacity(judge: Judge, workload: Workload) -> None:
     if any(slo.metric.rpartition(".")[2] == "capacity" for slo in judge.slos):
         raise UserError(
             "capacity is an objective, not an SLO: it is the rate at which SLOs hold; give --objective capacity"
@@ -121,7 +121,7 @@ GOOD_TRAFFIC = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 """Objectives of traffic that no preset has judged; the second where its classes were promised something."""
 
 
-def too_long(workload: AnyWorkload, context: int) -> str:
+def too_long(workload: Workload, context: int) -> str:
     """Return the line that refuses a load whose longest request exceeds the model's context of so many tokens."""
     load = workload.longest if isinstance(workload, Suite) else workload
     if isinstance(load, Traffic):
@@ -138,7 +138,7 @@ def too_long(workload: AnyWorkload, context: int) -> str:
 
 def find_workload(
     preset: Preset, files: Sequence[str], rate: float | None, given: Mapping[str, int | float]
-) -> AnyWorkload:
+) -> Workload:
     """Return the load: the files' or the preset's, with what the command line says of it.
 
     Raises:
@@ -152,7 +152,7 @@ def find_workload(
     if rate is not None:
         raise UserError(f"--rate {rate:g}: a closed loop has no rate; give --workload with an open one")
     try:
-        return Workload.model_validate({**known.model_dump(), **given})
+        return ClosedLoop.model_validate({**known.model_dump(), **given})
     except ValidationError as error:
         first = error.errors()[0]
         option = _option(str(first["loc"][0]))

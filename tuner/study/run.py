@@ -20,10 +20,10 @@ from tuner.errors import UserError
 from tuner.executors.base import Executor
 from tuner.study.conclusion.decide import Conclusion, conclude
 from tuner.study.loop import Loop
-from tuner.study.optuna_study import Learner
-from tuner.study.protocols import Ending, Listener
-from tuner.study.simulator_prior import physics_of
-from tuner.study.source_studies import lessons_for
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import RunEnding, StudyObserver
+from tuner.study.simulator_prior import simulator_prior
+from tuner.study.source_studies import source_studies
 from tuner.study.spec import RESIDUAL, Budget, StudySpec, difference
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.confirmation import Confirmation, nominate
@@ -32,17 +32,17 @@ from tuner.study.trial_sources.proposals import Proposals
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: the space `ran_dry`, or the search `settled` before its budget was spent; by which failure."""
+    """How a run ended: the space `ran_dry`, or the search `converged` before its budget was spent; by which failure."""
 
-    ending: Ending
+    ending: RunEnding
     ran_dry: bool
-    settled: bool
+    converged: bool
     reason: Failure | None
     conclusion: Conclusion | None
 
 
 _LOCK = "running.lock"
-_ENDED_EARLY = (Ending.INTERRUPTED, Ending.SAME_FAILURE, Ending.INFRASTRUCTURE)
+_ENDED_EARLY = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
 
 
 def refuse_running(folder: Path, name: str) -> None:
@@ -130,7 +130,7 @@ def run_study(
     store: Store,
     storage_url: str,
     executor: Executor,
-    listener: Listener,
+    listener: StudyObserver,
     stop: threading.Event,
     clock: Clock | None = None,
 ) -> RunResult:
@@ -139,10 +139,10 @@ def run_study(
     began = clock.monotonic()
     engine = executor.engine_info()
     sampler = spec.sampler_for(engine)
-    prior = physics_of(spec, engine) if sampler == RESIDUAL else None
-    lessons = lessons_for(store, spec, engine)
+    prior = simulator_prior(spec, engine) if sampler == RESIDUAL else None
+    lessons = source_studies(store, spec, engine)
     earlier = [each.earlier for each in lessons]
-    learner = Learner(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior, earlier)
+    learner = OptunaStudy(storage_url, spec.name, spec.space, spec.judge.objectives, spec.seed, sampler, prior, earlier)
     for each in lessons:
         listener.note(str(each))
     proposals = Proposals(spec, store, learner, budget, listener)
@@ -156,11 +156,11 @@ def run_study(
 
     ending = loop.run(proposals, time_is_up)
     if ending in _ENDED_EARLY:
-        return RunResult(ending, proposals.ran_dry, proposals.settled, loop.reason, None)
-    if budget.ablate and ending is not Ending.TIMEOUT:
+        return RunResult(ending, proposals.ran_dry, proposals.converged, loop.reason, None)
+    if budget.ablate and ending is not RunEnding.TIMEOUT:
         ablated = _ablate(spec, store, learner, loop, listener, time_is_up)
         if ablated in _ENDED_EARLY:
-            return RunResult(ablated, proposals.ran_dry, proposals.settled, loop.reason, None)
+            return RunResult(ablated, proposals.ran_dry, proposals.converged, loop.reason, None)
     records = store.trials(spec.name)
     finalists = _finalists(records, spec.finalists, learner.ranking())
     label = None
@@ -170,18 +170,23 @@ def run_study(
         if not confirmation.exhausted():
             listener.note(f"measuring the finalists again: {_numbers(finalists)}, {spec.confirm_rounds} rounds")
         confirmed = loop.run(confirmation, lambda: False)
-        if confirmed is not Ending.DONE:
-            return RunResult(confirmed, proposals.ran_dry, proposals.settled, loop.reason, None)
+        if confirmed is not RunEnding.DONE:
+            return RunResult(confirmed, proposals.ran_dry, proposals.converged, loop.reason, None)
     conclusion = conclude(spec.judge, store.trials(spec.name), finalists, label)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
     conclusion = _with_earned(conclusion, finalists, learner, listener)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
-    return RunResult(ending, proposals.ran_dry, proposals.settled, None, conclusion)
+    return RunResult(ending, proposals.ran_dry, proposals.converged, None, conclusion)
 
 
 def _ablate(
-    spec: StudySpec, store: Store, learner: Learner, loop: Loop, listener: Listener, time_is_up: Callable[[], bool]
-) -> Ending:
+    spec: StudySpec,
+    store: Store,
+    learner: OptunaStudy,
+    loop: Loop,
+    listener: StudyObserver,
+    time_is_up: Callable[[], bool],
+) -> RunEnding:
     """Measure what the sampler thinks best without each of its flags."""
     best = next(iter(nominate(store.trials(spec.name), 1, learner.ranking())), None)
     source = Ablation(spec, store, learner, best)
@@ -191,14 +196,14 @@ def _ablate(
 
 
 def _with_earned(
-    conclusion: Conclusion, finalists: Sequence[TrialRecord], learner: Learner, listener: Listener
+    conclusion: Conclusion, finalists: Sequence[TrialRecord], learner: OptunaStudy, listener: StudyObserver
 ) -> Conclusion:
     """Return a conclusion with what each of the winner's parameters earns, where it is not the defaults that won."""
     defaults = next((finalist.number for finalist in finalists if finalist.kind is TrialKind.BASELINE), None)
     if conclusion.winner is None or defaults is None or conclusion.winner == defaults:
         return conclusion
     try:
-        return replace(conclusion, earned=tuple(learner.ablation(conclusion.winner, defaults)))
+        return replace(conclusion, earned=tuple(learner.flag_effects(conclusion.winner, defaults)))
     except (ArithmeticError, ValueError) as error:  # hours of measurements are worth more than this
         listener.note(f"what the winner's flags earn is not known: {type(error).__name__}: {error}")
         return conclusion

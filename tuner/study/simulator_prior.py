@@ -21,7 +21,7 @@ from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION, Judge
 from tuner.study.spec import StudySpec
-from tuner.workloads.spec import AnyLoad, AnyWorkload, read_workload
+from tuner.workloads.spec import SingleWorkload, Workload, read_workload
 from tuner.workloads.suite import Suite
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 FAILS = Prediction(None, {FAILED: FAILED_VIOLATION})
 
 
-def physics_of(spec: StudySpec, engine: EngineInfo) -> Prior | None:
+def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     """Return what predicts a configuration of a study; None where the simulator knows too little.
 
     It has to know the card's arithmetic, the model's shape and the version, and the load has to be one load.
@@ -41,7 +41,7 @@ def physics_of(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     physics = _physics(site, spec.judge, spec.searched_workload, spec.limits.benchmark_s)
     shape = context.model
 
-    def predict(physics: Physics, params: Params) -> Prediction:
+    def predict(physics: SimulatorPrior, params: Params) -> Prediction:
         rendered = spec.space.render(params)
         words, environment = (*spec.base_argv, *rendered.argv), {**spec.base_environment, **rendered.environment}
         return physics.foreseen(words, environment, shape if rendered.model is None else find_shape(rendered.model))
@@ -49,10 +49,10 @@ def physics_of(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     return None if physics is None else lambda params: physics.safely(lambda: predict(physics, params), params)
 
 
-def physics_of_earlier(
+def simulator_prior_of_source(
     study: StudyRecord, spec: StudySpec, packages: frozenset[str] | None
 ) -> Callable[[TrialRecord], Prediction | None] | None:
-    """Return what predicts the trials of an earlier study by another one's objectives and SLOs; None as `physics_of`.
+    """Return what predicts the trials of a source study by the objectives of another; None as in `simulator_prior`.
 
     Args:
         study: the earlier one; its trials are predicted as they were launched.
@@ -92,15 +92,15 @@ def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) 
     return Site(card, parameters_of(card.key), known, packages or frozenset())
 
 
-def _physics(site: Site, judge: Judge, load: AnyWorkload, limit_s: float) -> Physics | None:
+def _physics(site: Site, judge: Judge, load: Workload, limit_s: float) -> SimulatorPrior | None:
     """Return what predicts one load; None for several one after another, and for a search for the highest rate."""
-    return None if isinstance(load, Suite) or judge.wants("capacity") else Physics(site, judge, load, limit_s)
+    return None if isinstance(load, Suite) or judge.wants("capacity") else SimulatorPrior(site, judge, load, limit_s)
 
 
-class Physics:
+class SimulatorPrior:
     """Predictions of one load on one card."""
 
-    def __init__(self, site: Site, judge: Judge, load: AnyLoad, limit_s: float) -> None:
+    def __init__(self, site: Site, judge: Judge, load: SingleWorkload, limit_s: float) -> None:
         self._site, self._judge, self._load, self._limit_s = site, judge, load, limit_s
         self._told = False
 

@@ -17,9 +17,9 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.surrogate.history import History
-from tuner.sampler.transfer import Earlier
+from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.judge import FAILED
-from tuner.study.simulator_prior import physics_of_earlier
+from tuner.study.simulator_prior import simulator_prior_of_source
 from tuner.study.spec import AUTO, RESIDUAL, StudySpec
 
 MOST, LEAST = 120, 10
@@ -27,7 +27,7 @@ MOST, LEAST = 120, 10
 
 
 @dataclass
-class Lessons:
+class SourceStudy:
     """What one study teaches: `history`, the defaults first; `left` trials are outside the space of the new one.
 
     `measured` and `failed` are the trials that the history's are, `physics` predicts them, if anybody can.
@@ -41,12 +41,12 @@ class Lessons:
     left: int = 0
 
     @property
-    def earlier(self) -> Earlier:
+    def earlier(self) -> SourceHistory:
         """The same for the sampler."""
         physics = self.physics
         if physics is None:
-            return Earlier(self.history)
-        return Earlier(self.history, lambda: ([*map(physics, self.measured)], [*map(physics, self.failed)]))
+            return SourceHistory(self.history)
+        return SourceHistory(self.history, lambda: ([*map(physics, self.measured)], [*map(physics, self.failed)]))
 
     def __str__(self) -> str:
         taken = len(self.history.measured) + len(self.history.failed)
@@ -54,7 +54,7 @@ class Lessons:
         return f"learns from {taken} trials of study {self.study}{left}"
 
 
-def lessons_for(store: Store, spec: StudySpec, engine: EngineInfo) -> list[Lessons]:
+def source_studies(store: Store, spec: StudySpec, engine: EngineInfo) -> list[SourceStudy]:
     """Return what the studies that a study is to learn from teach it.
 
     Raises:
@@ -66,7 +66,7 @@ def lessons_for(store: Store, spec: StudySpec, engine: EngineInfo) -> list[Lesso
     return [_lessons(store, spec, engine, name, max(LEAST, MOST // len(names))) for name in names]
 
 
-def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> Lessons:
+def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
     known = store.study(name)
     if name == spec.name:
         raise UserError(f"--learn-from {name!r}: a study knows its own trials; leave it out, or choose another --study")
@@ -76,7 +76,7 @@ def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most:
     if known.provenance is not engine.provenance:
         rule = f"it was {known.provenance}, this study is {engine.provenance}"
         raise UserError(f"--learn-from {name!r}: {rule}; leave it out")
-    found = Lessons(name, physics_of_earlier(known, spec, engine.packages))
+    found = SourceStudy(name, simulator_prior_of_source(known, spec, engine.packages))
     records = [record for record in store.trials(name, finished=True) if not record.round]
     shown = {key for record in records if record.kind is TrialKind.SEARCH for key in record.config}
     for record in _chosen(records, most):
@@ -100,7 +100,7 @@ def _chosen(records: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
     return [*baseline, *best, *(rest[place * len(rest) // wanted] for place in range(wanted))]
 
 
-def _take(lessons: Lessons, record: TrialRecord, spec: StudySpec, shown: set[str]) -> None:
+def _take(lessons: SourceStudy, record: TrialRecord, spec: StudySpec, shown: set[str]) -> None:
     """Add a trial to what a study teaches, if its configuration is one of the new space and anything came of it."""
     verdict = None if record.outcome is None else spec.judge.verdict(record.outcome, None)
     if verdict is None or record.outcome is None:

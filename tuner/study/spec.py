@@ -13,7 +13,7 @@ from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import AnyWorkload, Workload
+from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -58,7 +58,7 @@ class StudySpec:
 
     name: str
     model: ModelRef
-    workload: AnyWorkload
+    workload: Workload
     space: ResolvedSpace
     space_source: Mapping[str, Any]
     judge: Judge
@@ -96,7 +96,7 @@ class StudySpec:
         }
 
     @property
-    def searched_workload(self) -> AnyWorkload:
+    def searched_workload(self) -> Workload:
         """What is sent to all but the finalists."""
         shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
         return self.workload.model_copy(update=shorter)
@@ -105,7 +105,7 @@ class StudySpec:
     def times_the_search(self) -> float:
         """How much more a finalist is sent in a round than a trial of the search."""
         load, searched = self.workload, self.search_prompts
-        longer = load.num_prompts / searched if isinstance(load, Workload) and searched else 1.0
+        longer = load.num_prompts / searched if isinstance(load, ClosedLoop) and searched else 1.0
         return longer * self._repeats(TrialKind.CONFIRM) / self.repeats
 
     def sampler_for(self, engine: EngineInfo) -> str:
@@ -147,7 +147,7 @@ class StudySpec:
         decides = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
         return max(self.repeats, self.baseline_repeats) if decides else self.repeats
 
-    def _load(self, kind: TrialKind, round_: int) -> AnyWorkload:
+    def _load(self, kind: TrialKind, round_: int) -> Workload:
         """Each round of the finalists sends other prompts, the same to every finalist of the round."""
         load = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
         return load.model_copy(update={"seed": load.seed + 1000 * round_})

@@ -24,7 +24,7 @@ MOST_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """One rate that was tried, in requests/s, what was measured at it, and the SLOs that it missed."""
 
     rate: float
@@ -38,23 +38,23 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Search:
+class CapacitySearch:
     """What a search found. `best` is the point at the capacity; None if no rate held.
 
     Where every rate held, the capacity is at least the highest that was tried.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[RatePoint, ...]
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> RatePoint | None:
         """The highest rate that held below every rate that missed."""
         lowest_miss = min((point.rate for point in self.points if not point.held), default=math.inf)
         held = [point for point in self.points if point.held and point.rate < lowest_miss]
         return max(held, key=lambda point: point.rate, default=None)
 
 
-def find_capacity(measure: Callable[[float], Point], first: float) -> Search:
+def find_capacity(measure: Callable[[float], RatePoint], first: float) -> CapacitySearch:
     """Search the capacity.
 
     Args:
@@ -70,12 +70,12 @@ def find_capacity(measure: Callable[[float], Point], first: float) -> Search:
             break
     while (gap := _gap(points)) is not None and gap[1] / gap[0] > RATIO:
         points.append(measure(math.sqrt(gap[0] * gap[1])))
-    return Search(tuple(points))
+    return CapacitySearch(tuple(points))
 
 
-def _gap(points: Sequence[Point]) -> tuple[float, float] | None:
+def _gap(points: Sequence[RatePoint]) -> tuple[float, float] | None:
     """Return the highest rate that held and the lowest that missed above it; None if either is not known."""
-    best = Search(tuple(points)).best
+    best = CapacitySearch(tuple(points)).best
     missed = [point.rate for point in points if not point.held]
     return None if best is None or not missed else (best.rate, min(missed))
 
@@ -83,7 +83,7 @@ def _gap(points: Sequence[Point]) -> tuple[float, float] | None:
 SHOWN = ("success_rate", "goodput_share", "goodput", "p50_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "p95_tpot_ms")
 
 
-def write_points(path: Path, points: Sequence[Point]) -> None:
+def write_points(path: Path, points: Sequence[RatePoint]) -> None:
     """Write a CSV file with one row a rate, in the order tried."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

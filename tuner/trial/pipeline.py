@@ -19,8 +19,8 @@ from tuner.engines.base import Cancelled, Engine, Server
 from tuner.errors import TrialFailed
 from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
-from tuner.trial.capacity import Point, find_capacity, write_points
-from tuner.workloads.spec import AnyLoad, AnyWorkload
+from tuner.trial.capacity import RatePoint, find_capacity, write_points
+from tuner.workloads.spec import SingleWorkload, Workload
 from tuner.workloads.suite import Suite, merged
 from tuner.workloads.traffic import Traffic
 
@@ -32,7 +32,7 @@ def _ignore(_: Phase) -> None:
     """Report to nobody."""
 
 
-def _parts(workload: AnyWorkload) -> Mapping[str, AnyLoad]:
+def _parts(workload: Workload) -> Mapping[str, SingleWorkload]:
     return workload.parts() if isinstance(workload, Suite) else {"": workload}
 
 
@@ -90,7 +90,7 @@ class _Run:
             message = f"none of {offered} requests succeeded"
             raise TrialFailed(Failure(FailureKind.REQUESTS_FAILED, Phase.BENCHMARK, message))
 
-    def repeat(self, server: Server, workload: AnyWorkload, index: int) -> Repeat:
+    def repeat(self, server: Server, workload: Workload, index: int) -> Repeat:
         """Send the load once, or each of several once."""
         if not isinstance(workload, Suite):
             return self.load(server, workload, index)
@@ -99,13 +99,13 @@ class _Run:
             index, [(name, self.load(server, load, workload.place(index, place))) for place, (name, load) in parts]
         )
 
-    def load(self, server: Server, workload: AnyLoad, index: int) -> Repeat:
+    def load(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
         """Send the load once."""
         self.enter(Phase.BENCHMARK)
         with self.watch.measure(Phase.BENCHMARK):
             return server.benchmark(workload, index, self.cancelled)
 
-    def search_capacity(self, server: Server, workload: AnyWorkload, promises: tuple[Slo, ...]) -> None:
+    def search_capacity(self, server: Server, workload: Workload, promises: tuple[Slo, ...]) -> None:
         """Search the capacity once for each repeat, the later ones from what the earlier found.
 
         A repeat is what was measured at the capacity; where no rate held, at the lowest that was tried.
@@ -113,12 +113,12 @@ class _Run:
         assert isinstance(workload, Traffic)
         assert workload.rate is not None  # checked where the study is made
         indices, first = itertools.count(), workload.rate
-        points: list[Point] = []
+        points: list[RatePoint] = []
 
-        def measure(rate: float) -> Point:
+        def measure(rate: float) -> RatePoint:
             repeat = self.load(server, workload.as_long_at(rate), next(indices))
             missed = tuple(str(slo) for slo in promises if not slo.met(repeat.metrics.get(slo.metric)))
-            points.append(Point(rate, repeat, missed))
+            points.append(RatePoint(rate, repeat, missed))
             write_points(self.spec.artifacts / "capacity.csv", points)
             return points[-1]
 

@@ -21,7 +21,7 @@ from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.resolve_workload import find_judge, find_workload
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import AnyWorkload, Workload, read_workload
+from tuner.workloads.spec import ClosedLoop, Workload, read_workload
 from tuner.workloads.suite import Suite, merged
 from tuner.workloads.traffic import Traffic
 
@@ -88,7 +88,7 @@ def _traffic(asked: Asked) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
     if len(given) != 1:
         raise UserError("give one of --workload, --preset and --study: the traffic to send")
     slos: tuple[str, ...] = asked.slos
-    found: AnyWorkload
+    found: Workload
     if asked.study is not None:
         store = open_store(storage_url(asked.storage, create=False))
         premise = find_study(store, asked.study).premise
@@ -104,7 +104,7 @@ def _traffic(asked: Asked) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
         preset = load_preset(asked.preset or "mixed")
         found = find_workload(preset, [asked.workload] if asked.workload else [], asked.rate, {})
         known = find_judge(preset, found, (), slos, own=asked.workload is None).slos
-    if isinstance(found, Workload):
+    if isinstance(found, ClosedLoop):
         raise UserError("that load is the closed loop of `vllm bench serve`; send it by that command")
     return found, known
 

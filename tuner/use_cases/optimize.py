@@ -29,7 +29,7 @@ from tuner.observers.mlflow_follower import MlflowFollower
 from tuner.processes.family import Identity, myself
 from tuner.study.builder import Request, draft, finish, resolve
 from tuner.study.run import RunResult, as_begun, open_study, refuse_running, run_study, study_lock
-from tuner.study.source_studies import lessons_for
+from tuner.study.source_studies import source_studies
 from tuner.study.spec import Budget, StudySpec
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.places import FOLDER, home, storage_url, tracking_uri
@@ -84,7 +84,7 @@ def run(request: Request, budget: Budget, options: Options) -> int:
         url = storage_url(options.storage, create=True)
         store = reached or open_store(url)
         stack.callback(store.close)
-        lessons_for(store, as_begun(spec, store), info)  # a study that cannot teach is found before this one is made
+        source_studies(store, as_begun(spec, store), info)  # a study that cannot teach is found before this one is made
         stack.enter_context(study_lock(spec.artifacts, spec.name))
         spec = as_begun(spec, store)
         open_study(store, spec, info, list(devices.names), RealClock())

@@ -11,7 +11,7 @@ from search_spaces import HardwareProfile
 from tuner.cli.output import text
 from tuner.engines.simulator.config.models import PACKAGES, version_tuple
 from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import error_bands, parameters_of
 from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
@@ -22,7 +22,7 @@ from tuner.study.find_model import find_simulated_model
 from tuner.study.resolve_workload import find_workload, too_long
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import AnyLoad
+from tuner.workloads.spec import SingleWorkload
 from tuner.workloads.suite import Suite
 
 SHOWN = ("output_throughput", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
@@ -77,18 +77,18 @@ class Found:
     metrics: Mapping[str, float | None]
     offered: int
     completed: int
-    run: Run
+    run: SimulatedRun
     roofline: Roofline
 
 
-def _predict(machine: Machine, load: AnyLoad, asked: Asked) -> Found:
+def _predict(machine: Machine, load: SingleWorkload, asked: Asked) -> Found:
     done = send(machine, load, asked.seed, noise=asked.noise)
     metrics = metrics_of(load, done, machine) or {}
     completed = sum(job.status == "completed" for job in done.jobs)
     return Found(metrics, len(done.jobs), completed, done, roofline_of(machine.config, done))
 
 
-def _shares(done: Run) -> dict[str, float]:
+def _shares(done: SimulatedRun) -> dict[str, float]:
     total = sum(done.seconds.values()) or 1.0
     return {name: seconds / total for name, seconds in done.seconds.items()}
 

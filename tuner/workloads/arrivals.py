@@ -89,7 +89,7 @@ class Ramp(_Process):
             yield 2.0 * area / (low + rate)
 
 
-class Trace(_Process):
+class TraceArrivals(_Process):
     """Times from a file: a number of seconds a line, in order. The first is moved to 0; `speed` 2 is twice as fast."""
 
     process: Literal["trace"]
@@ -107,11 +107,11 @@ class Trace(_Process):
         return iter([(at - found[0]) / self.speed for at in found])
 
 
-Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | Trace, Field(discriminator="process")]
+Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | TraceArrivals, Field(discriminator="process")]
 
 
 def read_trace(file: Path) -> list[float]:
-    """Return the times of a trace; empty lines are passed over. For errors see `Trace.times`."""
+    """Return the times of a trace; empty lines are passed over. For errors see `TraceArrivals.times`."""
     return read_lines(file, "trace", "a file with a time in seconds a line", _next_time)
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tuner.errors import UserError
 from tuner.workloads.files import read_model
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import beside
 
 FOLDER = Path(__file__).with_name("presets")
@@ -26,7 +26,7 @@ class Preset(BaseModel):
     model: str
     hardware: str
     space: str = "vllm"
-    workload: AnyWorkload
+    workload: Workload
     objectives: tuple[str, ...]
     slos: tuple[str, ...]
     enqueue: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ LEAST_PROMPTS = 100
 requests for a 99th percentile to mean something."""
 
 
-class Workload(BaseModel):
+class ClosedLoop(BaseModel):
     """A closed loop of `max_concurrency` users sending `num_prompts` random prompts of fixed lengths.
 
     Lengths are tokens. `temperature` None sends none and leaves the server's own default (1.0 in vLLM, or the
@@ -52,7 +52,7 @@ class Workload(BaseModel):
         """The warm-up's seed, never one of a repeat's."""
         return self.seed + 500_000
 
-    def shortened(self, share: float) -> Workload:
+    def shortened(self, share: float) -> ClosedLoop:
         """Return the load with that share of its requests; at least `LEAST_WAVES` a user and `LEAST_PROMPTS`.
 
         In a closed loop nothing else changes: as many users are there all the time. Traffic at a rate cannot be
@@ -61,7 +61,7 @@ class Workload(BaseModel):
         least = max(LEAST_WAVES * self.max_concurrency, LEAST_PROMPTS, math.ceil(share * self.num_prompts))
         return self.model_copy(update={"num_prompts": min(self.num_prompts, least)})
 
-    def warmup(self) -> Workload | None:
+    def warmup(self) -> ClosedLoop | None:
         """Return the unscored warm-up load: one short request a user, of another seed; None if none is wanted."""
         prompts = self.max_concurrency if self.warmup_prompts is None else self.warmup_prompts
         if prompts == 0:
@@ -75,15 +75,15 @@ class Workload(BaseModel):
         )
 
 
-AnyLoad = Workload | Traffic
+SingleWorkload = ClosedLoop | Traffic
 """What a server is sent at once: the published closed loop, by `vllm bench serve`, or traffic, by `tuner.loadgen`."""
 
-AnyWorkload = AnyLoad | Suite
+Workload = SingleWorkload | Suite
 """What a trial measures: one load, or several one after another."""
 
 
-def read_workload(data: Mapping[str, Any]) -> AnyWorkload:
+def read_workload(data: Mapping[str, Any]) -> Workload:
     """Return the workload that `model_dump` wrote."""
     if "loads" in data:
         return Suite.model_validate(data)
-    return Traffic.model_validate(data) if "classes" in data else Workload.model_validate(data)
+    return Traffic.model_validate(data) if "classes" in data else ClosedLoop.model_validate(data)

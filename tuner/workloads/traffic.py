@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tuner.errors import UserError
-from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, Trace
+from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, TraceArrivals
 from tuner.workloads.class_slo import ClassSlo, read_class_slo
 from tuner.workloads.files import read_model
 from tuner.workloads.lengths import AnyLength, Tokens
@@ -144,7 +144,7 @@ class Traffic(BaseModel):
                 raise ValueError("a ramp needs `duration_s`: how long the rate takes from start_rate to end_rate")
             if self.arrivals.start_rate == self.arrivals.end_rate == 0:
                 raise ValueError("a ramp from 0 to 0 sends nothing; raise end_rate")
-        elif not isinstance(self.arrivals, Trace) and self.requests is None and self.duration_s is None:
+        elif not isinstance(self.arrivals, TraceArrivals) and self.requests is None and self.duration_s is None:
             raise ValueError("the load has no end; give `requests`, `duration_s` or both")
         return self
 
@@ -203,7 +203,7 @@ class Traffic(BaseModel):
 
     def files(self) -> list[Path]:
         """Return every file that the load is made from."""
-        found: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, Trace) else []
+        found: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, TraceArrivals) else []
         for each in self.sent_classes.values():
             found += [length.file for length in (each.input, each.output) if length is not None and length.file]
             found += [each.text.file] if isinstance(each.text, TextFile) else []

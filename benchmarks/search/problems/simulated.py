@@ -44,7 +44,7 @@ from tuner.study.builder import Request, draft, finish
 from tuner.study.resolve_workload import make_judge
 from tuner.study.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -234,7 +234,7 @@ class SimulatedProblem(Problem):
         return f"{self.name} {self.rig.card.key} {self.rig.version} {self.world} {self.rig.spec.workload!r}"
 
 
-def make_rig(request: Request, card: HardwareProfile, load: AnyLoad | None = None) -> Rig:
+def make_rig(request: Request, card: HardwareProfile, load: SingleWorkload | None = None) -> Rig:
     """Return the rig of a request; `load` is another load than the preset's, judged by `B7_SLOS`."""
     plan = draft(request, on_cpu=False, simulated=True)
     if load is not None:
@@ -299,6 +299,6 @@ def simulated(
     rig = RIGS[name]() if name in RIGS else _preset(preset, card)
     load = rig.spec.workload
     spec = rig.spec
-    if isinstance(load, Workload) and search_load < 1:
+    if isinstance(load, ClosedLoop) and search_load < 1:
         spec = replace(spec, search_prompts=load.shortened(search_load).num_prompts)
     return SimulatedProblem(name, replace(rig, spec=spec, forked=forked), world, prior)

@@ -21,7 +21,7 @@ from search_spaces import JsonScalar
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Params
-from tuner.sampler.transfer import Earlier
+from tuner.sampler.transfer import SourceHistory
 
 STARTUP_TRIALS = 10
 
@@ -173,7 +173,7 @@ def predictor_of(problem: Problem) -> Prior | None:
     return predict if problem.prior(problem.defaults()[0]) is not None else None
 
 
-def ours(problem: Problem, seed: int, earlier: Sequence[Earlier] = ()) -> BaseSampler:
+def ours(problem: Problem, seed: int, earlier: Sequence[SourceHistory] = ()) -> BaseSampler:
     """Return this project's sampler."""
     return ResidualSampler(
         problem.define,

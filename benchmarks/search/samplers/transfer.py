@@ -14,7 +14,7 @@ from benchmarks.search.problems.simulated import SimulatedProblem
 from benchmarks.search.samplers.catalogue import RIVALS, Rival, ours, predictor_of
 from search_spaces import JsonScalar
 from tuner.sampler.surrogate.history import History
-from tuner.sampler.transfer import Earlier
+from tuner.sampler.transfer import SourceHistory
 
 SEEDS_APART = 1000
 """The earlier search has another seed, as another study has."""
@@ -38,7 +38,7 @@ def searched(name: str, settings: Settings, trials: int, seed: int) -> Record:
     return play(make_problem(name, settings), RIVALS["ours"], trials, seed + SEEDS_APART)
 
 
-def lessons(problem: Problem, known: Problem, record: Record) -> Earlier:
+def lessons(problem: Problem, known: Problem, record: Record) -> SourceHistory:
     """Return the search of the problem `known` as a source for `problem`; see `tuner.study.source_studies`."""
     history, physics = History(), predictor_of(known)
     measured: list[Played] = []
@@ -56,8 +56,8 @@ def lessons(problem: Problem, known: Problem, record: Record) -> Earlier:
         history.values.append(trial.outcome.values)
         history.constraints.append(trial.outcome.constraints)
     if physics is None:
-        return Earlier(history)
-    return Earlier(history, lambda: ([physics(t.config) for t in measured], [physics(t.config) for t in failed]))
+        return SourceHistory(history)
+    return SourceHistory(history, lambda: ([physics(t.config) for t in measured], [physics(t.config) for t in failed]))
 
 
 def translated(problem: Problem, config: Config, record: Record) -> dict[str, JsonScalar] | None:

@@ -7,10 +7,10 @@ import pytest
 
 from storage.records import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.export.from_study import script_of
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LOAD = Workload(max_concurrency=50, num_prompts=200)
+LOAD = ClosedLoop(max_concurrency=50, num_prompts=200)
 
 
 def study(**more: Any) -> StudyRecord:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.fakes import streaming_server
 from tuner.loadgen.plan import LoadPlan, PlannedRequest
-from tuner.loadgen.run import Load, LoadResult
+from tuner.loadgen.run import LoadResult, LoadRun
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -103,7 +103,7 @@ async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**22)
     try:
-        return await Load(plan(url(server.sockets[0].getsockname()[1]), **changes), requests).run()
+        return await LoadRun(plan(url(server.sockets[0].getsockname()[1]), **changes), requests).run()
     finally:
         server.close()
         for task in serving:

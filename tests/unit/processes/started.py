@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tuner.processes.records import Registry
+from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess, start
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +37,7 @@ class Starter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.registry = Registry(folder / "processes")
+        self.registry = ProcessRecords(folder / "processes")
         self.log = folder / "server.log"
         self._started: list[ServerProcess] = []
 

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until
 from tuner.processes.family import Identity, family, is_alive, look, myself
-from tuner.processes.records import ProcessRecord, Registry, reap_orphans
+from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
 
 _OWNER = """
 import json, os, sys, time
@@ -75,7 +75,7 @@ def _dead() -> Identity:
     return identity
 
 
-def _forge(registry: Registry, process: Identity, **changes: object) -> ProcessRecord:
+def _forge(registry: ProcessRecords, process: Identity, **changes: object) -> ProcessRecord:
     """Write a record of `process` whose owner is dead."""
     record = registry.record("f" * 32, process, 1, ("vllm",), "forged")
     forged = replace(record, owners=(_dead(),), **changes)  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def test_a_process_with_a_living_owner_is_not_touched(starter: Starter) -> None:
 
 
 def test_a_process_whose_driver_is_dead_is_an_orphan_while_its_worker_lives(starter: Starter) -> None:
-    starter.registry = Registry(starter.registry.folder, driver=_dead())
+    starter.registry = ProcessRecords(starter.registry.folder, driver=_dead())
     process = starter("/bin/sleep", "60")
 
     (reaped,) = reap_orphans(starter.registry.folder, grace_s=2)
@@ -130,7 +130,7 @@ def test_a_process_whose_driver_is_dead_is_an_orphan_while_its_worker_lives(star
 
 
 def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     _forge(registry, Identity(bystander.pid, bystander.started - 1))
 
     (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
@@ -145,7 +145,7 @@ def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None
     with subprocess.Popen(python(code), stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         child = _identity(int(leader.stdout.readline()))
-        registry = Registry(tmp_path / "processes")
+        registry = ProcessRecords(tmp_path / "processes")
         _forge(registry, Identity(leader.pid, _identity(leader.pid).started - 1))
 
         (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
@@ -157,7 +157,7 @@ def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None
 
 
 def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     _forge(registry, _dead(), members=(Identity(bystander.pid, bystander.started + 1),))
 
     (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
@@ -170,7 +170,7 @@ def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tm
     leader = starter("/bin/sh", "-c", "sleep 60 & echo $!")
     until(lambda: not leader.alive() and starter.said().endswith("\n"))
     child = _identity(int(starter.said()))
-    registry = Registry(tmp_path / "others")
+    registry = ProcessRecords(tmp_path / "others")
     record = _forge(registry, leader.identity)
     os.waitpid(leader.pid, 0)
 
@@ -201,7 +201,7 @@ def test_a_group_without_leader_whose_environment_tells_nothing_is_ended(starter
 
 
 def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     _forge(registry, bystander, boot="another boot")
 
     (reaped,) = reap_orphans(registry.folder)
@@ -213,7 +213,7 @@ def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Pa
 
 @pytest.mark.parametrize("place", ["host", "namespace"])
 def test_a_record_of_another_place_is_left_alone(tmp_path: Path, bystander: Identity, place: str) -> None:
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     _forge(registry, bystander, **{place: "elsewhere"})
 
     assert reap_orphans(registry.folder) == []
@@ -235,7 +235,7 @@ def test_no_folder_means_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
+    registry = ProcessRecords(tmp_path)
     record = registry.record("a" * 32, Identity(2, 3), 20_000, ("vllm", "serve"), "s/1")
     updated = registry.remember(record, {Identity(5, 6)})
 

@@ -17,7 +17,7 @@ from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until
 from tuner.errors import TrialFailed
 from tuner.processes.family import MARK, Identity, is_alive, look, send
-from tuner.processes.records import ProcessRecord, Registry
+from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.processes.supervisor import start
 
 
@@ -62,7 +62,7 @@ def test_arguments_reach_the_program_as_they_are(starter: Starter) -> None:
 
 
 def test_the_environment_is_what_was_stated(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     log = tmp_path / "log"
     process = start(["/usr/bin/env"], {"ONE": "1", "TWO": "a b"}, log, tmp_path, registry, None, "x")
     until(lambda: not process.alive())
@@ -135,7 +135,7 @@ start(["/bin/touch", str(here / "ran")], dict(os.environ), here / "log", here, D
     assert not (tmp_path / "ran").exists()
 
 
-class _Full(Registry):
+class _Full(ProcessRecords):
     gate: Identity | None = None
 
     def record(

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from tests.unit.sampler.test_residual import right, searched, space, speed, study_of
 from tuner.sampler.acquisition.selection import AHEAD
-from tuner.sampler.prior.prior_cache import Belief, Prediction
+from tuner.sampler.prior.prior_cache import Prediction, PriorCache
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Encoder
 from tuner.sampler.surrogate.history import Scale
@@ -84,7 +84,7 @@ def test_what_breaks_a_rule_is_not_predicted() -> None:
 
 def test_a_belief_is_asked_once_for_what_is_wanted_twice() -> None:
     asked: list[Key] = []
-    belief = Belief(counted(asked))
+    belief = PriorCache(counted(asked))
     belief.want([{"method": "plain", "batch": 8}, {"method": "plain", "batch": 16}, {"method": "plain", "batch": 8}])
     assert belief.asked == []
     belief.catch_up()
@@ -95,7 +95,7 @@ def test_a_belief_is_asked_once_for_what_is_wanted_twice() -> None:
 
 def test_of_many_predictions_the_first_and_the_latest_are_considered() -> None:
     """1,300 of them: the first 200 and the latest 800, and all have rows of their own."""
-    belief = Belief(lambda params: Prediction((float(params["batch"]),), {}))
+    belief = PriorCache(lambda params: Prediction((float(params["batch"]),), {}))
     encoder = Encoder({"batch": IntDistribution(1, 1301)})
     scales = [Scale(1.0, 1.0, 1.0, False, 1.0)]
     for batch in range(1, 301):

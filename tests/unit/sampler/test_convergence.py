@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 from tests.unit.sampler.test_residual import space, speed, study_of
-from tuner.sampler.convergence import settled
+from tuner.sampler.convergence import converged
 from tuner.sampler.residual import ResidualSampler
 
 LITTLE, MUCH = 0.004, 0.006
@@ -28,11 +28,11 @@ LITTLE, MUCH = 0.004, 0.006
     ],
 )
 def test_a_search_has_settled_when_little_was_expected_five_times_in_a_row(outlooks: list[Any], found: bool) -> None:
-    assert settled(outlooks, 0.005) is found
+    assert converged(outlooks, 0.005) is found
 
 
 def test_zero_never_settles() -> None:
-    assert not settled([0.0] * 40, 0.0)
+    assert not converged([0.0] * 40, 0.0)
 
 
 def outlooks(objective: Any, trials: int) -> list[float | None]:
@@ -51,7 +51,7 @@ def test_the_outlook_falls_where_nothing_is_to_be_found_and_not_where_there_is()
     """`speed` doubles with the batch up to 256, and one method has a depth to be found."""
     flat, steep = outlooks(lambda _: 1000.0, 40), outlooks(speed, 12)
     assert flat[:8] == [None] * 8  # these fill the space
-    assert settled(flat, 0.01)
+    assert converged(flat, 0.01)
     assert max(outlook for outlook in steep if outlook is not None) > 0.05
 
 

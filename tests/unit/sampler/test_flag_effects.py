@@ -8,8 +8,8 @@ import numpy as np
 import optuna
 import pytest
 
-from tuner.sampler.acquisition.candidates import Space
-from tuner.sampler.flag_effects import put_back
+from tuner.sampler.acquisition.candidates import CandidateSpace
+from tuner.sampler.flag_effects import reset_to_default
 from tuner.sampler.residual import ResidualSampler
 
 DEFAULTS = {"method": "plain", "batch": 64, "cache": None, "idle": 0.5}
@@ -27,7 +27,7 @@ def space(trial: Any) -> dict[str, Any]:
 
 
 def test_each_parameter_goes_back_alone_and_takes_along_what_counts_only_beside_it() -> None:
-    found = put_back(Space(space), BEST, DEFAULTS)
+    found = reset_to_default(CandidateSpace(space), BEST, DEFAULTS)
     assert found == {
         "method": {"method": "plain", "batch": 256, "cache": True, "idle": 0.25},
         "batch": {**BEST, "batch": 64},
@@ -37,14 +37,16 @@ def test_each_parameter_goes_back_alone_and_takes_along_what_counts_only_beside_
 
 
 def test_what_is_at_its_default_stays() -> None:
-    assert put_back(Space(space), {**DEFAULTS, "batch": 128}, DEFAULTS) == {"batch": {**DEFAULTS, "batch": 64}}
+    assert reset_to_default(CandidateSpace(space), {**DEFAULTS, "batch": 128}, DEFAULTS) == {
+        "batch": {**DEFAULTS, "batch": 64}
+    }
 
 
 def test_one_and_true_are_not_the_same_default() -> None:
     def switch(trial: Any) -> dict[str, Any]:
         return {"level": trial.suggest_categorical("level", [1, True])}
 
-    assert put_back(Space(switch), {"level": True}, {"level": 1}) == {"level": {"level": 1}}
+    assert reset_to_default(CandidateSpace(switch), {"level": True}, {"level": 1}) == {"level": {"level": 1}}
 
 
 def figures(config: dict[str, Any]) -> tuple[float, float]:
@@ -60,7 +62,7 @@ def study() -> optuna.Study:
     random = np.random.default_rng(5)
     made = optuna.create_study(directions=["maximize", "minimize"], sampler=ResidualSampler(space, seed=1))
     for number in range(62):
-        drawn, given = Space(space), {0: DEFAULTS, 1: BEST}.get(number)
+        drawn, given = CandidateSpace(space), {0: DEFAULTS, 1: BEST}.get(number)
         config = drawn.draw(random, given)
         assert config is not None
         values = [value * float(np.exp(0.02 * random.standard_normal())) for value in figures(dict(config))]
@@ -105,4 +107,4 @@ def test_the_most_earned_comes_first(study: optuna.Study) -> None:
 
 
 def test_nothing_measured_earns_nothing() -> None:
-    assert ResidualSampler(space).ablation(optuna.create_study(), 0, 0, ["speed"]) == []
+    assert ResidualSampler(space).flag_effects(optuna.create_study(), 0, 0, ["speed"]) == []

@@ -12,7 +12,7 @@ import pytest
 from optuna.trial import Trial, TrialState
 from threadpoolctl import threadpool_info
 
-from tuner.sampler.acquisition.selection import Choice
+from tuner.sampler.acquisition.selection import CandidateSelection
 from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.residual import ResidualSampler
 
@@ -217,13 +217,13 @@ def test_what_is_not_shown_is_not_proposed_again_and_counts() -> None:
 
 def test_a_choice_leaves_the_other_cores_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    best = Choice.best
+    best = CandidateSelection.best
 
-    def counted(self: Choice) -> Any:
+    def counted(self: CandidateSelection) -> Any:
         counts.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
         return best(self)
 
-    monkeypatch.setattr(Choice, "best", counted)
+    monkeypatch.setattr(CandidateSelection, "best", counted)
     searched(ResidualSampler(space, startup=2), 4)
     assert counts
     assert set(counts) == {1}

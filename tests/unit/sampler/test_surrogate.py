@@ -10,9 +10,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from tuner.sampler.acquisition.expected_improvement import log_improvement
+from tuner.sampler.acquisition.expected_improvement import log_expected_improvement
 from tuner.sampler.surrogate.encoding import Encoder, number_at, place
-from tuner.sampler.surrogate.gaussian_process import Beliefs, Process
+from tuner.sampler.surrogate.gaussian_process import GaussianProcess, PriorScales
 
 SPACE = {
     "seqs": IntDistribution(8, 128, log=True),
@@ -66,16 +66,16 @@ def test_effects_are_alike_in_what_configurations_share() -> None:
     assert (effects @ effects.T).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 
 
-def noisy(steps: int = 30, mean: float = 0.0) -> tuple[Process, np.ndarray]:
+def noisy(steps: int = 30, mean: float = 0.0) -> tuple[GaussianProcess, np.ndarray]:
     random = np.random.default_rng(3)
     rows = random.random((30, 4))
     effects = random.random((30, 6))
     truth = np.sin(4 * rows[:, :1])
     means = mean * truth
-    beliefs = Beliefs(amplitude=0.5, effects=0.3, noise=0.03, constant=0.3)
+    beliefs = PriorScales(amplitude=0.5, effects=0.3, noise=0.03, constant=0.3)
     targets = truth + 0.03 * random.standard_normal((30, 1))
     owners = np.arange(4), np.array([0, 0, 1, 1, 2, 3])
-    return Process(owners, rows, effects, targets, means, beliefs, steps=steps), rows
+    return GaussianProcess(owners, rows, effects, targets, means, beliefs, steps=steps), rows
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
@@ -95,9 +95,9 @@ def test_the_parameter_that_matters_is_found() -> None:
 
 def test_the_parameter_with_an_effect_of_its_own_is_told_from_those_without() -> None:
     effects = np.random.default_rng(4).integers(0, 2, (20, 3)).astype(float)
-    beliefs = Beliefs(amplitude=0.05, effects=0.2, noise=0.03, constant=0.3)
+    beliefs = PriorScales(amplitude=0.05, effects=0.2, noise=0.03, constant=0.3)
     owners = np.arange(3), np.arange(3)
-    process = Process(owners, np.zeros((20, 3)), effects, effects[:, 1:2], np.zeros((20, 1)), beliefs)
+    process = GaussianProcess(owners, np.zeros((20, 3)), effects, effects[:, 1:2], np.zeros((20, 1)), beliefs)
     idle, matters, also_idle = process._shares()
     assert matters > 2 * max(idle, also_idle)
     _, spread = process.predict(np.zeros((3, 3)), 2.0 * np.eye(3), np.zeros((3, 1)))
@@ -127,9 +127,9 @@ def test_a_difference_is_that_of_the_expectations_and_as_unsure_as_two_variances
 
 def test_the_variance_of_a_difference_is_two_variances_less_twice_the_covariance() -> None:
     """Of two values that were measured without noise nothing is unknown; of one, the other's variance is left."""
-    owners, beliefs = (np.arange(1), np.arange(1)), Beliefs(amplitude=0.5, effects=0.3, noise=1e-4, constant=0.3)
+    owners, beliefs = (np.arange(1), np.arange(1)), PriorScales(amplitude=0.5, effects=0.3, noise=1e-4, constant=0.3)
     rows, effects = np.array([[0.1], [0.9]]), np.array([[0.2], [0.7]])
-    process = Process(owners, rows, effects, np.array([[0.3], [-0.1]]), np.zeros((2, 1)), beliefs, steps=0)
+    process = GaussianProcess(owners, rows, effects, np.array([[0.3], [-0.1]]), np.zeros((2, 1)), beliefs, steps=0)
     asked, features = np.array([[0.1], [0.9], [0.5]]), np.array([[0.2], [0.7], [0.4]])
     gains, unsure = process.differences(asked, features, np.zeros((3, 1)))
     _, spread = process.predict(asked, features, np.zeros((3, 1)))
@@ -152,17 +152,17 @@ def test_a_belief_turned_around_is_unlearned_far_from_what_was_measured() -> Non
     random = np.random.default_rng(0)
     rows = random.random((12, 4))
     means = random.standard_normal((12, 1)) * 0.5
-    beliefs = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
-    process = Process((np.arange(4), np.arange(2)), rows, np.zeros((12, 2)), -means, means, beliefs)
+    beliefs = PriorScales(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3)
+    process = GaussianProcess((np.arange(4), np.arange(2)), rows, np.zeros((12, 2)), -means, means, beliefs)
     expected, _ = process.predict(np.full((1, 4), 5.0), np.zeros((1, 2)), np.array([[0.5]]))
     assert expected[0, 0] == pytest.approx(-0.5, abs=0.25)
 
 
 def test_what_is_believed_to_be_worse_than_within_reach_is_no_less_sure_for_it() -> None:
     """Far from all rows: the variances of amplitude and constant, and of the slope along at most 1 below 0."""
-    beliefs = Beliefs(amplitude=0.3, effects=0.0, noise=0.03, constant=0.0, slope=0.4, reach=1.0)
+    beliefs = PriorScales(amplitude=0.3, effects=0.0, noise=0.03, constant=0.0, slope=0.4, reach=1.0)
     row, nothing = np.zeros((1, 1)), np.zeros((1, 1))
-    process = Process((np.zeros(1, np.int64), np.zeros(1, np.int64)), row, nothing, nothing, nothing, beliefs)
+    process = GaussianProcess((np.zeros(1, np.int64), np.zeros(1, np.int64)), row, nothing, nothing, nothing, beliefs)
     far = np.full((4, 1), 1e6)
     _, spread = process.predict(far, np.zeros((4, 1)), np.array([[-3.0], [-1.0], [-0.5], [3.0]]))
     assert spread[:, 0] ** 2 == pytest.approx([0.09 + 0.16, 0.09 + 0.16, 0.09 + 0.04, 0.09 + 1.44])
@@ -171,11 +171,11 @@ def test_what_is_believed_to_be_worse_than_within_reach_is_no_less_sure_for_it()
 @pytest.mark.parametrize(("gain", "spread"), [(0.2, 0.1), (0.0, 0.3), (-0.3, 0.1), (-0.05, 0.06)])
 def test_expected_improvement_is_the_integral(gain: float, spread: float) -> None:
     integral, _ = quad(lambda x: x * norm.pdf(x, gain, spread), 0.0, gain + 20 * spread)
-    found = log_improvement(np.array([gain]), np.array([spread]))[0]
+    found = log_expected_improvement(np.array([gain]), np.array([spread]))[0]
     assert found == pytest.approx(math.log(integral), abs=1e-5)
 
 
 def test_expected_improvement_keeps_its_order_where_it_underflows() -> None:
-    found = log_improvement(np.array([-3.0, -4.0, -5.0]), np.full(3, 0.1))
+    found = log_expected_improvement(np.array([-3.0, -4.0, -5.0]), np.full(3, 0.1))
     assert np.isfinite(found).all()
     assert list(found) == sorted(found, reverse=True)

@@ -15,7 +15,7 @@ from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Encoder
 from tuner.sampler.surrogate.history import History, scales_of
-from tuner.sampler.transfer import Earlier, Transfer
+from tuner.sampler.transfer import SourceHistory, Transfer
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -54,7 +54,7 @@ def study_of(sampler: ResidualSampler, speed: Callable[[float], float], trials: 
 
 
 def taught(*earlier: History, **changes: Any) -> ResidualSampler:
-    return ResidualSampler(space, earlier=[Earlier(each) for each in earlier], **changes)
+    return ResidualSampler(space, earlier=[SourceHistory(each) for each in earlier], **changes)
 
 
 @pytest.mark.parametrize("level", [1000.0, 20.0])
@@ -96,10 +96,10 @@ def test_the_best_kept_every_promise_and_is_counted_from_its_own_defaults() -> N
     broken = history(peak_at(0.7))
     broken.constraints = [{"p99_tpot_ms<50": 0.1 if x > 0.5 else -0.1} for x in PLACES]
     [scale] = scales_of([(1.0,)], [UP], None)
-    assert [config["x"] for config in Transfer([Earlier(broken)], False).best([scale])[:3]] == [0.5, 0.4, 0.3]
+    assert [config["x"] for config in Transfer([SourceHistory(broken)], False).best([scale])[:3]] == [0.5, 0.4, 0.3]
 
 
-def shift(earlier: Earlier, beside_predictions: bool) -> dict[float, float]:
+def shift(earlier: SourceHistory, beside_predictions: bool) -> dict[float, float]:
     """Return what is added to the gain, by place."""
     encoder = Encoder({"x": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)})
     transfer = Transfer([earlier], beside_predictions)
@@ -111,20 +111,20 @@ def shift(earlier: Earlier, beside_predictions: bool) -> dict[float, float]:
 
 
 def test_gains_are_logarithms_of_the_ratio_to_the_defaults() -> None:
-    found = shift(Earlier(history(peak_at(0.7))), beside_predictions=False)
+    found = shift(SourceHistory(history(peak_at(0.7))), beside_predictions=False)
     assert found[0.7] - found[0.1] == pytest.approx(2.0 * 0.6**2, abs=0.03)
 
 
 def test_what_was_predicted_of_the_earlier_study_is_no_lesson() -> None:
     known = history(peak_at(0.7))
     right = [Prediction((3.0 * value,), {}) for (value,) in known.values]  # a wrong level is none either
-    found = shift(Earlier(known, lambda: (right, [])), beside_predictions=True)
+    found = shift(SourceHistory(known, lambda: (right, [])), beside_predictions=True)
     assert max(map(abs, found.values())) < 0.01
 
     twice = [
         Prediction((value / (2.0 if x > 0.5 else 1.0),), {}) for x, (value,) in zip(PLACES, known.values, strict=True)
     ]
-    found = shift(Earlier(known, lambda: (twice, [])), beside_predictions=True)
+    found = shift(SourceHistory(known, lambda: (twice, [])), beside_predictions=True)
     assert found[0.9] - found[0.1] == pytest.approx(math.log(2.0), abs=0.05)
 
 
@@ -135,18 +135,21 @@ def test_what_was_not_predicted_to_run_teaches_nothing_of_gains() -> None:
         Prediction((3.0 * value,), {}) if 0.1 != x <= 0.5 else (None if x == 0.1 else Prediction(None, {}))
         for x, (value,) in zip(PLACES, known.values, strict=True)
     ]
-    found = shift(Earlier(known, lambda: (said, [])), beside_predictions=True)
+    found = shift(SourceHistory(known, lambda: (said, [])), beside_predictions=True)
     assert max(map(abs, found.values())) < 0.01
-    none = Earlier(known, lambda: ([None] * len(PLACES), []))
+    none = SourceHistory(known, lambda: ([None] * len(PLACES), []))
     assert not Transfer([none], beside_predictions=True).teaches
 
 
 def test_beside_predictions_a_study_of_which_nothing_is_predicted_offers_its_best_and_no_lessons() -> None:
-    transfer = Transfer([Earlier(history(peak_at(0.7)))], beside_predictions=True)
+    transfer = Transfer([SourceHistory(history(peak_at(0.7)))], beside_predictions=True)
     assert transfer.exists
     assert not transfer.teaches
     sampler = ResidualSampler(
-        space, prior=lambda params: Prediction((1000.0,), {}), predicted=20, earlier=[Earlier(history(peak_at(0.7)))]
+        space,
+        prior=lambda params: Prediction((1000.0,), {}),
+        predicted=20,
+        earlier=[SourceHistory(history(peak_at(0.7)))],
     )
     study = optuna.create_study(direction="maximize", sampler=sampler)
     assert space(study.ask()) == {"x": 0.7, "idle": 0.5}
@@ -160,7 +163,7 @@ def test_what_an_earlier_study_handed_down_is_predicted_before_the_next_choice()
         asked.append(dict(params))
         return Prediction((1000.0,), {})
 
-    sampler = ResidualSampler(space, prior=prior, predicted=20, earlier=[Earlier(history(peak_at(0.7)))])
+    sampler = ResidualSampler(space, prior=prior, predicted=20, earlier=[SourceHistory(history(peak_at(0.7)))])
     study = optuna.create_study(direction="maximize", sampler=sampler)
     first = study.ask()
     assert space(first) not in asked
@@ -174,7 +177,7 @@ def test_what_an_earlier_study_handed_down_is_predicted_before_the_next_choice()
 
 def test_a_study_that_measured_nothing_teaches_nothing() -> None:
     failed = History(failed=[{"x": 0.5, "idle": 0.5}])
-    assert not Transfer([Earlier(failed)], False).exists
+    assert not Transfer([SourceHistory(failed)], False).exists
     with_it, without = (
         study_of(each, peak_at(0.7), 10) for each in (taught(failed, seed=4), ResidualSampler(space, seed=4))
     )
@@ -183,7 +186,7 @@ def test_a_study_that_measured_nothing_teaches_nothing() -> None:
 
 def test_failures_are_learned_as_chances() -> None:
     encoder = Encoder({"x": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)})
-    transfer = Transfer([Earlier(history(peak_at(0.7), fails_beyond=0.5))], False)
+    transfer = Transfer([SourceHistory(history(peak_at(0.7), fails_beyond=0.5))], False)
     rows, effects = encoder.both([{"x": 0.2, "idle": 0.5}, {"x": 0.9, "idle": 0.5}])
     found = transfer.shift(rows, effects, encoder, scales_of([(7.0,)], [UP], None), [])
     assert found[0, 1] == pytest.approx(-0.15, abs=0.1)  # of what nothing is known of, 15 % are thought to fail

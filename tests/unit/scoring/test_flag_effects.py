@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storage.records import Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
-from tuner.scoring.flag_effects import earned_lines
+from tuner.scoring.flag_effects import flag_effect_lines
 
 
 def flag(name: str, ratio: float, low: float, high: float, needed: float = 0.0, default: Any = None) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_what_is_known_is_told_from_what_is_not_and_from_what_is_simulated(prove
         flag("level", 0.8, 0.7, 0.9),
         flag("idle", 0.99, 0.9, 1.1),
     ]
-    assert earned_lines(earned, trials(provenance)) == [
+    assert flag_effect_lines(earned, trials(provenance)) == [
         f"what its flags earn, each put back alone, estimated from 2 {word} trials (95 % intervals):",
         "  speculative=8 ×1.40 of the score [1.20, 1.60] (output_throughput ×1.50, p99_tpot_ms ×0.98), default: unset",
         "  slots=8 ×1.00 of the score [0.80, 1.20] (output_throughput ×1.50, p99_tpot_ms ×0.98), default: unset; "
@@ -61,11 +61,11 @@ def test_what_is_known_is_told_from_what_is_not_and_from_what_is_simulated(prove
 
 
 def test_where_nothing_is_known_it_is_one_line() -> None:
-    assert earned_lines([flag("batch", 1.1, 0.9, 1.3)], trials(Provenance.MEASURED)) == [
+    assert flag_effect_lines([flag("batch", 1.1, 0.9, 1.3)], trials(Provenance.MEASURED)) == [
         "none of its flags is known to earn anything, each put back alone, estimated from 2 measured trials "
         "(95 % intervals): batch=8"
     ]
 
 
 def test_the_defaults_earn_nothing_and_nothing_is_said() -> None:
-    assert earned_lines([], trials(Provenance.MEASURED)) == []
+    assert flag_effect_lines([], trials(Provenance.MEASURED)) == []

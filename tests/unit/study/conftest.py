@@ -20,7 +20,7 @@ from tuner.specs import ModelRef, TrialSpec
 from tuner.study.resolve_workload import make_judge
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.spec import Budget, StudySpec
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 SPACE = """
 description: two knobs for tests
@@ -89,7 +89,7 @@ class Bench:
         values: dict[str, Any] = {
             "name": "s",
             "model": ModelRef("m", "m", "m"),
-            "workload": Workload(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
+            "workload": ClosedLoop(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
             "space": space.resolve(PLAIN),
             "space_source": space.to_dict(),
             "judge": make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),

@@ -11,8 +11,8 @@ from storage.records import Failure, FailureKind, Phase, TrialKind
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
-from tuner.study.optuna_study import Learner
-from tuner.study.protocols import Ending
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import RunEnding
 from tuner.study.spec import Enqueued
 from tuner.study.trial_sources.ablation import reductions
 
@@ -99,14 +99,14 @@ def test_what_does_better_without_a_flag_may_win(bench: Bench) -> None:
 def test_a_study_that_goes_on_takes_up_what_it_lacks_and_nothing_twice(bench: Bench) -> None:
     bench.listener.on_finished = lambda record: bench.stop.set() if record.number == 2 else None
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
-    assert result.ending is Ending.INTERRUPTED
+    assert result.ending is RunEnding.INTERRUPTED
     bench.stop.clear()
     bench.listener.on_finished = None
     for _ in range(2):
         result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
         labels = [record.label for record in bench.records() if record.round == 0]
         assert labels == ["defaults", "known", "#1 without max_num_seqs", "#1 without block_size"]
-        assert result.ending is Ending.DONE
+        assert result.ending is RunEnding.DONE
 
 
 def test_a_better_trial_of_a_longer_search_is_taken_apart_too(bench: Bench) -> None:
@@ -129,7 +129,7 @@ def test_a_machine_that_fails_in_it_is_tried_again(bench: Bench) -> None:
         return failure or peak_at_16(spec, index)
 
     result = bench.run(busy_once, trials=2, enqueue=(KNOWN,), ablate=True, confirm_rounds=0)
-    assert result.ending is Ending.DONE
+    assert result.ending is RunEnding.DONE
     assert [record.state for record in bench.records()] == ["ok"] * 4
 
 
@@ -146,7 +146,7 @@ def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise ValueError("array must not contain infs or NaNs")
 
-    monkeypatch.setattr(Learner, "ablation", broken)
+    monkeypatch.setattr(OptunaStudy, "ablation", broken)
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,))
     assert result.conclusion is not None
     assert (result.conclusion.winner, result.conclusion.earned) == (1, ())

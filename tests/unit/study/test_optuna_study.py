@@ -13,25 +13,25 @@ from storage import normalise_url
 from storage.records import Config, Verdict
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.sampler.acquisition.selection import AHEAD
-from tuner.sampler.prior.background import Ahead
+from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.objectives import parse_objective
-from tuner.study.optuna_study import Learner, shown
+from tuner.study.optuna_study import OptunaStudy, shown
 from tuner.study.spec import RESIDUAL, TPE
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 
 
-def opened(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> Learner:
+def opened(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> OptunaStudy:
     file = tmp_path / "space.yaml"
     file.write_text(text)
     space = Bench(tmp_path, file).spec().space
     objectives = (parse_objective("output_throughput"),)
-    return Learner(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
+    return OptunaStudy(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
 
 
-def told(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> Learner:
+def told(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> OptunaStudy:
     """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
     learner = opened(tmp_path, sampler, prior, text)
     for seqs, throughput in ((4, 1000.0), (8, None), (32, 1500.0), (16, 1200.0)):
@@ -124,7 +124,7 @@ def test_a_choice_that_comes_too_early_asks_for_the_rest_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And in the same order: the first wanted by the other thread, which is waited for, all others by this one."""
-    ended, held_up, stop, askers = Event(), Event(), Ahead.stop, []
+    ended, held_up, stop, askers = Event(), Event(), BackgroundPredictions.stop, []
 
     def prior(params: Params) -> Prediction:
         askers.append((current_thread(), params["max_num_seqs"]))
@@ -150,14 +150,14 @@ def test_a_choice_that_comes_too_early_asks_for_the_rest_itself(
         learner.wait_prepared()
         return found
 
-    def stopping(self: Ahead) -> None:
+    def stopping(self: BackgroundPredictions) -> None:
         self._stopped.set()
         ended.set()
         stop(self)
         if held_up.is_set():
             ended.clear()
 
-    monkeypatch.setattr(Ahead, "stop", stopping)
+    monkeypatch.setattr(BackgroundPredictions, "stop", stopping)
     late = search(tmp_path / "late", early=False)
     beside = [seqs for _, seqs in askers]
     assert main_thread() not in {thread for thread, _ in askers}
@@ -196,4 +196,4 @@ def test_before_anything_was_measured_nothing_is_ranked(tmp_path: Path, sampler:
     file.write_text(SPACE)
     space = Bench(tmp_path, file).spec().space
     url = normalise_url(str(tmp_path / "o.db"))
-    assert Learner(url, "s", space, (parse_objective("output_throughput"),), 0, sampler).ranking() == []
+    assert OptunaStudy(url, "s", space, (parse_objective("output_throughput"),), 0, sampler).ranking() == []

@@ -15,10 +15,10 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
-from tuner.study.protocols import Ending
+from tuner.study.protocols import RunEnding
 from tuner.study.run import as_begun, expected_confirmation_s, open_study
 from tuner.study.spec import AUTO, RESIDUAL, TPE, Enqueued, difference
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 
 FIGURES = {"success_rate": 1.0, "p99_tpot_ms": 10.0}
@@ -63,14 +63,14 @@ def test_the_sampler_that_auto_stands_for_is_written_down_and_another_when_it_go
 
 def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:
     def faster_when_whole(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-        assert isinstance(spec.workload, Workload)
+        assert isinstance(spec.workload, ClosedLoop)
         known = peak_at_16(spec, 0)
         assert isinstance(known, dict)
         rate = known["output_throughput"]
         assert rate is not None
         return {**known, "output_throughput": rate * spec.workload.num_prompts / 400}
 
-    load = Workload(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
+    load = ClosedLoop(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
     result = bench.run(faster_when_whole, trials=6, slots=2, workload=load, search_prompts=200)
     records = bench.records()
     offered = {(r.round > 0): r.outcome.repeats[0].offered for r in records if r.outcome}
@@ -88,7 +88,7 @@ def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench:
 
 @pytest.mark.parametrize(("began", "asked"), [(200, None), (None, 200), (200, 100), (None, None)])
 def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | None, asked: int | None) -> None:
-    load = Workload(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
+    load = ClosedLoop(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
     store, info = bench.store(), StubEngine(peak_at_16).info()
     assert as_begun(bench.spec(workload=load, search_prompts=asked), store).search_prompts == asked
     first = bench.spec(workload=load, search_prompts=began)
@@ -110,7 +110,7 @@ def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | 
     ],
 )
 def test_time_is_kept_for_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
-    spec = bench.spec(workload=Workload(max_concurrency=10, num_prompts=400), **changes)
+    spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **changes)
     assert expected_confirmation_s(spec, [60.0, 60.0, 100.0], [20.0, 20.0, 60.0], slots) == pytest.approx(expected)
     assert expected_confirmation_s(spec, [], [], slots) == 0
 
@@ -169,7 +169,7 @@ def test_a_failed_configuration_is_recorded_and_the_study_goes_on(bench: Bench) 
         return peak_at_16(spec, index)
 
     result = bench.run(crashes_above_20, trials=12, confirm_rounds=0)
-    assert result.ending is Ending.DONE
+    assert result.ending is RunEnding.DONE
     failed = [record for record in bench.records() if record.state == "failed"]
     assert failed
     for record in failed:
@@ -202,7 +202,7 @@ def test_infrastructure_that_never_mends_stops_the_study(bench: Bench) -> None:
         return Failure(FailureKind.GPU_BUSY, Phase.READY, "free memory is less than desired")
 
     result = bench.run(busy, trials=20)
-    assert result.ending is Ending.INFRASTRUCTURE
+    assert result.ending is RunEnding.INFRASTRUCTURE
     assert result.reason is not None
     assert result.reason.kind is FailureKind.GPU_BUSY
     done = [record for record in bench.records() if record.outcome is not None]
@@ -229,7 +229,7 @@ def test_one_same_failure_from_the_start_stops_and_is_named(bench: Bench) -> Non
         return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, f"no such file {spec.number}")
 
     result = bench.run(broken, trials=20)
-    assert result.ending is Ending.SAME_FAILURE
+    assert result.ending is RunEnding.SAME_FAILURE
     assert result.reason is not None
     assert result.reason.message.startswith("no such file")
     assert len(bench.records()) == 3
@@ -253,11 +253,11 @@ def test_a_stop_leaves_the_running_trial_pending_and_it_is_run_again(bench: Benc
 
     bench.listener.on_finished = stop_after_three
     result = bench.run(peak_at_16, trials=8)
-    assert result.ending is Ending.INTERRUPTED
+    assert result.ending is RunEnding.INTERRUPTED
     assert len([r for r in bench.records() if r.outcome]) == 3
     bench.listener.on_finished = None
     bench.stop.clear()
-    assert bench.run(peak_at_16, trials=8, confirm_rounds=0).ending is Ending.DONE
+    assert bench.run(peak_at_16, trials=8, confirm_rounds=0).ending is RunEnding.DONE
     assert len(bench.records()) == 8
     assert all(record.outcome is not None for record in bench.records())
 
@@ -317,27 +317,27 @@ def test_a_search_that_has_settled_ends_and_goes_on_where_it_is_told_to(bench: B
 
     result = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
     ended = len([record for record in bench.records() if not record.round])
-    assert result.settled
-    assert result.ending is Ending.DONE
+    assert result.converged
+    assert result.ending is RunEnding.DONE
     assert result.conclusion is not None
     assert result.conclusion.keep_defaults
     assert 15 <= ended < 50
     again = bench.run(alike, trials=60, min_gain=0.01, sampler=RESIDUAL)
-    assert again.settled
+    assert again.converged
     assert [engine.launched for engine in bench.engines] == [[]]
-    assert not bench.run(alike, trials=ended + 1, sampler=RESIDUAL, confirm_rounds=0).settled
+    assert not bench.run(alike, trials=ended + 1, sampler=RESIDUAL, confirm_rounds=0).converged
     assert len([record for record in bench.records() if not record.round]) == ended + 1
 
 
 def test_a_sampler_without_an_outlook_never_settles(bench: Bench) -> None:
     result = bench.run(worse, trials=20, min_gain=1.0, sampler=TPE, confirm_rounds=0)
-    assert not result.settled
+    assert not result.converged
     assert len(bench.records()) == 20
 
 
 def test_a_timeout_ends_the_search_and_still_concludes(bench: Bench) -> None:
     result = bench.run(peak_at_16, trials=500, timeout_s=1e-9)
-    assert result.ending is Ending.TIMEOUT
+    assert result.ending is RunEnding.TIMEOUT
     assert bench.records() == []
 
 

@@ -12,7 +12,7 @@ from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.study.builder import Request, draft, finish
-from tuner.study.simulator_prior import FAILS, physics_of
+from tuner.study.simulator_prior import FAILS, simulator_prior
 from tuner.study.spec import AUTO, RESIDUAL, TPE, StudySpec
 
 INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
@@ -25,7 +25,7 @@ def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
 
 @pytest.fixture(scope="module")
 def predict():  # type: ignore[no-untyped-def]
-    found = physics_of(spec(), INFO)
+    found = simulator_prior(spec(), INFO)
     assert found is not None
     return found
 
@@ -41,14 +41,14 @@ def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ig
 
 
 def test_what_does_not_fit_is_predicted_to_fail() -> None:
-    predict = physics_of(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
+    predict = simulator_prior(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
     assert predict is not None
     assert predict({}) == FAILS
 
 
 @pytest.mark.parametrize("version", ["0.25.1+cpu", "0.15.1"])
 def test_builds_of_a_version_are_that_version(version: str) -> None:
-    assert physics_of(spec(), replace(INFO, version=version)) is not None
+    assert simulator_prior(spec(), replace(INFO, version=version)) is not None
 
 
 def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_so_in_one_line(
@@ -57,7 +57,7 @@ def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_
     def breaks(*_: object) -> object:
         raise ZeroDivisionError
 
-    predict = physics_of(spec(), INFO)
+    predict = simulator_prior(spec(), INFO)
     assert predict is not None
     monkeypatch.setattr("tuner.study.simulator_prior.set_up", breaks)
     assert predict({}) is None
@@ -68,21 +68,21 @@ def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_
 
 
 def test_a_simulated_study_is_not_told_its_own_answers() -> None:
-    assert physics_of(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
+    assert simulator_prior(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
 
 
 def test_an_unknown_card_is_not_predicted() -> None:
     card = replace(hardware_named("t4"), tflops={})
-    assert physics_of(spec(card), INFO) is None
+    assert simulator_prior(spec(card), INFO) is None
 
 
 def test_a_strange_version_is_not_predicted() -> None:
-    assert physics_of(spec(), replace(INFO, version="dev")) is None
+    assert simulator_prior(spec(), replace(INFO, version="dev")) is None
 
 
 def test_capacity_is_not_predicted() -> None:
     made = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), objectives=("capacity",))
-    assert physics_of(made, INFO) is None
+    assert simulator_prior(made, INFO) is None
 
 
 @pytest.mark.parametrize(

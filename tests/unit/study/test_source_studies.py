@@ -20,8 +20,8 @@ from tuner.specs import TrialSpec
 from tuner.study import source_studies as earlier
 from tuner.study.resolve_workload import make_judge
 from tuner.study.run import as_begun
-from tuner.study.simulator_prior import physics_of, physics_of_earlier
-from tuner.study.source_studies import Lessons, lessons_for
+from tuner.study.simulator_prior import simulator_prior, simulator_prior_of_source
+from tuner.study.source_studies import SourceStudy, source_studies
 from tuner.study.spec import RESIDUAL, TPE, Enqueued
 
 INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
@@ -33,10 +33,10 @@ parameters:
 """
 
 
-def lessons(bench: Bench, **changes: Any) -> Lessons:
+def lessons(bench: Bench, **changes: Any) -> SourceStudy:
     store = bench.store()
     try:
-        [found] = lessons_for(store, bench.spec(name="new", learn_from=("s",), **changes), INFO)
+        [found] = source_studies(store, bench.spec(name="new", learn_from=("s",), **changes), INFO)
         return found
     finally:
         store.close()
@@ -118,7 +118,7 @@ def test_who_cannot_teach_is_refused(bench: Bench, names: tuple[str, ...], chang
     bench.run(peak_at_16, trials=3)
     store = bench.store()
     with pytest.raises(UserError) as refused:
-        lessons_for(store, bench.spec(name="new", learn_from=names, **changes), INFO)
+        source_studies(store, bench.spec(name="new", learn_from=names, **changes), INFO)
     store.close()
     assert str(refused.value) == told
 
@@ -127,13 +127,13 @@ def test_a_measured_study_does_not_learn_from_a_simulated_one(bench: Bench) -> N
     bench.run(peak_at_16, trials=3)
     store = bench.store()
     with pytest.raises(UserError, match="'s': it was simulated, this study is measured; leave it out"):
-        lessons_for(store, bench.spec(name="new", learn_from=("s",)), replace(INFO, provenance=Provenance.MEASURED))
+        source_studies(store, bench.spec(name="new", learn_from=("s",)), replace(INFO, provenance=Provenance.MEASURED))
     store.close()
 
 
 def test_without_any_nothing_is_read(bench: Bench) -> None:
     store = bench.store()
-    assert lessons_for(store, bench.spec(sampler=TPE), INFO) == []
+    assert source_studies(store, bench.spec(sampler=TPE), INFO) == []
     store.close()
 
 
@@ -172,7 +172,7 @@ def of_the_first_target(record: StudyRecord, **changes: Any) -> StudyRecord:
 def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
     """The first target's defaults, as a study of it predicts them itself; eager execution is slower."""
     spec = test_simulator_prior.spec()
-    physics = physics_of(spec, test_simulator_prior.INFO)
+    physics = simulator_prior(spec, test_simulator_prior.INFO)
     bench.run(lambda _, index: {**FIGURES, "output_throughput": 1.0}, trials=1)
     store = bench.store()
     record, trial = store.study("s"), store.trial("s", 0)
@@ -183,7 +183,7 @@ def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
     record = of_the_first_target(replace(record, premise={**record.premise, "workload": spec.workload.model_dump()}))
     command = ("/opt/bin/vllm", "serve", "Qwen/Qwen2.5-0.5B", "--host", "127.0.0.1", "--port", "8123")
     argv = (*command, *spec.base_argv, "--enforce-eager")
-    predict = physics_of_earlier(record, spec, test_simulator_prior.INFO.packages)
+    predict = simulator_prior_of_source(record, spec, test_simulator_prior.INFO.packages)
     assert predict is not None
     assert physics is not None
 
@@ -206,4 +206,4 @@ def test_on_a_card_that_is_not_simulated_nothing_is_predicted_of_it(bench: Bench
     store.close()
     assert record is not None
     assert hardware_named("cpu").tflops == {}
-    assert physics_of_earlier(of_the_first_target(record, hardware=hardware), bench.spec(), None) is None
+    assert simulator_prior_of_source(of_the_first_target(record, hardware=hardware), bench.spec(), None) is None

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from storage.records import Repeat
-from tuner.trial.capacity import RATIO, Point, Search, find_capacity, write_points
+from tuner.trial.capacity import RATIO, CapacitySearch, RatePoint, find_capacity, write_points
 
 
-def point(rate: float, held: bool, ttft_ms: float | None = 10.0) -> Point:
+def point(rate: float, held: bool, ttft_ms: float | None = 10.0) -> RatePoint:
     repeat = Repeat(0, 0, 100, 99, 1, 10.0, {"p95_ttft_ms": ttft_ms, "goodput_share": 0.5})
-    return Point(rate, repeat, () if held else ("p95_ttft_ms<5", "success_rate>=1"))
+    return RatePoint(rate, repeat, () if held else ("p95_ttft_ms<5", "success_rate>=1"))
 
 
-def server(capacity: float) -> tuple[list[float], Callable[[float], Point]]:
+def server(capacity: float) -> tuple[list[float], Callable[[float], RatePoint]]:
     tried: list[float] = []
 
-    def measure(rate: float) -> Point:
+    def measure(rate: float) -> RatePoint:
         tried.append(rate)
         return point(rate, rate <= capacity)
 
@@ -57,7 +57,7 @@ def test_a_server_that_holds_no_rate_has_none() -> None:
 
 
 def test_a_rate_that_held_above_one_that_missed_does_not_count() -> None:
-    search = Search((point(4, True), point(8, False), point(16, True)))
+    search = CapacitySearch((point(4, True), point(8, False), point(16, True)))
     assert search.best is not None
     assert search.best.rate == 4
 

@@ -17,7 +17,7 @@ from tuner.engines.base import Cancelled
 from tuner.scoring.slo import parse_slo
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
-from tuner.workloads.spec import AnyWorkload
+from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import Traffic
 
 Result = dict[str, float | None] | Failure
@@ -128,7 +128,7 @@ class RatedServer(StubServer):
 
     loads: ClassVar[list[tuple[float, int | None, int]]] = []
 
-    def benchmark(self, workload: AnyWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
         assert isinstance(workload, Traffic)
         assert workload.rate is not None
         self.loads.append((workload.rate, workload.requests, index))

@@ -16,7 +16,7 @@ from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.engines.base import Cancelled
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
-from tuner.workloads.spec import AnyLoad, read_workload
+from tuner.workloads.spec import SingleWorkload, read_workload
 from tuner.workloads.suite import Suite, merged
 from tuner.workloads.traffic import Traffic
 
@@ -105,11 +105,11 @@ class Remembering(StubServer):
 
     sent: list[tuple[str, int | None, int]]
 
-    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
         assert isinstance(workload, Traffic)
         self.sent.append(("warm", *self._said(workload), -1))
 
-    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
         assert isinstance(workload, Traffic)
         self.sent.append((*workload.classes, *self._said(workload), index))
         return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"goodput": float(index)})

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.errors import UserError
 from tuner.workloads.presets import load_preset, preset_names
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 
 def test_the_default_preset_is_the_published_load() -> None:
@@ -26,7 +26,7 @@ def test_the_greedy_twin_differs_in_temperature_only() -> None:
 
 
 def test_every_repeat_and_the_warm_up_send_other_prompts() -> None:
-    load = Workload()
+    load = ClosedLoop()
     seeds = [load.repeat_seed(i) for i in range(5)]
     assert seeds == [1000, 1001, 1002, 1003, 1004]
     warm = load.warmup()
@@ -48,12 +48,12 @@ def test_every_repeat_and_the_warm_up_send_other_prompts() -> None:
 def test_a_shorter_load_keeps_two_requests_a_user_and_a_hundred(
     users: int, prompts: int, share: float, expected: int
 ) -> None:
-    load = Workload(max_concurrency=users, num_prompts=prompts)
+    load = ClosedLoop(max_concurrency=users, num_prompts=prompts)
     assert load.shortened(share) == load.model_copy(update={"num_prompts": expected})
 
 
 def test_the_longest_request_counts_prompt_and_answer() -> None:
-    assert Workload(input_len=512, output_len=512).longest_request == 1024
+    assert ClosedLoop(input_len=512, output_len=512).longest_request == 1024
 
 
 def test_an_unknown_preset_names_a_near_one() -> None:

@@ -32,7 +32,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
     from tuner import __version__, gpu
     from tuner.engines.vllm.executable import find_executable, version_of
     from tuner.errors import UserError
-    from tuner.processes.records import Registry
+    from tuner.processes.records import ProcessRecords
 
     packages = ("optuna", "ray", "mlflow", "sqlalchemy", "pandas")
     executable = version = problem = None
@@ -50,7 +50,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
         "home": str(home()),
-        "started_processes": [f"{r.process.pid} {r.label}" for r in Registry(home() / "processes").records()],
+        "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").records()],
         "would_run": _would_run(bool(devices), vllm, problem),
         "problem": problem if devices or vllm else None,
     }

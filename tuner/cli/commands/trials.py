@@ -93,7 +93,7 @@ def _table(study: StudyRecord, found: list[TrialRecord]) -> None:
 def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = False) -> None:
     """Say which configuration won, by how much, how sure that is, and what each of its flags earns."""
     from tuner.cli.output import text
-    from tuner.scoring.flag_effects import earned_lines
+    from tuner.scoring.flag_effects import flag_effect_lines
 
     record, found = read_trials(storage, study)
     conclusion = dict(record.conclusion or {})
@@ -113,7 +113,7 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
         if trial.number == conclusion["winner"] and not trial.round and trial.outcome is not None:
             print(text.result_line(trial.number, found, _objectives(record)))
             print(shlex.join(trial.outcome.argv))
-    for line in earned_lines(conclusion.get("earned", ()), found):
+    for line in flag_effect_lines(conclusion.get("earned", ()), found):
         print(line)
 
 

@@ -14,9 +14,9 @@ from storage.records import Provenance, TrialRecord
 from tuner.cli.output import text
 from tuner.engines.base import EngineInfo
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
-from tuner.scoring.flag_effects import earned_lines
+from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.study.conclusion.decide import Conclusion
-from tuner.study.protocols import Ending
+from tuner.study.protocols import RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.study.spec import StudySpec
 
@@ -44,10 +44,10 @@ def report(shown: Shown, spec: StudySpec, info: EngineInfo, records: list[TrialR
         print(json.dumps(_as_json(result, spec, info, records, script, logged), indent=1))
     else:
         print("\n".join(lines))
-    if result.ending is Ending.INTERRUPTED:
+    if result.ending is RunEnding.INTERRUPTED:
         print(f"go on with: {resume_command()}", file=sys.stderr)
         return EXIT_INTERRUPTED
-    failed = result.ending in (Ending.SAME_FAILURE, Ending.INFRASTRUCTURE)
+    failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
 
@@ -80,14 +80,14 @@ def _ending_lines(result: RunResult, records: list[TrialRecord]) -> list[str]:
     lines.append(f"{_predicted(records)}time on workers: " + (text.timings(facts["seconds"]) or "under a second"))
     if result.ran_dry:
         lines.append("the space has no further configuration; every one was measured")
-    if result.settled:
+    if result.converged:
         lines.append("the search has settled: too little is expected of another trial; --min-gain 0 goes on")
-    if result.ending is Ending.TIMEOUT:
+    if result.ending is RunEnding.TIMEOUT:
         lines.append("the time was up before the trials were; run the same command to go on")
-    if result.ending is Ending.INTERRUPTED:
+    if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
-    if result.reason is not None and result.ending in (Ending.SAME_FAILURE, Ending.INFRASTRUCTURE):
-        what = "every trial fails for one reason" if result.ending is Ending.SAME_FAILURE else "infrastructure fails"
+    if result.reason is not None and result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
+        what = "every trial fails for one reason" if result.ending is RunEnding.SAME_FAILURE else "infrastructure fails"
         lines.append(f"stopped: {what}: {result.reason.kind.value}: {result.reason.message}")
         if result.reason.evidence:
             lines += ["  " + line for line in result.reason.evidence.splitlines()]
@@ -112,7 +112,7 @@ def _conclusion_lines(spec: StudySpec, records: list[TrialRecord], conclusion: C
     lines.append(conclusion.reason)
     if conclusion.winner is not None:
         lines.append(text.result_line(conclusion.winner, records, spec.judge.objectives))
-    return [*lines, *earned_lines(conclusion.to_dict()["earned"], records)]
+    return [*lines, *flag_effect_lines(conclusion.to_dict()["earned"], records)]
 
 
 def _as_json(
@@ -121,7 +121,7 @@ def _as_json(
     return {
         "study": spec.name,
         "ending": result.ending.value,
-        "settled": result.settled,
+        "converged": result.converged,
         "provenance": info.provenance.value,
         "engine": {"name": info.name, "version": info.version},
         "trials": len([record for record in records if not record.round]),

@@ -17,7 +17,7 @@ from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.models import find_shape, version_tuple
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import ServeConfig, resolve
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import MARLIN_INPUT
@@ -26,7 +26,7 @@ from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.run_metrics import repeat_of
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 BANNER = "SIMULATED: predicted, not measured"
 STOP_S = 0.5
@@ -75,7 +75,7 @@ class SimulatedServer:
         self._compiled = compiled
         self._forked = forked
         self._machine: Machine | None = None
-        self._runs: list[Run] = []
+        self._runs: list[SimulatedRun] = []
         self._log = spec.artifacts / "server.log"
 
     def wait_ready(self, cancelled: Cancelled) -> None:
@@ -114,14 +114,14 @@ class SimulatedServer:
         if cancelled.is_set():
             raise trial_failed(FailureKind.CANCELLED, phase, "cancelled")
 
-    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
         """See `Server`."""
         self._refuse_cancelled(cancelled, Phase.WARMUP)
         short = workload.warmup()
         if short is not None:
             self._run(short, 0, self._limits.warmup_s)
 
-    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
         """See `Server`."""
         self._refuse_cancelled(cancelled, Phase.BENCHMARK)
         run = self._run(workload, index, self._limits.benchmark_s)
@@ -129,7 +129,7 @@ class SimulatedServer:
         self._write_states(run, index)
         machine = self._started()
         interval, speculative = self._config.stream_interval, machine.speculative
-        if not isinstance(workload, Workload):
+        if not isinstance(workload, ClosedLoop):
             records = [record_of(job, run.seen, interval, speculative) for job in run.jobs]
             write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
             return repeat_of(workload, records, index)
@@ -139,7 +139,7 @@ class SimulatedServer:
         metrics = bench_metrics(run.jobs, run.seen, interval, speculative, workload.percentiles)
         return self._repeat(workload, index, run, metrics)
 
-    def _repeat(self, workload: Workload, index: int, run: Run, metrics: dict[str, float | None]) -> Repeat:
+    def _repeat(self, workload: ClosedLoop, index: int, run: SimulatedRun, metrics: dict[str, float | None]) -> Repeat:
         completed = sum(job.status == "completed" for job in run.jobs)
         offered = len(run.jobs)
         duration = max(job.end_s or 0.0 for job in run.jobs)
@@ -149,7 +149,7 @@ class SimulatedServer:
         seed = workload.repeat_seed(index)
         return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
 
-    def _run(self, workload: AnyLoad, index: int, limit_s: float) -> Run:
+    def _run(self, workload: SingleWorkload, index: int, limit_s: float) -> SimulatedRun:
         machine = self._started()
         seed = workload.repeat_seed(index)
         client = client_of(workload, seed, self._config.prefix_caching, machine.known.client_us * 1e-6)
@@ -162,7 +162,7 @@ class SimulatedServer:
         assert self._machine is not None, "the server is not ready"
         return self._machine
 
-    def _write_states(self, run: Run, index: int) -> None:
+    def _write_states(self, run: SimulatedRun, index: int) -> None:
         with (self._spec.artifacts / f"server-{index}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["at_s", "running", "waiting", "kv_usage", "preemptions"])

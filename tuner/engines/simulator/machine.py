@@ -9,29 +9,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.records import FailureKind
-from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.clients.metrics import Times
 from tuner.engines.simulator.config.precision import kernels_named
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.memory.budget import Budget, StartFailed, find_budget
+from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
-from tuner.engines.simulator.scheduling.scheduler import Counts, Scheduler
-from tuner.engines.simulator.scheduling.speculation import SpeculativeScheduler, Text
+from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
+from tuner.engines.simulator.scheduling.speculation import AnswerText, SpeculativeScheduler
 from tuner.engines.simulator.timing.step_time import StepTime
-from tuner.engines.simulator.world import Trace, World
+from tuner.engines.simulator.world import Simulation, SimulationTrace
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """What came of one load. `seen` are the seconds at which clients saw each step's tokens.
 
     `seconds` says where the time of all steps went; `flops` and `bytes` what they needed; see `StepTime`.
     """
 
-    jobs: list[Job]
+    jobs: list[SimulatedRequest]
     seen: Times
-    trace: Trace
-    counts: Counts
+    trace: SimulationTrace
+    counts: SchedulerCounts
     seconds: Mapping[str, float]
     flops: float
     bytes: float
@@ -49,7 +49,7 @@ class Machine:
         self.known = known
         self._eight_bit = eight_bit
         _require_output(config)
-        self.budget: Budget = find_budget(config, StepTime(config, known, eight_bit).weights, known)
+        self.budget: MemoryBudget = find_budget(config, StepTime(config, known, eight_bit).weights, known)
 
     @property
     def speculative(self) -> bool:
@@ -58,14 +58,14 @@ class Machine:
 
     def run(
         self,
-        client: Client,
+        client: SimulatedClient,
         seed: int,
         *,
         noise: bool = True,
         warm: bool = True,
         limit_s: float = math.inf,
         together: bool = True,
-    ) -> Run:
+    ) -> SimulatedRun:
         """Run a load from an empty cache.
 
         Args:
@@ -74,20 +74,20 @@ class Machine:
             noise: whether the run is as much faster or slower than the prediction as measured ones differ.
             warm: whether the server has served anything before.
             limit_s: virtual seconds after which it is cut off.
-            together: see `World.run` and `SpeculativeScheduler`.
+            together: see `Simulation.run` and `SpeculativeScheduler`.
         """
         scale = _noise(seed, self.known.noise_share) if noise else 1.0
         time = StepTime(self.config, self.known, self._eight_bit, scale, warm)
         scheduler = self._scheduler(seed, together)
-        trace = World(self.config, self.known, scheduler, time, client).run(limit_s, together)
+        trace = Simulation(self.config, self.known, scheduler, time, client).run(limit_s, together)
         seen = np.array(trace.seen_s)
-        return Run(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
+        return SimulatedRun(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
 
     def _scheduler(self, seed: int, together: bool) -> Scheduler:
         config, blocks = self.config, self.budget.blocks
         if config.speculation is None:
             return Scheduler(config, blocks)
-        text = Text(config.speculation, config.temperature, self.known, seed)
+        text = AnswerText(config.speculation, config.temperature, self.known, seed)
         return SpeculativeScheduler(config, blocks, text, together)
 
 

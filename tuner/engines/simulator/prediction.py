@@ -13,10 +13,10 @@ from search_spaces import HardwareProfile, ModelShape
 from tuner.engines.simulator.clients.from_workload import client_of
 from tuner.engines.simulator.clients.metrics import bench_metrics, record_of
 from tuner.engines.simulator.config.serve_config import resolve
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine, SimulatedRun
 from tuner.engines.simulator.parameters import Parameters
 from tuner.workloads.run_metrics import repeat_of
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 
@@ -42,21 +42,23 @@ def set_up(site: Site, words: Sequence[str], environment: Mapping[str, str], sha
     return Machine(config, site.known, environment.get(MARLIN_INPUT))
 
 
-def send(machine: Machine, load: AnyLoad, seed: int, limit_s: float = math.inf, noise: bool = False) -> Run:
+def send(
+    machine: Machine, load: SingleWorkload, seed: int, limit_s: float = math.inf, noise: bool = False
+) -> SimulatedRun:
     """Send a load to a fresh server, for `limit_s` seconds at most."""
     client = client_of(load, seed, machine.config.prefix_caching, machine.known.client_us * 1e-6)
     return machine.run(client, seed, noise=noise, limit_s=limit_s)
 
 
-def answered(run: Run) -> bool:
+def answered(run: SimulatedRun) -> bool:
     """Return whether any request was; a trial without one has failed."""
     return any(job.status == "completed" for job in run.jobs)
 
 
-def metrics_of(load: AnyLoad, run: Run, machine: Machine) -> dict[str, float | None] | None:
+def metrics_of(load: SingleWorkload, run: SimulatedRun, machine: Machine) -> dict[str, float | None] | None:
     """Return what a client would print; None where a closed loop was not over in time."""
     interval, speculative = machine.config.stream_interval, machine.speculative
-    if not isinstance(load, Workload):
+    if not isinstance(load, ClosedLoop):
         return dict(repeat_of(load, [record_of(job, run.seen, interval, speculative) for job in run.jobs], 0).metrics)
     if any(job.in_flight or job.end_s is None for job in run.jobs):
         return None

@@ -8,7 +8,7 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduling.scheduler import Scheduler
@@ -27,7 +27,7 @@ class _Kind(IntEnum):
 
 
 @dataclass
-class Trace:
+class SimulationTrace:
     """What is kept of a run besides the jobs: when clients saw each step's tokens, and the server's state over time.
 
     `seen_s` has one entry a step. `states` are (seconds, running, waiting, share of blocks in use, preemptions).
@@ -39,7 +39,7 @@ class Trace:
     steps: int = 0
 
 
-class World:
+class Simulation:
     """Runs one load to its end.
 
     With asynchronous scheduling vLLM plans a step when the one before begins (`EngineCore.step_with_batch_queue`): what
@@ -47,25 +47,25 @@ class World:
     """
 
     def __init__(
-        self, config: ServeConfig, known: Parameters, scheduler: Scheduler, time: StepTime, client: Client
+        self, config: ServeConfig, known: Parameters, scheduler: Scheduler, time: StepTime, client: SimulatedClient
     ) -> None:
-        self.trace = Trace()
+        self.trace = SimulationTrace()
         self.scheduler = scheduler
         self._time = time
         self._client = client
         self._front = FrontEnd(config, known)
         self._block_size = config.block_size
         self._longest = config.max_model_len
-        self._events: list[tuple[float, int, _Kind, Job]] = []
+        self._events: list[tuple[float, int, _Kind, SimulatedRequest]] = []
         self._count = 0
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, SimulatedRequest] = {}
         self._sequences: dict[int, Sequence] = {}
         self._connections = 0
         self._planned_ahead = config.async_scheduling
         self._now = 0.0
         self._sampled = -math.inf
 
-    def run(self, limit_s: float = math.inf, together: bool = True) -> Trace:
+    def run(self, limit_s: float = math.inf, together: bool = True) -> SimulationTrace:
         """Simulate until every job has ended, or `limit_s` is over: what then runs has timed out.
 
         Args:
@@ -94,7 +94,7 @@ class World:
             self._end(job, RequestStatus.TIMED_OUT, self._now)
         return self.trace
 
-    def _push(self, at: float, kind: _Kind, job: Job) -> None:
+    def _push(self, at: float, kind: _Kind, job: SimulatedRequest) -> None:
         self._count += 1
         heapq.heappush(self._events, (at, self._count, kind, job))
 
@@ -113,7 +113,7 @@ class World:
             elif job.status is RequestStatus.NOT_SENT:
                 self._end(job, RequestStatus.TIMED_OUT, at)
 
-    def _send(self, job: Job, at: float) -> None:
+    def _send(self, job: SimulatedRequest, at: float) -> None:
         if job.status is not RequestStatus.NOT_SENT or not self._client.take(job, at):
             return
         if job.due_s is None and job.deadline_s is not None:
@@ -122,7 +122,7 @@ class World:
         self._connections += connects
         self._front.receive(job, at, connects)
 
-    def _arrive(self, job: Job, at: float) -> None:
+    def _arrive(self, job: SimulatedRequest, at: float) -> None:
         if not job.in_flight:
             return
         if job.prompt.tokens + job.prompt.output > self._longest:
@@ -171,7 +171,7 @@ class World:
         if self._now - self._sampled >= SAMPLE_S:
             self._sample(self._now)
 
-    def _finish(self, job: Job, seen: float) -> None:
+    def _finish(self, job: SimulatedRequest, seen: float) -> None:
         """End a request that has its last token, or had been given up before its client saw that."""
         if job.deadline_s is not None and seen > job.deadline_s:
             self._end(job, RequestStatus.TIMED_OUT, job.deadline_s)
@@ -185,7 +185,7 @@ class World:
         state = (now, len(scheduler.running), len(scheduler.waiting), usage, scheduler.counts.preemptions)
         self.trace.states.append(state)
 
-    def _end(self, job: Job, status: RequestStatus, at: float) -> None:
+    def _end(self, job: SimulatedRequest, status: RequestStatus, at: float) -> None:
         sequence = self._sequences.pop(job.prompt.index, None)
         if sequence is not None:
             if status is not RequestStatus.COMPLETED:

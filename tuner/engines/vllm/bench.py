@@ -12,7 +12,7 @@ from typing import Any
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 LATENCIES = "ttft,tpot,itl,e2el"
 _MEDIAN = re.compile(r"^p50_(\w+)$")
@@ -23,7 +23,7 @@ class ResultError(ValueError):
 
 
 def bench_words(
-    model: ModelRef, workload: Workload, base_url: str, seed: int, result_dir: str | Path, result_filename: str
+    model: ModelRef, workload: ClosedLoop, base_url: str, seed: int, result_dir: str | Path, result_filename: str
 ) -> list[str]:
     """Return the arguments of `vllm` for the load: `bench serve …`.
 
@@ -41,7 +41,7 @@ def bench_words(
     ]
 
 
-def read_result(path: Path, workload: Workload, index: int, seed: int) -> Repeat:
+def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repeat:
     """Return what a result file says of repeat `index`.
 
     `completed` decides, not the client's exit code. Without a completed request no metric is known but the success

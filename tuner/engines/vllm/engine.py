@@ -16,12 +16,12 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.vllm.environment import base_environment, keep_compiler_headers, own_environment
 from tuner.engines.vllm.executable import find_executable, installation
-from tuner.engines.vllm.server import HOST, Device, VllmServer
+from tuner.engines.vllm.server import HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import PlainStart, fits, start_forked
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
-from tuner.processes.records import Registry
+from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess, start
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
@@ -42,7 +42,7 @@ class VllmEngine:
         """
         self.clock: Clock = RealClock()
         self._home = settings.home
-        self._registry = Registry(settings.home / "processes", settings.driver)
+        self._registry = ProcessRecords(settings.home / "processes", settings.driver)
         found = installation(find_executable(settings.executable), settings.home)
         self._device = _device(settings.device_index)
         self._scratch = scratch.new_folder("vllm")
@@ -156,13 +156,13 @@ class VllmEngine:
         scratch.remove(self._scratch)
 
 
-def _device(slot: int | None) -> Device | None:
+def _device(slot: int | None) -> WorkerDevice | None:
     """Return the worker's GPU: the `slot`-th of those visible, the first if they are already this worker's own."""
     visible = gpu.devices()
     if not visible:
         return None
     chosen = visible[(slot or 0) % len(visible)]
-    return Device(chosen.index, gpu.used_memory_gib(chosen.index))
+    return WorkerDevice(chosen.index, gpu.used_memory_gib(chosen.index))
 
 
 def _serve_words(launch: LaunchSpec, port: int) -> tuple[str, ...]:

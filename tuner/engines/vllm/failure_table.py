@@ -15,7 +15,7 @@ LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
 
 
 @dataclass(frozen=True)
-class Row:
+class FailurePattern:
     """One pattern. `message` is one line for people; None takes the causal line itself."""
 
     kind: FailureKind
@@ -30,8 +30,8 @@ class Row:
 
 def _rows(
     kind: FailureKind, *patterns: str, message: str | None = None, phases: frozenset[Phase] | None = None
-) -> tuple[Row, ...]:
-    return tuple(Row(kind, re.compile(pattern, re.IGNORECASE), message, phases) for pattern in patterns)
+) -> tuple[FailurePattern, ...]:
+    return tuple(FailurePattern(kind, re.compile(pattern, re.IGNORECASE), message, phases) for pattern in patterns)
 
 
 _OUT_OF_MEMORY = (
@@ -47,7 +47,7 @@ _OUT_OF_MEMORY = (
     r"Not enough memory (?:for|to)",
 )
 
-CAUSES: tuple[Row, ...] = (
+CAUSES: tuple[FailurePattern, ...] = (
     *_rows(
         FailureKind.GPU_BUSY,
         r"Free memory on device .* is less than desired",

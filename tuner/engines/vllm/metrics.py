@@ -89,7 +89,7 @@ class Sample:
     preemptions: float | None
 
 
-class Sampler:
+class MetricsSampler:
     """Looks at the server every `SAMPLE_S` seconds while it is entered, in a thread of its own."""
 
     def __init__(self, host: str, port: int, period_s: float = SAMPLE_S) -> None:
@@ -112,7 +112,7 @@ class Sampler:
             writer.writerow(names)
             writer.writerows([getattr(sample, name) for name in names] for sample in self.samples)
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> MetricsSampler:
         self._thread.start()
         return self
 

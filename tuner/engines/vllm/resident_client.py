@@ -1,6 +1,6 @@
 """The tuner's side of the resident helper, and the plain command that stands in for it.
 
-Both run `vllm ARGV…` in a process of its own that logs to a file, and give a `Job`.
+Both run `vllm ARGV…` in a process of its own that logs to a file, and give a `HelperJob`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 HELPER = Path(__file__).parent / "resident" / "helper.py"
 
 
-class Job(Protocol):
+class HelperJob(Protocol):
     """One run of a vLLM command."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -49,7 +49,7 @@ class PlainJob:
             )
 
     def wait(self, timeout_s: float) -> bool:
-        """See `Job`."""
+        """See `HelperJob`."""
         try:
             self._popen.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -58,11 +58,11 @@ class PlainJob:
 
     @property
     def exit_code(self) -> int | None:
-        """See `Job`."""
+        """See `HelperJob`."""
         return self._popen.returncode
 
     def cancel(self) -> None:
-        """See `Job`."""
+        """See `HelperJob`."""
         if self._popen.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ class PlainJob:
 class ResidentJob:
     """One request to the helper."""
 
-    def __init__(self, number: int, resident: Resident) -> None:
+    def __init__(self, number: int, resident: ResidentHelper) -> None:
         self.number = number
         self.pid: int | None = None
         self._resident = resident
@@ -81,16 +81,16 @@ class ResidentJob:
         self._exit_code: int | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """See `Job`."""
+        """See `HelperJob`."""
         return self._done.wait(timeout_s)
 
     @property
     def exit_code(self) -> int | None:
-        """See `Job`."""
+        """See `HelperJob`."""
         return self._exit_code
 
     def cancel(self) -> None:
-        """See `Job`."""
+        """See `HelperJob`."""
         if not self._done.is_set():
             self._resident.send({"id": self.number, "op": "cancel"})
             self._done.wait(_CANCEL_S)
@@ -124,7 +124,7 @@ _CANCEL_S = 10.0
 _CLOSE_S = 5.0
 
 
-class Resident:
+class ResidentHelper:
     """A helper in vLLM's interpreter: imports vLLM once (8–15 s), then runs each command in a fork of itself.
 
     It starts at once and imports in the background. It ends with this object or with this process, whatever ends it.

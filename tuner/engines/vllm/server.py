@@ -15,8 +15,8 @@ from tuner.engines.base import Cancelled
 from tuner.engines.vllm.bench import ResultError, bench_words, read_result
 from tuner.engines.vllm.failures import classify, read_log
 from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import Sampler, scrape, with_load
-from tuner.engines.vllm.resident_client import Job
+from tuner.engines.vllm.metrics import MetricsSampler, scrape, with_load
+from tuner.engines.vllm.resident_client import HelperJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
 from tuner.engines.vllm.warm_start import DOUBTFUL, PlainStart
@@ -25,7 +25,7 @@ from tuner.processes.ports import PortLease
 from tuner.processes.readiness import wait_ready
 from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
@@ -37,7 +37,7 @@ STARTING_STOP_S = 3.0
 
 
 @dataclass(frozen=True)
-class Device:
+class WorkerDevice:
     """The worker's GPU: NVML's index, and what it held before the study's first server."""
 
     index: int
@@ -64,7 +64,7 @@ class VllmServer:
         limits: Limits,
         artifacts: Path,
         tools: Toolbox,
-        device: Device | None,
+        device: WorkerDevice | None,
         plain: PlainStart | None = None,
     ) -> None:
         self.argv = argv
@@ -117,7 +117,7 @@ class VllmServer:
             self._log.rename(self._log.with_name("server-forked.log"))
         self._process = plain.start()
 
-    def warm_up(self, workload: AnyLoad, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
         """See `Server`."""
         short = workload.warmup()
         if short is None:
@@ -127,11 +127,11 @@ class VllmServer:
             message = f"none of {warmed.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
-    def benchmark(self, workload: AnyLoad, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
         """See `Server`."""
         if self._before is None:
             self._before = scrape(HOST, self.port)
-        with Sampler(HOST, self.port) as sampler:
+        with MetricsSampler(HOST, self.port) as sampler:
             repeat = self._load(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
@@ -170,7 +170,7 @@ class VllmServer:
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return classify(read_log(self._log), exit_code, phase)
 
-    def _load(self, workload: AnyLoad, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _load(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Send a load once and read what came of it.
 
         Raises:
@@ -203,7 +203,7 @@ class VllmServer:
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
 
-    def _bench(self, workload: Workload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _bench(self, workload: ClosedLoop, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
         """Run the benchmark client once and read its result."""
         name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
@@ -221,7 +221,7 @@ class VllmServer:
             self._fail_if_dying(phase)
             raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
 
-    def _watch(self, job: Job, phase: Phase, deadline_s: float, cancelled: Cancelled) -> None:
+    def _watch(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: Cancelled) -> None:
         deadline = time.monotonic() + deadline_s
         while not job.wait(POLL_S):
             if not self._process.alive():

@@ -14,7 +14,7 @@ from storage.records import Failure, FailureKind, Phase
 from tuner.engines.vllm.executable import Installation
 from tuner.engines.vllm.failures import classify, one_line
 from tuner.engines.vllm.flags import ServeFlags, flags_from_dump, keep_dump, load_flags
-from tuner.engines.vllm.resident_client import Job, PlainJob, Resident
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
 from tuner.errors import trial_failed
 
 IMPORT_S = 300.0
@@ -39,13 +39,13 @@ class Toolbox:
         self._scratch = self._folder / "resident"
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._name = f"{os.getpid()}-{id(self):x}"
-        self._resident: Resident | None = None
+        self._resident: ResidentHelper | None = None
         if found.interpreter is not None:
-            self._resident = Resident(found.interpreter, self._scratch / f"{self._name}.log", self.environment)
+            self._resident = ResidentHelper(found.interpreter, self._scratch / f"{self._name}.log", self.environment)
         self._flags: ServeFlags | None = None
 
     @property
-    def resident(self) -> Resident | None:
+    def resident(self) -> ResidentHelper | None:
         """The helper once vLLM is imported in it; None if there is none or it does not work."""
         if self._resident is not None and not self._resident.ready(IMPORT_S):
             _log.warning(
@@ -104,7 +104,7 @@ class Toolbox:
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(said["error"]))
         return [(str(text), int(tokens), answer) for text, tokens, answer in said["prompts"]]
 
-    def start(self, words: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
+    def start(self, words: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
         """Start `vllm WORDS…`, output to `log`; it must be waited for or cancelled."""
         resident = self.resident
         if resident is None:

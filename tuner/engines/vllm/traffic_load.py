@@ -16,7 +16,7 @@ from typing import Any
 
 import tuner
 from storage.records import FailureKind, Phase, Repeat
-from tuner.engines.vllm.resident_client import Job, PlainJob
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import LoadPlan, PlannedRequest, write_plan
@@ -66,7 +66,7 @@ class LoadFiles:
 
 def start_load(
     tools: Toolbox, traffic: Traffic, index: int, files: LoadFiles, url: str, model: str, tokenizer: str, limit_s: float
-) -> Job:
+) -> HelperJob:
     """Make repeat `index` of a load and start its generator; the job must be waited for or cancelled.
 
     Args:
@@ -105,7 +105,7 @@ def make_requests(
     return [_planned(traffic, offered, *made) for offered, made in zip(schedule, prompts, strict=True)]
 
 
-def start_plan(plan: LoadPlan, requests: Sequence[PlannedRequest], files: LoadFiles) -> Job:
+def start_plan(plan: LoadPlan, requests: Sequence[PlannedRequest], files: LoadFiles) -> HelperJob:
     """Start the generator on a plan; the job must be waited for or cancelled."""
     write_plan(files.plan, plan, requests)
     for stale in (files.records, files.delays):

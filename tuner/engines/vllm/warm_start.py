@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.records import FailureKind
-from tuner.engines.vllm.resident_client import Resident, ResidentJob
+from tuner.engines.vllm.resident_client import ResidentHelper, ResidentJob
 from tuner.processes.family import MARK, look
-from tuner.processes.records import ProcessRecord, Registry
+from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.processes.supervisor import ServerProcess
 
 START_S = 30.0
@@ -76,7 +76,7 @@ class _Reaper:
 class ForkedServerProcess(ServerProcess):
     """A `ServerProcess` that is the helper's child; it dies with the helper, and so with the tuner."""
 
-    def __init__(self, job: ResidentJob, record: ProcessRecord, registry: Registry) -> None:
+    def __init__(self, job: ResidentJob, record: ProcessRecord, registry: ProcessRecords) -> None:
         super().__init__(_Reaper(job), record, registry)
         self._job = job
 
@@ -88,12 +88,12 @@ class ForkedServerProcess(ServerProcess):
 
 
 def start_forked(
-    resident: Resident,
+    resident: ResidentHelper,
     argv: Sequence[str],
     environment: Mapping[str, str],
     log: Path,
     cwd: Path,
-    registry: Registry,
+    registry: ProcessRecords,
     port: int,
     label: str,
 ) -> ServerProcess | None:

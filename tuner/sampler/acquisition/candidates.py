@@ -18,7 +18,7 @@ STEP = 0.15
 """Standard deviation of a neighbour's number, in shares of its range."""
 
 
-class Draw:
+class CandidateTrial:
     """A trial that draws: given values are taken where they are in the space, the rest is random."""
 
     def __init__(self, rng: np.random.Generator, given: Params, moved: Collection[str] = ()) -> None:
@@ -70,7 +70,7 @@ class Draw:
         return value
 
 
-class Space:
+class CandidateSpace:
     """Where configurations come from: a define-by-run function, or the parameters that the history has shown."""
 
     def __init__(self, define: Define | None, allowed: Callable[[Params], bool] | None = None) -> None:
@@ -93,7 +93,7 @@ class Space:
         self, rng: np.random.Generator, given: Params | None = None, moved: Collection[str] = (), checked: bool = True
     ) -> Params | None:
         """Return a configuration; None where it breaks a rule, if `checked`."""
-        trial = Draw(rng, given or {}, moved)
+        trial = CandidateTrial(rng, given or {}, moved)
         if self._define is not None:
             self._define(trial)
         else:
@@ -105,7 +105,7 @@ class Space:
         """Return whether a configuration breaks no rule."""
         return self._allowed is None or self._allowed(params)
 
-    def _like_shown(self, trial: Draw, rng: np.random.Generator, given: Params | None) -> None:
+    def _like_shown(self, trial: CandidateTrial, rng: np.random.Generator, given: Params | None) -> None:
         """Ask for the parameters that some trial of the history had: its conditions held."""
         if not self._shown:
             return
@@ -126,7 +126,7 @@ class Space:
         return self.draw(rng, of, moved, checked)
 
 
-def opened(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
+def opened_parameters(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
     """Return how many parameters each choice opens, as the configurations show it: they are there only beside it."""
     found: Counter[tuple[str, Any]] = Counter()
     for name in {name for config in configs for name in config}:

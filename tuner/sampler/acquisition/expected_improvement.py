@@ -8,7 +8,7 @@ from scipy.special import log_ndtr
 from tuner.sampler.surrogate.encoding import Vector
 
 
-def log_improvement(gain: Vector, spread: Vector) -> Vector:
+def log_expected_improvement(gain: Vector, spread: Vector) -> Vector:
     """Return ln of the expected improvement over 0 of normal variables, also where it underflows.
 
     ln(φ(z) + z Φ(z)) + ln σ; below z = -1 by the Mills ratio (Ament et al., "Unexpected improvements to expected

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
-from tuner.sampler.acquisition.candidates import Space
+from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params, Vector, number_at
 
 PLACES = 6
@@ -23,7 +23,7 @@ CLIMBERS, CLIMBS, TRIES = 4, 8, 5
 """Configurations that climb, rounds at most, and changes of one round that may break a rule."""
 LEAST_GAIN = 1e-3
 
-Merit: TypeAlias = Callable[[Matrix, Matrix], Vector]
+AcquisitionFunction: TypeAlias = Callable[[Matrix, Matrix], Vector]
 """Says how good encoded configurations are: rows and effects in, one number each out."""
 
 
@@ -49,8 +49,12 @@ class Changes:
         return np.where(self._own, self._rows, row), np.where(self._own_effects, self._effects, effects)
 
 
-def climb(
-    space: Space, encoder: Encoder, merit: Merit, starts: Sequence[Params], rng: np.random.Generator
+def local_search(
+    space: CandidateSpace,
+    encoder: Encoder,
+    merit: AcquisitionFunction,
+    starts: Sequence[Params],
+    rng: np.random.Generator,
 ) -> list[Params]:
     """Return where some configurations get to, and every step on the way."""
     found: list[Params] = []
@@ -68,9 +72,9 @@ def climb(
 
 
 def _steps(
-    space: Space,
+    space: CandidateSpace,
     encoder: Encoder,
-    merit: Merit,
+    merit: AcquisitionFunction,
     changes: Changes,
     climbers: Sequence[Params],
     rng: np.random.Generator,
@@ -86,7 +90,7 @@ def _steps(
 
 
 def _best(
-    space: Space, config: Params, changes: Sequence[tuple[str, Any]], values: Vector, rng: np.random.Generator
+    space: CandidateSpace, config: Params, changes: Sequence[tuple[str, Any]], values: Vector, rng: np.random.Generator
 ) -> Params:
     tries = 0
     for place in np.argsort(-values):

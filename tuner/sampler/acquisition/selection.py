@@ -24,12 +24,12 @@ from optuna.study import StudyDirection
 from scipy.special import log_ndtr
 from threadpoolctl import ThreadpoolController
 
-from tuner.sampler.acquisition.candidates import Space, opened
-from tuner.sampler.acquisition.expected_improvement import log_improvement
-from tuner.sampler.acquisition.local_search import CLIMBERS, climb
-from tuner.sampler.prior.prior_cache import Belief
+from tuner.sampler.acquisition.candidates import CandidateSpace, opened_parameters
+from tuner.sampler.acquisition.expected_improvement import log_expected_improvement
+from tuner.sampler.acquisition.local_search import CLIMBERS, local_search
+from tuner.sampler.prior.prior_cache import PriorCache
 from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import Beliefs, Process
+from tuner.sampler.surrogate.gaussian_process import GaussianProcess, PriorScales
 from tuner.sampler.surrogate.history import History, scales_of, squeezed
 from tuner.sampler.transfer import Transfer
 
@@ -52,30 +52,30 @@ CURIOSITY = 2.0
 already (figures: docs/search.md)."""
 CAUTION = 0.5
 """Standard deviations by which a recommended configuration may be worse than thought."""
-PREDICTED_SCALES = Beliefs(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, reach=1.0)
+PREDICTED_SCALES = PriorScales(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, reach=1.0)
 """Scores and violations are relative: 0.2 is a fifth. A simulator that is off by more than this is rare. A larger slope
 or reach lets one prediction that proves far too good make promising what is predicted to be worst: two studies of 7B on
 H200s spent minutes so on 9 sequences at a time."""
-UNPREDICTED_SCALES = Beliefs(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
-RUNS_SCALES = Beliefs(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1, slope=0.5)
+UNPREDICTED_SCALES = PriorScales(amplitude=0.3, effects=0.4, noise=0.03, constant=0.3)
+RUNS_SCALES = PriorScales(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1, slope=0.5)
 
 
 @dataclass(frozen=True)
-class Setup:
+class SelectionSettings:
     """What does not change from choice to choice."""
 
-    space: Space
-    belief: Belief
+    space: CandidateSpace
+    belief: PriorCache
     weights: tuple[float, ...] | None
     predicted: int
     transfer: Transfer
 
 
-class Choice:
+class CandidateSelection:
     """Models fitted to a history, and what they think of configurations."""
 
     def __init__(
-        self, setup: Setup, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator
+        self, setup: SelectionSettings, directions: Sequence[StudyDirection], history: History, rng: np.random.Generator
     ) -> None:
         """Fit the models; `history` holds at least one measured trial. To be used within `one_thread`."""
         self._space, self._belief, self._history, self._rng = setup.space, setup.belief, history, rng
@@ -98,11 +98,11 @@ class Choice:
         self._measured, failed = self._encoder.both(history.measured), self._encoder.both(history.failed)
         self._means = means = self._predicted(history.measured)
         scales = PREDICTED_SCALES if self._belief.exists else UNPREDICTED_SCALES
-        self._kept = Process(owners, *self._measured, self._observed(), means[:, :-1], scales)
+        self._kept = GaussianProcess(owners, *self._measured, self._observed(), means[:, :-1], scales)
         rows, effects = (np.vstack(pair) for pair in zip(self._measured, failed, strict=True))
         labels = np.concatenate([np.zeros(len(history.measured)), np.ones(len(history.failed))])
         chances = np.vstack([means[:, -1:], self._predicted(history.failed)[:, -1:]])
-        self._runs = Process(owners, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
+        self._runs = GaussianProcess(owners, rows, effects, labels[:, None], chances, RUNS_SCALES, steps=10)
         if history.pending:
             pending, means = self._encoder.both(history.pending), self._predicted(history.pending)
             self._kept.with_pending(*pending, means[:, :-1])
@@ -145,7 +145,9 @@ class Choice:
         found = self._fresh(drawn) or drawn
         known, guessed = self._asked(), _pairs(self._merit(found), found)
         starts = [config for _, config in heapq.nlargest(CLIMBERS - 1, [*known, *guessed], key=_value)]
-        climbed = self._fresh(climb(self._space, self._encoder, self._merit_of, [*starts, leaders[0]], self._rng))
+        climbed = self._fresh(
+            local_search(self._space, self._encoder, self._merit_of, [*starts, leaders[0]], self._rng)
+        )
         if climbed:
             guessed += _pairs(self._merit(climbed), climbed)
         return self._settled(known, guessed)
@@ -195,7 +197,7 @@ class Choice:
         }
         if not counts:
             return None
-        opens = opened(self._history.tried)
+        opens = opened_parameters(self._history.tried)
         name, choice = min(counts, key=lambda key: (counts[key] / (1 + opens[key]), self._rng.random()))
         drawn = [self._space.draw(self._rng, {**leaders[i % len(leaders)], name: choice}) for i in range(SWITCHED)]
         found = self._fresh([config for config in drawn if config is not None and config.get(name) == choice])
@@ -232,8 +234,8 @@ class Choice:
         merit: Vector = feasible
         if self._best is not None:
             gain, unknown = expected[:, 0] - self._best, np.maximum(spread[:, 0], 1e-4)
-            self._top = max(self._top, float((feasible + log_improvement(gain, unknown)).max()))
-            merit = feasible + log_improvement(gain, CURIOSITY * unknown)
+            self._top = max(self._top, float((feasible + log_expected_improvement(gain, unknown)).max()))
+            merit = feasible + log_expected_improvement(gain, CURIOSITY * unknown)
         if self._history.known >= CAREFUL_FROM:
             lost = self._history.lost(LATELY)
             careful = runs >= log_ndtr(CAREFUL_RUNS[0] + CAREFUL_RUNS[1] * lost)

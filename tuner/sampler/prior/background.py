@@ -17,7 +17,7 @@ two, while a server starts. That one is not behind the servers, which have 0, be
 that is being made: at 19 beside busy cores that would take seconds."""
 
 
-class Ahead:
+class BackgroundPredictions:
     """Asks for what a sampler wants in another thread, in the order in which it was wanted."""
 
     def __init__(self, sampler: ResidualSampler, directions: Sequence[StudyDirection]) -> None:

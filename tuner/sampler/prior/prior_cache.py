@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from optuna.study import StudyDirection
 
-from tuner.sampler.acquisition.candidates import Space
+from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params
 from tuner.sampler.surrogate.history import Scale, scales_of, squeezed
 
@@ -36,7 +36,7 @@ class Prediction:
 Prior: TypeAlias = Callable[[Params], Prediction | None]
 
 
-class Belief:
+class PriorCache:
     """A prior with a memory."""
 
     def __init__(self, prior: Prior | None) -> None:
@@ -134,12 +134,12 @@ class Belief:
 
 
 def load_forest() -> None:
-    """Import what `Belief.guesses` needs: more than a second, which a choice would wait for."""
+    """Import what `PriorCache.guesses` needs: more than a second, which a choice would wait for."""
     import sklearn.ensemble  # noqa: F401
 
 
 def as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-    """Return predictions as `Belief.rows` does."""
+    """Return predictions as `PriorCache.rows` does."""
     found = blank(len(said), len(scales), len(names))
     for row, each in enumerate(said):
         if each is None:
@@ -161,7 +161,11 @@ def blank(rows: int, objectives: int, constraints: int) -> Matrix:
 
 
 def explore(
-    belief: Belief, space: Space, directions: Sequence[StudyDirection], weights: Sequence[float] | None, count: int
+    belief: PriorCache,
+    space: CandidateSpace,
+    directions: Sequence[StudyDirection],
+    weights: Sequence[float] | None,
+    count: int,
 ) -> None:
     """Ask for the predictions of `count` configurations: a third drawn at random, then neighbours of the best so far.
 
@@ -180,7 +184,7 @@ def explore(
             belief.of(drawn)
 
 
-def ranked(belief: Belief, directions: Sequence[StudyDirection], weights: Sequence[float] | None) -> list[Params]:
+def ranked(belief: PriorCache, directions: Sequence[StudyDirection], weights: Sequence[float] | None) -> list[Params]:
     """Return the configurations that were asked for, the one with the best prediction first."""
     asked = belief.asked
     first = next((said for each in asked if (said := belief.of(each)) is not None and said.values is not None), None)

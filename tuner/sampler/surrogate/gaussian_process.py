@@ -31,7 +31,7 @@ Owners: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class PriorScales:
     """What is thought of a process before data: standard deviations, in the units of its values.
 
     `amplitude` of what the parameters do together, `effects` of the sum of what each does by itself, `noise` of a
@@ -52,7 +52,7 @@ class Beliefs:
     share_spread: float = 1.0
 
 
-class Process:
+class GaussianProcess:
     """A fitted process. `targets` has one column an output; all share relevances, each has its own amplitude."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Process:
         effects: Matrix,
         targets: Matrix,
         means: Matrix,
-        beliefs: Beliefs,
+        beliefs: PriorScales,
         steps: int = 20,
     ) -> None:
         """Fit.

@@ -10,7 +10,7 @@ from typing import Any
 
 from storage.metrics import Direction
 from storage.records import TrialKind, TrialRecord
-from tuner.sampler.flag_effects import Earned
+from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio, compare
 from tuner.scoring.judge import Judge
 
@@ -46,7 +46,7 @@ class Conclusion:
     rounds: int
     contenders: tuple[Contender, ...] = ()
     noise: float | None = None
-    earned: tuple[Earned, ...] = ()
+    earned: tuple[FlagEffect, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from search_spaces import ResolvedSpace
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
-from tuner.study.optuna_study import Learner
-from tuner.study.protocols import Item
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import WorkItem
 from tuner.study.spec import StudySpec
 
 
 class Ablation:
     """The source of those trials: see `Source`. A study that goes on takes up those that it lacks, and none twice."""
 
-    def __init__(self, spec: StudySpec, store: Store, learner: Learner, best: TrialRecord | None) -> None:
+    def __init__(self, spec: StudySpec, store: Store, learner: OptunaStudy, best: TrialRecord | None) -> None:
         """Plan them for what an earlier run began to take apart, or else for `best`.
 
         Where `best` is a trial without a flag, the one that it was taken from has been taken apart.
@@ -36,10 +36,10 @@ class Ablation:
             if not self._queue:
                 found = reductions(spec.space, records[number].config, tried)
                 self._queue.extend((f"#{number} without {name}", reduced, hints) for name, reduced, hints in found)
-        self._again: deque[Item] = deque()
+        self._again: deque[WorkItem] = deque()
         self.planned = [label for label, *_ in self._queue]
 
-    def next(self, slot: int) -> Item | None:
+    def next(self, slot: int) -> WorkItem | None:
         """Return the next trial for any slot."""
         if self._again:
             return self._again.popleft()
@@ -47,13 +47,13 @@ class Ablation:
             return None
         label, config, hints = self._queue.popleft()
         asked = self._learner.ask_fixed(config, hints)
-        return Item(asked.number, 0, TrialKind.ENQUEUED, asked.config, label)
+        return WorkItem(asked.number, 0, TrialKind.ENQUEUED, asked.config, label)
 
     def exhausted(self) -> bool:
         """Return True if every trial was handed out."""
         return not self._queue and not self._again
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: WorkItem) -> None:
         """Take back a trial that infrastructure failed."""
         self._again.append(item)
 

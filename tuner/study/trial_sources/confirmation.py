@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.study.conclusion.decide import fault_of
-from tuner.study.protocols import Item
+from tuner.study.protocols import WorkItem
 from tuner.study.spec import StudySpec
 
 
@@ -47,7 +47,7 @@ class Confirmation:
 
     def __init__(self, spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> None:
         self._spec, self._store, self._slots = spec, store, slots
-        self._queues: dict[int, deque[Item]] = {slot: deque() for slot in range(slots)}
+        self._queues: dict[int, deque[WorkItem]] = {slot: deque() for slot in range(slots)}
         self.label = label_of(finalists)
         records = store.trials(spec.name)
         known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
@@ -62,13 +62,13 @@ class Confirmation:
     def _plan(self, number: int, config: Config, round_: int, known: TrialRecord | None) -> None:
         if known is not None and known.outcome is not None:
             return
-        item = Item(number, round_, TrialKind.CONFIRM, config, self.label, known=known is not None)
+        item = WorkItem(number, round_, TrialKind.CONFIRM, config, self.label, known=known is not None)
         self._queues[self._slot(item)].append(item)
 
-    def _slot(self, item: Item) -> int:
+    def _slot(self, item: WorkItem) -> int:
         return self.rounds.index(item.round) % self._slots
 
-    def next(self, slot: int) -> Item | None:
+    def next(self, slot: int) -> WorkItem | None:
         """Return the next measurement of the rounds that belong to this slot."""
         queue = self._queues[slot]
         out = self._out() if queue else set()
@@ -88,7 +88,7 @@ class Confirmation:
         """Return True if every measurement was handed out."""
         return not any(self._queues.values())
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: WorkItem) -> None:
         """Take back a measurement that infrastructure failed; it is the next of its slot."""
         self._queues[self._slot(item)].appendleft(item)
 

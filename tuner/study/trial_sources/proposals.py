@@ -10,8 +10,8 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, JsonScalar, TrialKind
 from storage.store import Store
 from tuner.errors import UserError
-from tuner.study.optuna_study import Asked, Learner
-from tuner.study.protocols import Item, Listener
+from tuner.study.optuna_study import OptunaStudy, Suggestion
+from tuner.study.protocols import StudyObserver, WorkItem
 from tuner.study.spec import Budget, StudySpec
 
 MAX_REDRAWS = 200
@@ -26,7 +26,9 @@ Rendering = tuple[str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 class Proposals:
     """The source of the search: see `Source`."""
 
-    def __init__(self, spec: StudySpec, store: Store, learner: Learner, budget: Budget, listener: Listener) -> None:
+    def __init__(
+        self, spec: StudySpec, store: Store, learner: OptunaStudy, budget: Budget, listener: StudyObserver
+    ) -> None:
         self._spec = spec
         self._space = spec.space
         self._store = store
@@ -36,11 +38,11 @@ class Proposals:
         self._seen: set[Rendering] = set()
         self._count = 0
         self._spent = False
-        self.settled = False
+        self.converged = False
         """True if the sampler expects too little of another trial."""
         self._closed = False
-        self._queue: deque[Item] = deque()
-        self._named: deque[Item] = deque()
+        self._queue: deque[WorkItem] = deque()
+        self._named: deque[WorkItem] = deque()
         self._grid: Iterator[dict[str, JsonScalar]] | None = None
         self._recover()
         self._plan()
@@ -58,22 +60,22 @@ class Proposals:
             elif known.outcome is not None:
                 self._learner.tell(number, known.verdict)
             else:
-                self._queue.append(Item(number, 0, known.kind, known.config, known.label, known=True))
+                self._queue.append(WorkItem(number, 0, known.kind, known.config, known.label, known=True))
 
     def _plan(self) -> None:
         """Queue the defaults and the named configurations that have not been tried."""
         kinds = {r.kind for r in self._store.trials(self._spec.name)}
         labels = {r.label for r in self._store.trials(self._spec.name)}
         if self._spec.baseline_repeats and TrialKind.BASELINE not in kinds:
-            self._named.append(Item(-1, 0, TrialKind.BASELINE, {}, "defaults"))
+            self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, "defaults"))
         for enqueued in self._spec.enqueue:
             if enqueued.label not in labels:
-                self._named.append(Item(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))
+                self._named.append(WorkItem(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))
         cardinality = self._space.cardinality()
         if cardinality is not None and cardinality <= self._trials:
             self._grid = enumerate_configs(self._space)
 
-    def next(self, slot: int) -> Item | None:
+    def next(self, slot: int) -> WorkItem | None:
         """Return the next trial for any slot."""
         if self._queue:
             return self._queue.popleft()
@@ -84,8 +86,8 @@ class Proposals:
             hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
             asked = self._learner.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
-        self.settled = self.settled or (self._grid is None and self._learner.settled(self._min_gain))
-        if self.settled:
+        self.converged = self.converged or (self._grid is None and self._learner.converged(self._min_gain))
+        if self.converged:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
         if asked_or_none is None:
@@ -95,7 +97,7 @@ class Proposals:
 
     def exhausted(self) -> bool:
         """Return True if nothing more will be proposed."""
-        spent = self._closed or self._spent or self.settled or self._count >= self._trials
+        spent = self._closed or self._spent or self.converged or self._count >= self._trials
         return not self._queue and spent
 
     @property
@@ -107,20 +109,20 @@ class Proposals:
         """Propose nothing new: the time is over."""
         self._closed = True
 
-    def give_back(self, item: Item) -> None:
+    def give_back(self, item: WorkItem) -> None:
         """Take back a trial that infrastructure failed."""
         self._queue.append(item)
 
-    def _accept(self, asked: Asked, kind: TrialKind, label: str | None) -> Item:
+    def _accept(self, asked: Suggestion, kind: TrialKind, label: str | None) -> WorkItem:
         self._seen.add(self._rendering(asked.config))
         self._count += 1
-        return Item(asked.number, 0, kind, asked.config, label)
+        return WorkItem(asked.number, 0, kind, asked.config, label)
 
     def _rendering(self, config: Config) -> Rendering:
         rendered = self._space.render(config)
         return rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
 
-    def _from_grid(self) -> Asked | None:
+    def _from_grid(self) -> Suggestion | None:
         """Return the next configuration of a space that is smaller than the budget."""
         assert self._grid is not None
         for config in self._grid:
@@ -133,7 +135,7 @@ class Proposals:
             self._listener.note(f"ruled out without a launch: {problems[0].message}")
         return None
 
-    def _from_sampler(self) -> Asked | None:
+    def _from_sampler(self) -> Suggestion | None:
         """Return the sampler's next proposal that is new and breaks no rule; None if it finds none."""
         duplicates = 0
         for _ in range(MAX_REDRAWS):
@@ -150,7 +152,7 @@ class Proposals:
                 return self._unseen()
         return None
 
-    def _unseen(self) -> Asked | None:
+    def _unseen(self) -> Suggestion | None:
         """Return any configuration that was not tried, where the space can be enumerated."""
         cardinality = self._space.cardinality()
         if cardinality is None or cardinality > ENUMERABLE:

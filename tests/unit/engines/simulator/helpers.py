@@ -7,7 +7,7 @@ from dataclasses import replace
 from search_spaces import hardware_named, known_models
 from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
 from tuner.engines.simulator.config.serve_config import ServeConfig, resolve
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine, SimulatedRun
 from tuner.engines.simulator.parameters import parameters_of
 
 SMALL = "Qwen/Qwen2.5-0.5B"
@@ -29,6 +29,6 @@ def machine(*words: str, blocks: int | None = None, card: str = "t4", model: str
     return made
 
 
-def run(made: Machine, load: BenchLoad, together: bool = True) -> Run:
+def run(made: Machine, load: BenchLoad, together: bool = True) -> SimulatedRun:
     """Run a load without noise."""
     return made.run(bench_client(load, 0.0), load.seed, noise=False, together=together)

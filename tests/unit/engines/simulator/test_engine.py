@@ -21,14 +21,16 @@ from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 NEVER = threading.Event()
-LOAD = Workload(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
+LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
 NO_CACHE = ("--gpu-memory-utilization", "0.14", "--max-num-seqs", "16")
 
 
-def spec(folder: Path, *argv: str, load: AnyLoad = LOAD, limits: Limits | None = None, number: int = 3) -> TrialSpec:
+def spec(
+    folder: Path, *argv: str, load: SingleWorkload = LOAD, limits: Limits | None = None, number: int = 3
+) -> TrialSpec:
     launch = LaunchSpec(ModelRef(SMALL, SMALL, SMALL), argv, ("--seed", "0"), {"OWN": "a b"})
     return TrialSpec("s", number, 0, 1, TrialKind.SEARCH, {}, launch, load, 2, folder / "artifacts", limits or Limits())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator.clients.client import Job
+from tuner.engines.simulator.clients.client import SimulatedRequest
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduling.sequence import Prompt
 from tuner.engines.simulator.timing.front_end import FrontEnd
@@ -21,8 +21,8 @@ def front_end(*words: str) -> FrontEnd:
     return FrontEnd(config(*words, card="h200", version=(0, 25, 1)), KNOWN)
 
 
-def job(number: int, tokens: int = 0) -> Job:
-    return Job(Prompt(number, tokens, 1), "", None, None)
+def job(number: int, tokens: int = 0) -> SimulatedRequest:
+    return SimulatedRequest(Prompt(number, tokens, 1), "", None, None)
 
 
 def left(front: FrontEnd) -> list[tuple[int, float]]:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.engines.simulator.helpers import SMALL, config, machine, run
-from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
 from tuner.engines.simulator.clients.metrics import all_gaps, bench_metrics, chunk_times
 from tuner.engines.simulator.config.cuda_graphs import Launch
-from tuner.engines.simulator.machine import Machine, Run
+from tuner.engines.simulator.machine import Machine, SimulatedRun
 from tuner.engines.simulator.memory.blocks import Chain
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.scheduling.scheduler import Counts, Scheduler
+from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
 from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
-from tuner.engines.simulator.scheduling.speculation import SpeculativeScheduler, Text
+from tuner.engines.simulator.scheduling.speculation import AnswerText, SpeculativeScheduler
 from tuner.engines.simulator.timing.step_time import Step, StepTime
 from tuner.workloads.requests import RequestStatus
 
@@ -138,7 +138,7 @@ def test_what_came_late_can_be_given_up() -> None:
 
 
 def test_gaps_and_chunks_of_an_answer() -> None:
-    job = Job(Prompt(0, 5, 6), "", None, None)
+    job = SimulatedRequest(Prompt(0, 5, 6), "", None, None)
     job.segments = [(1, 4), (6, 9)]
     seen = np.array([1.0, 2, 3, 5, 8, 13, 21, 34, 55])
     # tokens at steps 1 2 3, and after a preemption at 6 7 8
@@ -199,8 +199,8 @@ def test_whatever_the_load_tokens_are_conserved_and_nobody_starves(
 def test_steps_that_are_advanced_together_give_the_same_to_the_last_bit(
     load: BenchLoad, words: tuple[str, ...], blocks: int
 ) -> None:
-    def figures(together: bool) -> tuple[list[tuple[float | None, ...]], list[float], Counts]:
-        found: Run = run(machine(*words, blocks=blocks), load, together)
+    def figures(together: bool) -> tuple[list[tuple[float | None, ...]], list[float], SchedulerCounts]:
+        found: SimulatedRun = run(machine(*words, blocks=blocks), load, together)
         return [(job.sent_s, job.first_s, job.end_s) for job in found.jobs], found.seen.tolist(), found.counts
 
     assert figures(True) == figures(False)
@@ -210,7 +210,7 @@ def test_steps_that_are_advanced_together_give_the_same_to_the_last_bit(
 def test_a_decode_that_gives_way_to_a_prompt_gets_nothing_in_that_step(together: bool) -> None:
     known = config(*SUFFIX, "--long-prefill-token-threshold", "16", "--max-num-batched-tokens", "64")
     assert known.speculation is not None
-    text = Text(known.speculation, 1.0, parameters_of("t4"), 0)
+    text = AnswerText(known.speculation, 1.0, parameters_of("t4"), 0)
     made = SpeculativeScheduler(known, 11, text, together)
     _, short = add(made, (160, 2), (26, 60))
     # each step a block of the long prompt and a token or two of the short answer, which was let in last: after the
@@ -267,8 +267,8 @@ def test_where_a_step_goes_adds_up() -> None:
 
 def test_a_request_that_is_given_up_leaves_its_place_to_the_next() -> None:
     made = machine("--max-num-seqs", "1")
-    jobs = [Job(Prompt(index, 100, 400), "a", float(index) / 10, index / 10 + 1.0) for index in range(6)]
-    found = made.run(Client(jobs, None, 2, 1.0, 0.0), 1, noise=False)
+    jobs = [SimulatedRequest(Prompt(index, 100, 400), "a", float(index) / 10, index / 10 + 1.0) for index in range(6)]
+    found = made.run(SimulatedClient(jobs, None, 2, 1.0, 0.0), 1, noise=False)
     assert {job.status for job in found.jobs} == {RequestStatus.TIMED_OUT}
     assert all(job.end_s == pytest.approx(job.deadline_s) for job in found.jobs)
     assert [job.sent_s is not None for job in found.jobs][:2] == [True, True]
@@ -276,8 +276,8 @@ def test_a_request_that_is_given_up_leaves_its_place_to_the_next() -> None:
 
 def test_a_request_that_is_too_long_is_refused() -> None:
     made = machine("--max-model-len", "128")
-    jobs = [Job(Prompt(0, 100, 29), "a", 0.0, None), Job(Prompt(1, 100, 28), "a", 0.0, None)]
-    found = made.run(Client(jobs, None, None, None, 0.0), 1, noise=False)
+    jobs = [SimulatedRequest(Prompt(0, 100, 29), "a", 0.0, None), SimulatedRequest(Prompt(1, 100, 28), "a", 0.0, None)]
+    found = made.run(SimulatedClient(jobs, None, None, None, 0.0), 1, noise=False)
     assert [job.status for job in found.jobs] == [RequestStatus.REFUSED, RequestStatus.COMPLETED]
 
 
@@ -286,15 +286,18 @@ def test_what_comes_during_a_step_misses_the_one_that_is_planned_already(
     words: tuple[str, ...], first_step: int
 ) -> None:
     # the second request is sent while the first's prompt is computed, alone
-    jobs = [Job(Prompt(0, 400, 50), "a", 0.0, None), Job(Prompt(1, 100, 50), "a", 0.001, None)]
-    found = machine(*words).run(Client(jobs, None, None, None, 0.0), 1, noise=False)
+    jobs = [
+        SimulatedRequest(Prompt(0, 400, 50), "a", 0.0, None),
+        SimulatedRequest(Prompt(1, 100, 50), "a", 0.001, None),
+    ]
+    found = machine(*words).run(SimulatedClient(jobs, None, None, None, 0.0), 1, noise=False)
     assert [job.first_s for job in found.jobs] == [found.seen[0], found.seen[first_step - 1]]
 
 
 def test_what_comes_after_the_last_plan_runs_although_nothing_else_does() -> None:
     # the first ends with its second token, in a step that was planned when the second request came
-    jobs = [Job(Prompt(0, 400, 2), "a", 0.0, None), Job(Prompt(1, 100, 2), "a", 0.001, None)]
-    found = machine("--async-scheduling").run(Client(jobs, None, None, None, 0.0), 1, noise=False)
+    jobs = [SimulatedRequest(Prompt(0, 400, 2), "a", 0.0, None), SimulatedRequest(Prompt(1, 100, 2), "a", 0.001, None)]
+    found = machine("--async-scheduling").run(SimulatedClient(jobs, None, None, None, 0.0), 1, noise=False)
     assert [job.end_s for job in found.jobs] == [found.seen[1], found.seen[3]]
 
 

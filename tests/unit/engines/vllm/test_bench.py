@@ -11,15 +11,15 @@ import pytest
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from tuner.engines.vllm.bench import ResultError, bench_words, read_result
 from tuner.specs import ModelRef
-from tuner.workloads.spec import Workload
+from tuner.workloads.spec import ClosedLoop
 
 URL = "http://127.0.0.1:20001/v1"
-LOAD = Workload(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
+LOAD = ClosedLoop(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
 
 
 def test_the_default_study_sends_the_published_command() -> None:
     model = ModelRef("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
-    words = bench_words(model, Workload(), URL, 1000, "/results", "bench-0.json")
+    words = bench_words(model, ClosedLoop(), URL, 1000, "/results", "bench-0.json")
     assert " ".join(words) == (
         "bench serve --backend openai --base-url http://127.0.0.1:20001/v1 --endpoint /completions "
         "--model Qwen/Qwen2.5-0.5B --tokenizer Qwen/Qwen2.5-0.5B --max-concurrency 50 --num-prompts 200 --ignore-eos "
@@ -31,8 +31,8 @@ def test_the_default_study_sends_the_published_command() -> None:
 
 def test_sampling_is_never_the_clients() -> None:
     model = ModelRef("m", "m", "m")
-    assert bench_words(model, Workload(temperature=0.0), URL, 1, "r", "f") == bench_words(
-        model, Workload(), URL, 1, "r", "f"
+    assert bench_words(model, ClosedLoop(temperature=0.0), URL, 1, "r", "f") == bench_words(
+        model, ClosedLoop(), URL, 1, "r", "f"
     )
 
 

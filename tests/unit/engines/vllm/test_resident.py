@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.vllm.resident_client import PlainJob, Resident
+from tuner.engines.vllm.resident_client import PlainJob, ResidentHelper
 from tuner.processes.family import look
 
 SOON = 20.0
 
 
 @pytest.fixture
-def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Resident]:
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[ResidentHelper]:
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
     assert helper.ready(SOON), (tmp_path / "helper.log").read_text()
     yield helper
     helper.close()
@@ -39,7 +39,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_it_says_what_it_has(resident: Resident) -> None:
+def test_it_says_what_it_has(resident: ResidentHelper) -> None:
     assert resident.hello["version"] == "1.2.3"
     assert resident.hello["device_touched"] is False
 
@@ -54,7 +54,7 @@ def test_it_says_what_it_has(resident: Resident) -> None:
     ],
 )
 def test_a_command_runs_as_the_program_would(
-    resident: Resident, tmp_path: Path, argv: list[str], code: int, printed: str
+    resident: ResidentHelper, tmp_path: Path, argv: list[str], code: int, printed: str
 ) -> None:
     log = tmp_path / "command.log"
     job = resident.run("cli", log, argv=argv)
@@ -63,7 +63,7 @@ def test_a_command_runs_as_the_program_would(
     assert printed in log.read_text()
 
 
-def test_it_gets_the_environment_and_folder_that_were_asked_for(resident: Resident, tmp_path: Path) -> None:
+def test_it_gets_the_environment_and_folder_that_were_asked_for(resident: ResidentHelper, tmp_path: Path) -> None:
     log = tmp_path / "command.log"
     folder = tmp_path / "there"
     folder.mkdir()
@@ -72,7 +72,7 @@ def test_it_gets_the_environment_and_folder_that_were_asked_for(resident: Reside
     assert f"HELLO you None {folder}" in log.read_text()
 
 
-def test_cancel_kills_the_command_and_its_children(resident: Resident, tmp_path: Path) -> None:
+def test_cancel_kills_the_command_and_its_children(resident: ResidentHelper, tmp_path: Path) -> None:
     note = tmp_path / "note"
     job = resident.run("cli", tmp_path / "command.log", argv=["fork-and-sleep", str(note)])
     assert eventually(lambda: (tmp_path / "note.done").exists())
@@ -83,7 +83,7 @@ def test_cancel_kills_the_command_and_its_children(resident: Resident, tmp_path:
     assert eventually(lambda: gone(child))
 
 
-def test_commands_run_side_by_side(resident: Resident, tmp_path: Path) -> None:
+def test_commands_run_side_by_side(resident: ResidentHelper, tmp_path: Path) -> None:
     slow = resident.run("cli", tmp_path / "slow.log", argv=["sleep", "600"])
     quick = resident.run("cli", tmp_path / "quick.log", argv=["exit", "5"])
     assert quick.wait(SOON)
@@ -92,7 +92,7 @@ def test_commands_run_side_by_side(resident: Resident, tmp_path: Path) -> None:
     slow.cancel()
 
 
-def test_a_command_leads_its_own_group_in_our_session(resident: Resident, tmp_path: Path) -> None:
+def test_a_command_leads_its_own_group_in_our_session(resident: ResidentHelper, tmp_path: Path) -> None:
     """Linux shares the CPU out between sessions: a client in another one than the server would be kept waiting."""
     job = resident.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
     assert eventually(lambda: job.pid is not None and os.getpgid(job.pid) == job.pid)
@@ -101,7 +101,7 @@ def test_a_command_leads_its_own_group_in_our_session(resident: Resident, tmp_pa
     job.cancel()
 
 
-def test_a_killed_helper_ends_its_jobs_and_its_children(resident: Resident, tmp_path: Path) -> None:
+def test_a_killed_helper_ends_its_jobs_and_its_children(resident: ResidentHelper, tmp_path: Path) -> None:
     job = resident.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
     assert eventually(lambda: job.pid is not None)
     assert job.pid is not None
@@ -116,7 +116,7 @@ def test_a_killed_helper_ends_its_jobs_and_its_children(resident: Resident, tmp_
 
 
 def test_close_ends_what_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
     assert helper.ready(SOON)
     job = helper.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
     assert eventually(lambda: job.pid is not None)
@@ -130,13 +130,13 @@ def test_close_ends_what_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
 
 def test_a_python_without_vllm_is_told_at_once(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", environment)
     assert not helper.ready(SOON)
     assert "No module named 'vllm'" in (tmp_path / "helper.log").read_text()
     helper.close()
 
 
-def test_the_parser_is_read(resident: Resident, tmp_path: Path) -> None:
+def test_the_parser_is_read(resident: ResidentHelper, tmp_path: Path) -> None:
     out = tmp_path / "info.json"
     job = resident.run("info", tmp_path / "info.log", out=str(out))
     assert job.wait(SOON)
@@ -167,7 +167,7 @@ def test_it_says_when_importing_vllm_opened_the_device(made_vllm: MadeVllm, tmp_
     (torch / "cuda.py").write_text("def is_initialized():\n    return True\n")
     package = made_vllm.folder / "vllm" / "__init__.py"
     package.write_text("import torch\n" + package.read_text())
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
     assert helper.ready(SOON)
     assert helper.device_touched
     helper.close()

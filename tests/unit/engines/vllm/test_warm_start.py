@@ -12,23 +12,23 @@ import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
-from tuner.engines.vllm.resident_client import Resident
+from tuner.engines.vllm.resident_client import ResidentHelper
 from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, fits, start_forked
 from tuner.processes.family import MARK
-from tuner.processes.records import Registry
+from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess
 
 
 @pytest.fixture
-def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Resident]:
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
+def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[ResidentHelper]:
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
     assert helper.ready(SOON)
     yield helper
     helper.close()
 
 
-def fork(resident: Resident, made: MadeVllm, tmp_path: Path, *words: str) -> tuple[ServerProcess, Registry]:
-    registry = Registry(tmp_path / "processes")
+def fork(resident: ResidentHelper, made: MadeVllm, tmp_path: Path, *words: str) -> tuple[ServerProcess, ProcessRecords]:
+    registry = ProcessRecords(tmp_path / "processes")
     argv = ("vllm", *words)
     log = tmp_path / "server.log"
     process = start_forked(resident, argv, made.environment, log, tmp_path, registry, 20001, "trial 1")
@@ -36,7 +36,7 @@ def fork(resident: Resident, made: MadeVllm, tmp_path: Path, *words: str) -> tup
     return process, registry
 
 
-def test_it_is_on_record_and_stops(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_it_is_on_record_and_stops(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
     (record,) = registry.records()
     assert (record.process.pid, record.port, record.argv) == (process.pid, 20001, ("vllm", "sleep", "600"))
@@ -49,7 +49,7 @@ def test_it_is_on_record_and_stops(resident: Resident, made_vllm: MadeVllm, tmp_
     assert process.stop(5) == []
 
 
-def test_its_end_is_told(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_its_end_is_told(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, _ = fork(resident, made_vllm, tmp_path, "exit", "3")
     assert eventually(lambda: not process.alive())
     assert process.exit_code() == 3
@@ -58,7 +58,7 @@ def test_its_end_is_told(resident: Resident, made_vllm: MadeVllm, tmp_path: Path
     assert eventually(lambda: not Path(f"/proc/{process.pid}").exists())
 
 
-def test_its_children_are_found_and_end_with_it(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_its_children_are_found_and_end_with_it(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, _ = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
     assert eventually(lambda: (tmp_path / "note.done").exists())
     child = int((tmp_path / "note.done").read_text())
@@ -68,7 +68,7 @@ def test_its_children_are_found_and_end_with_it(resident: Resident, made_vllm: M
     assert process.exit_code() == -signal.SIGKILL
 
 
-def test_what_it_forked_ends_when_it_is_killed(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_what_it_forked_ends_when_it_is_killed(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, registry = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
     assert eventually(lambda: (tmp_path / "note.done").exists())
     child = int((tmp_path / "note.done").read_text())
@@ -81,7 +81,7 @@ def test_what_it_forked_ends_when_it_is_killed(resident: Resident, made_vllm: Ma
 def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Path) -> None:
     main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
     main.write_text(main.read_text().replace('"HELLO"', f'"{MARK}"'))
-    helper = Resident(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
     process, registry = fork(helper, made_vllm, tmp_path, "environment")
     (record,) = registry.records()
     assert eventually(lambda: not process.alive())
@@ -91,19 +91,21 @@ def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Pa
 
 
 def test_nothing_runs_if_it_cannot_be_recorded(
-    resident: Resident, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Registry, "record", refuse)
+    monkeypatch.setattr(ProcessRecords, "record", refuse)
     with pytest.raises(OSError, match="No space"):
         fork(resident, made_vllm, tmp_path, "sleep", "600")
     log = tmp_path / "server.log"
     assert not log.exists() or log.read_text() == ""
 
 
-def test_a_killed_helper_takes_the_server_with_it(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_a_killed_helper_takes_the_server_with_it(
+    resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path
+) -> None:
     process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
     resident.close()
     assert eventually(lambda: gone(process.pid))
@@ -112,9 +114,9 @@ def test_a_killed_helper_takes_the_server_with_it(resident: Resident, made_vllm:
     assert registry.records() == []
 
 
-def test_without_a_helper_there_is_no_fork(resident: Resident, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_without_a_helper_there_is_no_fork(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     resident.close()
-    registry = Registry(tmp_path / "processes")
+    registry = ProcessRecords(tmp_path / "processes")
     argv = ("vllm", "exit", "0")
     assert start_forked(resident, argv, {}, tmp_path / "log", tmp_path, registry, 1, "x") is None
     assert registry.records() == []
@@ -127,7 +129,7 @@ def test_the_engines_processes_are_forked_too_unless_somebody_says_otherwise(
     main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
     main.write_text(main.read_text().replace('"HELLO"', f'"{MULTIPROC_METHOD}"'))
     made = MadeVllm(made_vllm.folder, made_vllm.executable, {**made_vllm.environment, **own})
-    helper = Resident(Path(sys.executable), tmp_path / "helper.log", made.environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made.environment)
     process, _ = fork(helper, made, tmp_path, "environment")
     assert eventually(lambda: not process.alive())
     assert process.stop(5) == []
@@ -186,7 +188,7 @@ def test_api_servers_are_started_as_the_engine_is_and_count_together(
         (made_vllm.folder / f"{name}.py").write_text(text)
     (made_vllm.folder / "prometheus_client").mkdir()
     (made_vllm.folder / "prometheus_client" / "values.py").write_text(COUNTERS)
-    helper = Resident(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
+    helper = ResidentHelper(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
     environment = {**made_vllm.environment, MULTIPROC_METHOD: method}
     made = MadeVllm(made_vllm.folder, made_vllm.executable, environment)
     process, _ = fork(helper, made, tmp_path, "serve", *words)

@@ -10,7 +10,7 @@ from tuner.engines.simulator.scheduling.sequence import Prompt
 from tuner.workloads.requests import RequestStatus
 
 
-class Job:
+class SimulatedRequest:
     """A request as its client sees it. Times are seconds from the start of the load; None is what did not happen.
 
     `due_s` is None in a closed loop; `deadline_s` when it is given up; `segments` and `speculative` say at which steps
@@ -39,10 +39,10 @@ class Sending:
     """A request that its client sends at a time."""
 
     at_s: float
-    job: Job
+    job: SimulatedRequest
 
 
-class Client:
+class SimulatedClient:
     """Sends jobs: `users` at a time, each its next as soon as it is free; or at their times, `max_in_flight` at most.
 
     `pause_s` is what a client needs between the end of a request and sending the next; `in_flight` is how many requests
@@ -50,14 +50,19 @@ class Client:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], users: int | None, max_in_flight: int | None, timeout_s: float | None, pause_s: float
+        self,
+        jobs: Sequence[SimulatedRequest],
+        users: int | None,
+        max_in_flight: int | None,
+        timeout_s: float | None,
+        pause_s: float,
     ) -> None:
         self.jobs = jobs
         self._users = users
         self._most = max_in_flight
         self._timeout_s = timeout_s
         self._pause_s = pause_s
-        self._ready: deque[Job] = deque(jobs) if users else deque()
+        self._ready: deque[SimulatedRequest] = deque(jobs) if users else deque()
         self.in_flight = 0
 
     def start(self) -> Iterator[Sending]:
@@ -69,7 +74,7 @@ class Client:
         for job in self.jobs:
             yield Sending(job.due_s or 0.0, job)
 
-    def take(self, job: Job, now: float) -> bool:
+    def take(self, job: SimulatedRequest, now: float) -> bool:
         """Note that a job is due; return whether it is sent now, or waits for a place in flight."""
         if self._most is not None and self.in_flight >= self._most:
             self._ready.append(job)
@@ -81,7 +86,7 @@ class Client:
             job.deadline_s = now + self._timeout_s
         return True
 
-    def ended(self, job: Job, now: float) -> Sending | None:
+    def ended(self, job: SimulatedRequest, now: float) -> Sending | None:
         """Note that a job has ended, however; return what is sent in its place."""
         if not job.in_flight:
             return None

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.engines.simulator.clients.client import Client, Job
+from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.memory.blocks import Chain
 from tuner.engines.simulator.scheduling.sequence import Prompt
 from tuner.workloads.schedule import Offered, make_schedule
-from tuner.workloads.spec import AnyLoad, Workload
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
@@ -37,7 +37,7 @@ class BenchLoad:
     seed: int = 0
 
 
-def bench_client(load: BenchLoad, pause_s: float) -> Client:
+def bench_client(load: BenchLoad, pause_s: float) -> SimulatedClient:
     """Return the clients of such a load."""
     random, intervals = np.random.default_rng(load.seed), np.random.RandomState(load.seed)
     inputs = _around(random, load.input_len, load.range_ratio, load.num_prompts)
@@ -48,10 +48,11 @@ def bench_client(load: BenchLoad, pause_s: float) -> Client:
         gaps *= load.num_prompts / load.rate / gaps.sum()  # as the client does, so that the last is due at n / rate
         times = np.cumsum(gaps).tolist()
     jobs = [
-        Job(Prompt(index, inputs[index], outputs[index]), "", times[index], None) for index in range(load.num_prompts)
+        SimulatedRequest(Prompt(index, inputs[index], outputs[index]), "", times[index], None)
+        for index in range(load.num_prompts)
     ]
     users = load.max_concurrency or load.num_prompts
-    return Client(jobs, users if load.rate is None else None, load.max_concurrency, None, pause_s)
+    return SimulatedClient(jobs, users if load.rate is None else None, load.max_concurrency, None, pause_s)
 
 
 def _around(random: np.random.Generator, length: int, ratio: float, count: int) -> list[int]:
@@ -60,14 +61,14 @@ def _around(random: np.random.Generator, length: int, ratio: float, count: int) 
     return drawn
 
 
-def client_of(load: AnyLoad, seed: int, caching: bool, pause_s: float) -> Client:
+def client_of(load: SingleWorkload, seed: int, caching: bool, pause_s: float) -> SimulatedClient:
     """Return the clients of a workload; `caching` says whether the server looks for what prompts have in common."""
-    if isinstance(load, Workload):
+    if isinstance(load, ClosedLoop):
         shape = BenchLoad(load.num_prompts, load.max_concurrency, load.input_len, load.output_len, seed=seed)
         return bench_client(shape, pause_s)
     chains = _Chains(load) if caching else None
     jobs = [_job(load, offered, chains) for offered in make_schedule(load, seed)]
-    return Client(jobs, load.users, load.max_in_flight, load.timeout_s, pause_s)
+    return SimulatedClient(jobs, load.users, load.max_in_flight, load.timeout_s, pause_s)
 
 
 class _Chains:
@@ -87,7 +88,7 @@ class _Chains:
         return (*found, (chain, kind.prefix.tokens))
 
 
-def _job(traffic: Traffic, offered: Offered, chains: _Chains | None) -> Job:
+def _job(traffic: Traffic, offered: Offered, chains: _Chains | None) -> SimulatedRequest:
     kind = traffic.classes[offered.name]
     own, output = offered.input_tokens, offered.output_tokens
     if own is None or output is None:
@@ -96,7 +97,7 @@ def _job(traffic: Traffic, offered: Offered, chains: _Chains | None) -> Job:
     shared = () if chains is None else chains.of(offered.name, kind, offered.document)
     prompt = Prompt(offered.index, before + own, output, shared, kind.text == "repetitive")
     deadline = None if offered.at_s is None else offered.at_s + traffic.timeout_s
-    return Job(prompt, offered.name, offered.at_s, deadline)
+    return SimulatedRequest(prompt, offered.name, offered.at_s, deadline)
 
 
 def _of_text(kind: RequestClass, offered: Offered, own: int | None, output: int | None) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.engines.simulator.clients.client import Job
+from tuner.engines.simulator.clients.client import SimulatedRequest
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
 Times = NDArray[np.float64]
@@ -21,7 +21,7 @@ _ERRORS = {
 
 
 def bench_metrics(
-    jobs: Sequence[Job], seen: Times, interval: int, speculative: bool, percentiles: Sequence[int]
+    jobs: Sequence[SimulatedRequest], seen: Times, interval: int, speculative: bool, percentiles: Sequence[int]
 ) -> dict[str, float | None]:
     """Return what `vllm bench serve` would write of a run; latencies in ms over completed requests.
 
@@ -83,7 +83,7 @@ def _percentile(values: Times, ends: Counts, percentile: float) -> float:
     return float(values[below] + (values[above] - values[below]) * (place - low))
 
 
-def all_gaps(jobs: Sequence[Job], seen: Times, interval: int, speculative: bool) -> tuple[Times, Counts]:
+def all_gaps(jobs: Sequence[SimulatedRequest], seen: Times, interval: int, speculative: bool) -> tuple[Times, Counts]:
     """Return the times between two pieces of one answer, in seconds, and how often each occurs over all jobs."""
     if interval > 1:
         each = [np.diff(chunk_times(job, seen, interval, speculative)) for job in jobs]
@@ -121,7 +121,7 @@ def _pairs(segments: Sequence[tuple[int, int]]) -> Counts:
     return np.fromiter(flat, dtype=np.int64, count=2 * len(segments)).reshape(-1, 2)
 
 
-def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Times:
+def chunk_times(job: SimulatedRequest, seen: Times, interval: int, speculative: bool) -> Times:
     """Return when a job's pieces came: the first token at once, then every `interval` tokens, and what is left."""
     if speculative:
         segments = _pairs(job.segments)
@@ -140,7 +140,7 @@ def chunk_times(job: Job, seen: Times, interval: int, speculative: bool) -> Time
     return times
 
 
-def record_of(job: Job, seen: Times, interval: int, speculative: bool) -> RequestRecord:
+def record_of(job: SimulatedRequest, seen: Times, interval: int, speculative: bool) -> RequestRecord:
     """Return the record of a request, as the load generator would have kept it."""
     times = chunk_times(job, seen, interval, speculative)
     if job.end_s is not None:

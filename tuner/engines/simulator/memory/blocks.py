@@ -19,10 +19,10 @@ class Chain:
         self.cached = 0
         self.held = 0
         self.depths: Counter[int] = Counter()
-        self.runs: list[Run] = []
+        self.runs: list[BlockRun] = []
 
 
-class Run:
+class BlockRun:
     """Blocks of one chain that became free at the same time; `count` falls as they are evicted or used again."""
 
     __slots__ = ("chain", "count")
@@ -44,7 +44,7 @@ class BlockPool:
         self.caching = caching
         self.blank = total
         self.idle = 0
-        self._runs: deque[Run] = deque()
+        self._runs: deque[BlockRun] = deque()
 
     @property
     def free(self) -> int:
@@ -127,7 +127,7 @@ class BlockPool:
             chain.held = held
 
     def _lay_down(self, chain: Chain, count: int) -> None:
-        run = Run(chain, count)
+        run = BlockRun(chain, count)
         self._runs.append(run)
         chain.runs.append(run)
         self.idle += count
@@ -135,7 +135,7 @@ class BlockPool:
     def discard(self, count: int) -> None:
         """Free blocks that nobody will ask for again; with caching their content stays until they are evicted."""
         if self.caching and count:
-            self._runs.append(Run(None, count))
+            self._runs.append(BlockRun(None, count))
             self.idle += count
         else:
             self.blank += count

@@ -23,7 +23,7 @@ class StartFailed(ValueError):
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """Memory in GiB. `tokens` is what the KV cache holds, in `blocks` of the configured size."""
 
     weights_gib: float
@@ -34,7 +34,7 @@ class Budget:
     tokens: int
 
 
-def find_budget(config: ServeConfig, weights: Weights, known: Parameters) -> Budget:
+def find_budget(config: ServeConfig, weights: Weights, known: Parameters) -> MemoryBudget:
     """Return where a card's memory goes.
 
     share × card - weights - runtime - activations = KV cache, as vLLM's profiling run finds it; graphs are captured
@@ -64,7 +64,7 @@ def find_budget(config: ServeConfig, weights: Weights, known: Parameters) -> Bud
     _require_cache(config, left, blocks)
     if fixed + left + graphs > total:
         raise _out_of_memory(config.card.name, graphs, total)
-    return Budget(resident, activations, graphs, left, blocks, blocks * config.block_size)
+    return MemoryBudget(resident, activations, graphs, left, blocks, blocks * config.block_size)
 
 
 def _require_cache(config: ServeConfig, left_gib: float, blocks: int) -> None:

@@ -19,7 +19,7 @@ from tuner.engines.simulator.timing.step_time import Step
 
 
 @dataclass
-class Counts:
+class SchedulerCounts:
     """What happened since the start, as the server's own metrics count it. Tokens, and how often."""
 
     preemptions: int = 0
@@ -61,7 +61,7 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
         self.decoding = Decoding(config.block_size)
-        self.counts = Counts()
+        self.counts = SchedulerCounts()
         self.produced = 0
         self._orders = 0
         self._partial: list[Sequence] = []

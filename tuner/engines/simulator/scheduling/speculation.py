@@ -64,7 +64,7 @@ class Decodes:
             self.context -= sequence.tokens
 
 
-class Text:
+class AnswerText:
     """How predictable answers are, drawn from one seed."""
 
     def __init__(self, speculation: Speculation, temperature: float, known: Parameters, seed: int) -> None:
@@ -163,7 +163,7 @@ class Drafting:
 class SpeculativeScheduler(Scheduler):
     """The scheduler with drafts: a decode asks for one token and its draft, as far as the budget goes."""
 
-    def __init__(self, config: ServeConfig, blocks: int, text: Text, together: bool = True) -> None:
+    def __init__(self, config: ServeConfig, blocks: int, text: AnswerText, together: bool = True) -> None:
         """Make a scheduler; without `together` each sequence is asked in each step, which comes to the same."""
         super().__init__(config, blocks)
         self.drafting = Drafting(config.block_size)

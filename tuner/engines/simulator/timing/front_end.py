@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from tuner.engines.simulator.clients.client import Job
+from tuner.engines.simulator.clients.client import SimulatedRequest
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.parameters import Parameters
 
@@ -25,14 +25,14 @@ class FrontEnd:
         self._connect = known.connect_us * scale
         self._prompt_token = known.prompt_token_us * scale
         self._token = (known.token_us + known.chunk_us / config.stream_interval) * scale
-        self._inside: list[tuple[float, int, Job]] = []
+        self._inside: list[tuple[float, int, SimulatedRequest]] = []
         self._count = 0
         self._served = self._at = 0.0
         self._out_free = 0.0
         self.next_s = math.inf
         """When the next request reaches the engine, if no other comes before."""
 
-    def receive(self, job: Job, now: float, connects: bool) -> None:
+    def receive(self, job: SimulatedRequest, now: float, connects: bool) -> None:
         """Take a request in, over a connection of its own if it `connects`; never later than `next_s`."""
         if self._inside:
             self._served += (now - self._at) / len(self._inside)
@@ -42,7 +42,7 @@ class FrontEnd:
         heapq.heappush(self._inside, (self._served + work, self._count, job))
         self._find_next()
 
-    def pop(self) -> Job:
+    def pop(self) -> SimulatedRequest:
         """Return the request that reaches the engine at `next_s`."""
         self._at = self.next_s
         self._served, _, job = heapq.heappop(self._inside)

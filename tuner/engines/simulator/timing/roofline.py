@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.machine import Run
+from tuner.engines.simulator.machine import SimulatedRun
 
 _TERA = 1e12
 _GIGA = 1e9
@@ -26,7 +26,7 @@ class Roofline:
     share: float
 
 
-def roofline_of(config: ServeConfig, run: Run) -> Roofline:
+def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
     """Return where a run stands: what its tokens need, by the time in which the engine was busy."""
     peak = config.card.tflops["float16"] * _TERA
     bandwidth = (config.card.bandwidth_gbs or 1.0) * _GIGA

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.memory.budget import Budget
+from tuner.engines.simulator.memory.budget import MemoryBudget
 from tuner.engines.simulator.parameters import Parameters
 
 
@@ -28,7 +28,7 @@ class CompileCache:
         self._found |= {compile_key(config), kernel_key(config)}
 
 
-def startup_s(config: ServeConfig, budget: Budget, known: Parameters, compiling_s: float, forked: bool) -> float:
+def startup_s(config: ServeConfig, budget: MemoryBudget, known: Parameters, compiling_s: float, forked: bool) -> float:
     """Return the seconds: imports and processes, weights, compilation and graphs; the host's speed counts for all."""
     host = processes_s(known, forked) + compiling_s + known.capture_s * config.graphs.captured
     return host / (config.card.host_speed or 1.0) + budget.weights_gib / known.load_gibs
