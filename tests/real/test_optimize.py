@@ -189,7 +189,9 @@ def test_the_script_verifies_itself(result: dict[str, Any], folder: Path, home: 
 def test_suffix_decoding_wins_at_temperature_0_and_is_off_at_1(
     tmp_path: Path, home: Path, vllm: Path, tiny_model: Path, temperature: str, winner: str | None
 ) -> None:
-    """The short form of docs/results/temperature.md: the defaults against suffix decoding, three seeds each.
+    """The defaults against suffix decoding, three seeds each.
+
+    This is the short form of docs/reports/2026-11-23-speculation-and-temperature.md.
 
     Two users: with ten, whether suffix decoding wins depends on the CPU.
     """

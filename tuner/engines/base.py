@@ -105,8 +105,8 @@ class EngineSettings:
 
     `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
     the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
-    `warm_start` starts servers as forks of a process that has the engine imported (docs/measurement.md compares them
-    with plain starts). `card` and `version` are what a simulated engine simulates.
+    `warm_start` starts servers as forks of a process that has the engine imported (docs/design/measurement.md
+    compares them with plain starts). `card` and `version` are what a simulated engine simulates.
     """
 
     name: str

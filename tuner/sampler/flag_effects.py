@@ -25,7 +25,7 @@ from tuner.sampler.surrogate.history import History, Scale
 CONFIDENCE = 0.95
 WIDENED = 2.0
 """Factor on the model's own standard deviations: by themselves its intervals of 95 % held 74 to 98 % of the true
-ratios, by problem, these 91 to 100 % (benchmarks/search/flag_effects.py, docs/search.md)."""
+ratios, by problem, these 91 to 100 % (benchmarks/search/flag_effects.py, docs/design/sampler.md)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tables of recorded measurements, read: JSON lines as in benchmarks/reference, a study's CSV as in docs/results."""
+"""Tables of recorded measurements: JSON lines as in benchmarks/reference, a study as CSV as in docs/reports/data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TableRow:
 
 
 def read_rows(file: Path, hints: Config) -> list[TableRow]:
-    """Return the rows of a table, equal configurations as one: JSON lines, or a study's CSV as in docs/results.
+    """Return the rows of a table, equal configurations as one: JSON lines, or a study's CSV as in docs/reports/data.
 
     Raises:
         SystemExit: if there is no row of the defaults, or they did not run.

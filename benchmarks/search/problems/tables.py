@@ -27,7 +27,7 @@ from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 
 REFERENCE = Path(__file__).parents[2] / "reference"
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "reports" / "data"
 LOG_FROM = 8.0
 """Ratio of the largest to the smallest value from which a number is asked for on a log scale."""
 MOST_CHOICES = 4

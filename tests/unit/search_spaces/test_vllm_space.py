@@ -148,7 +148,7 @@ def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
     ],
 )
 def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, JsonScalar], refused: bool) -> None:
-    """Three measured studies lost a trial to it (docs/results/h200-7b.md)."""
+    """Three measured studies lost a trial to it (docs/reports/2026-11-24-h200-qwen-7b.md)."""
     for card, expected in (("h200", refused), ("l4", False)):
         context = generous(card, "0.25.1")
         assert context.model is not None

@@ -30,7 +30,10 @@ from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 BANNER = "SIMULATED: predicted, not measured"
 STOP_S = 0.5
-"""From SIGTERM until the memory is back: 0.3 to 0.8 s on an H200 (docs/results/h200.md: 21 s for 52 launches)."""
+"""From SIGTERM until the memory is back: 0.3 to 0.8 s on an H200.
+
+Measured in docs/reports/2026-11-21-h200-qwen-0.5b.md: 21 s for 52 launches.
+"""
 
 
 class VirtualClock:

@@ -98,7 +98,7 @@ def _noise(seed: int, share: float) -> float:
 def _require_output(config: ServeConfig) -> None:
     """Refuse what FlashAttention 3 cannot write: vLLM gives it queries in FP8 beside an FP8 cache.
 
-    From Hopper's `flash_api.cpp`; three measured studies (docs/results/h200-7b.md) show it.
+    From Hopper's `flash_api.cpp`; three measured studies (docs/reports/2026-11-24-h200-qwen-7b.md) show it.
     """
     kernels = kernels_named(config.backend, config.card)
     if kernels == "FLASH_ATTN_3" and config.kv_element_bytes == 1.0 and config.dtype == "float16":

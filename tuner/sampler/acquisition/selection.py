@@ -49,7 +49,7 @@ UNSURE_RUNS = 0.15
 """Standard deviation that the edge between what runs and what fails has at least."""
 CURIOSITY = 2.0
 """Factor on what is not known of a candidate's score: the plain expected improvement stays too near to what is best
-already (figures: docs/search.md)."""
+already (figures: docs/design/sampler.md)."""
 CAUTION = 0.5
 """Standard deviations by which a recommended configuration may be worse than thought."""
 PREDICTED_SCALES = PriorScales(amplitude=0.15, effects=0.2, noise=0.03, constant=0.3, slope=0.3, reach=1.0)

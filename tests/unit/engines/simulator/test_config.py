@@ -150,7 +150,7 @@ def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:
 
 
 def test_caches_scaled_by_token_and_head_have_the_triton_kernels_only() -> None:
-    """As vLLM 0.25.1 chose on an H200 (docs/results/h200-7b.csv), where FP8 caches keep FlashAttention."""
+    """As vLLM 0.25.1 chose on an H200 (docs/reports/data/h200-7b.csv), where FP8 caches keep FlashAttention."""
     card, version = hardware_named("h200"), (0, 25, 1)
     found = {
         said: find_backend(None, card, version, said, frozenset({"flashinfer"}))

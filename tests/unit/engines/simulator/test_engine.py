@@ -123,7 +123,7 @@ def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -
 def test_flash_attention_3_dies_of_float16_beside_an_fp8_cache(
     card: str, words: tuple[str, ...], dies: bool, tmp_path: Path
 ) -> None:
-    """As three trials on H200s did (docs/results/h200-7b.csv, h200-7b-12.csv, h200-7b-8.csv)."""
+    """As three trials on H200s did (docs/reports/data/h200-7b.csv, h200-7b-12.csv, h200-7b-8.csv)."""
     engine = SimulatedEngine(hardware_named(card), "0.25.1", frozenset({"flashinfer"}))
     failure = run_trial(engine, spec(tmp_path, *words), NEVER, worker="w0", device=card).failure
     assert (failure is not None) is dies

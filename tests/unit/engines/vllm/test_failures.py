@@ -172,6 +172,6 @@ def test_there_may_be_no_log(tmp_path: Path) -> None:
 
 
 def test_every_type_is_documented_with_its_culprit() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "failures.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "design" / "failures.md").read_text()
     for kind in FailureKind:
         assert f"| `{kind.value}` | {kind.culprit.value} |" in page

@@ -1,4 +1,4 @@
-"""How long a server takes from the command to its first health check: docs/results/h200-starts.csv."""
+"""How long a server takes from the command to its first health check: docs/reports/data/h200-starts.csv."""
 
 from __future__ import annotations
 
