@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, Select, delete, or_, select, update
+from sqlalchemy import Engine, Select, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, contains_eager, joinedload, subqueryload
 
@@ -201,6 +201,14 @@ class Store:
             if study is not None:
                 query = query.where(TrialRow.study_id == _study_row(session, study).id)
             return _records(session, query.limit(limit))
+
+    def logged_counts(self, study: str) -> tuple[int, int]:
+        """Return how many of a study's finished trials are marked as synced, and how many are finished."""
+        with self._reading() as session:
+            finished = select(func.count()).select_from(TrialRow).where(TrialRow.ended_at.is_not(None))
+            finished = finished.where(TrialRow.study_id == _study_row(session, study).id)
+            synced = finished.join(SyncRow, SyncRow.trial_id == TrialRow.id)
+            return session.scalar(synced) or 0, session.scalar(finished) or 0
 
     def mark_synced(self, study: str, number: int, round: int, run_id: str) -> None:
         """Mark a finished trial as logged; the same run again changes nothing, another one is refused."""

@@ -293,6 +293,16 @@ class OutboxContract(StoreFixture):
         assert begun.unsynced("s") == []
         assert begun.synced_run("s", 0, 0) == "r"
 
+    def test_finished_trials_of_a_study_are_counted_with_those_that_are_marked(self, begun: Store) -> None:
+        begun.create_study(samples.study("t"))
+        for study, number in (("t", 0), ("s", 1), ("s", 2)):
+            begun.add_trial(samples.pending(number, study=study))
+            begun.finish_trial(study, number, 0, samples.success(), None)
+        begun.mark_synced("t", 0, 0, "r")
+        assert begun.logged_counts("s") == (0, 2)
+        begun.mark_synced("s", 2, 0, "r")
+        assert begun.logged_counts("s") == (1, 2)
+
     def test_a_trial_has_one_run(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.success(), None)
         begun.mark_synced("s", 0, 0, "r")
