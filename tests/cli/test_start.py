@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import run_here
+from tuner import __version__
 from tuner.cli.main import app
 
 HEAVY = (
@@ -61,3 +62,23 @@ def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
     assert (said.code, said.err) == (2, "")
     assert said.out.startswith("Usage: tuner ")
     assert "\n  optimize " in said.out
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_h_is_help(tmp_path: Path, command: str | None) -> None:
+    words = [command] if command else []
+    assert run_here(tmp_path, *words, "-h") == run_here(tmp_path, *words, "--help")
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    said = run_here(tmp_path, "--version")
+    assert (said.code, said.out, said.err) == (0, f"tuner {__version__}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_options(tmp_path: Path, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TUNER_COMPLETE", f"complete_{shell}")
+    typed = {"COMP_WORDS": "tuner pre", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "tuner pre"}
+    for name, value in {**typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}.items():
+        monkeypatch.setenv(name, value)
+    assert "presets" in run_here(tmp_path).out

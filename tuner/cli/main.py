@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import typer
 
+from tuner import __version__
 from tuner.cli.commands import (
     capacity,
     doctor,
@@ -16,6 +17,7 @@ from tuner.cli.commands import (
     load,
     mlflow,
     optimize,
+    presets,
     simulate,
     space,
     studies,
@@ -30,7 +32,7 @@ app = typer.Typer(
     name="tuner",
     help="A Bayesian autotuner for LLM serving: finds vLLM's flags for a model, a card and a load, under SLOs.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -49,12 +51,22 @@ app.command("requests")(traffic.requests)
 app.command("export")(export.export)
 app.command("sync")(mlflow.sync)
 app.command("ui")(mlflow.ui)
+app.command("presets")(presets.presets)
 app.command("space")(space.space)
 app.command("doctor")(doctor.doctor)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tuner {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
     debug: bool = typer.Option(False, "--debug", help="Show a traceback when something goes wrong."),
 ) -> None:
     if debug:

@@ -1,0 +1,36 @@
+"""Standard output: tables and text in the terminal's width, or as plain text of at most 100 columns."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+PLAIN_WIDTH = 100
+"""Columns of tables where standard output is no terminal."""
+
+
+def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
+    """Print tables and text.
+
+    Args:
+        parts: what is printed, one below the other; text is never read as markup.
+        width: columns where standard output is no terminal.
+    """
+    if sys.stdout.isatty():
+        console = Console(highlight=False, markup=False, emoji=False)
+        for part in parts:
+            console.print(part)
+        return
+    console = Console(width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def new_table(*, title: str | None = None) -> Table:
+    """Return an empty table in the style of all commands: a rule under the headings, blanks between columns."""
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
