@@ -63,7 +63,7 @@ class NoMlflow:
     def nothing(self, *_: object) -> None:
         """Take an event and forget it."""
 
-    started = finished = retried = note = tick = nothing
+    opened = started = finished = retried = note = tick = nothing
 
     def close(self) -> bool:
         """Say that all is logged."""

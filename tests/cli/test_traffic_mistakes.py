@@ -71,7 +71,7 @@ def test_a_traffic_file_that_cannot_be_used(
         (["capacity", "--preset", "nothing"], "--preset 'nothing': there is none of that name"),
         (["load"], "give one of --workload, --preset and --study"),
         (["load", "--preset", "qwen2.5-0.5b-t4"], "send it by that command"),
-        (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no server of OpenAI's API answers there"),
+        (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no OpenAI-compatible server answers there"),
     ],
 )
 def test_an_option_that_does_not_fit(folder: Path, tmp_path: Path, model: Path, argv: list[str], part: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from storage.records import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.protocols import StudyObserver
+from tuner.study.protocols import StudyObserver, StudyStart
 
 
 class FanOut:
@@ -15,6 +15,11 @@ class FanOut:
 
     def __init__(self, *listeners: StudyObserver) -> None:
         self._listeners = listeners
+
+    def opened(self, start: StudyStart) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.opened(start)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         """Pass it on."""

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from storage.records import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
+from tuner.study.protocols import StudyStart
 
 LAST_SYNC_S = 120.0
 
@@ -42,6 +43,9 @@ class MlflowFollower:
         with contextlib.suppress(OSError):
             self._process.stdin.write(b"sync\n")
             self._process.stdin.flush()
+
+    def opened(self, start: StudyStart) -> None:
+        """Nothing to log yet."""
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         """Nothing to log yet."""

@@ -8,8 +8,10 @@ from enum import StrEnum
 from typing import Protocol
 
 from storage.records import Config, Failure, TrialKind, TrialRecord
+from tuner.engines.base import EngineInfo
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
+from tuner.study.spec import Budget, StudySpec
 
 
 class RunEnding(StrEnum):
@@ -50,8 +52,22 @@ class TrialSource(Protocol):
         """Take back an item that must be run again."""
 
 
+@dataclass(frozen=True)
+class StudyStart:
+    """A study when a run of it begins; `records` are the trials of earlier runs."""
+
+    spec: StudySpec
+    budget: Budget
+    engine: EngineInfo
+    workers: int
+    records: tuple[TrialRecord, ...]
+
+
 class StudyObserver(Protocol):
-    """Follows a study: the screen, MLflow."""
+    """Receives the events of a study, in order: the terminal, MLflow."""
+
+    def opened(self, start: StudyStart) -> None:
+        """The study is in the database and its run begins."""
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         """A trial was handed to a worker."""

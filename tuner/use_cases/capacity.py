@@ -1,57 +1,91 @@
-"""What `tuner capacity` does once its arguments are read: one trial without a study."""
+"""The use case of `tuner capacity`: the highest request rate of one configuration, searched in one trial."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import json
 import os
-import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from storage.records import Phase, TrialKind, TrialOutcome
-from tuner.cli.output import text
-from tuner.engines.base import Engine, EngineSettings
+from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.errors import EXIT_OURS, UserError
+from tuner.engines.vllm.executable import find_executable
+from tuner.errors import UserError
 from tuner.processes.family import myself
+from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.builder import Draft, Request, draft, sampling
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.devices import Devices, find_devices
-from tuner.use_cases.optimize import stop_on_signals
+from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import home
 
+RATES_FILE = "capacity.csv"
 
-def run(request: Request, vllm: str | None, output: Path, as_json: bool) -> int:
-    """Search the capacity of one configuration and print it; return the exit code."""
-    from tuner.engines.vllm.executable import find_executable
 
+@dataclass(frozen=True)
+class CapacityResult:
+    """A capacity search that ended; `folder` has its logs and, unless it failed, the table of rates."""
+
+    outcome: TrialOutcome
+    slos: tuple[Slo, ...]
+    folder: Path
+
+    @property
+    def searches(self) -> list[float | None]:
+        """The capacity that each search found, in requests per second; None where no rate met the SLOs."""
+        return [repeat.metrics.get("capacity") for repeat in self.outcome.repeats]
+
+    @property
+    def rates(self) -> str:
+        """The table of rates as CSV text."""
+        return (self.folder / RATES_FILE).read_text(encoding="utf-8")
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """True if every rate met the SLOs, so that the capacity may be higher."""
+        return not any(row["held"] == "False" for row in csv.DictReader(self.rates.splitlines()))
+
+
+def search_capacity(
+    request: Request, vllm: str | None, output: Path, on_phase: Callable[[Phase], None], stop: threading.Event
+) -> CapacityResult:
+    """Search the highest request rate at which every SLO holds, on one server.
+
+    Args:
+        request: the settings; model, traffic, SLOs, limits, repeats and server flags are used.
+        vllm: the vLLM executable; None: the one that is found.
+        output: folder of searches; this one gets a new subfolder.
+        on_phase: called at the start of each phase of the trial; each rate is one benchmark phase.
+        stop: when set, the search ends and the server is stopped.
+
+    Raises:
+        UserError: for a setting that cannot work.
+    """
     devices = find_devices(1)
     executable = os.fspath(find_executable(vllm))
     plan = draft(request, on_cpu=not devices.gpus)
     if output.exists() and not output.is_dir():
         raise UserError(f"-o {str(output)!r}: that is a file; give a folder")
-    output = _fresh(output)
+    folder = _new_folder(output)
     engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=myself()))(0)
     try:
-        outcome = _search(engine, _trial(plan, output), devices)
+        spec = _trial(plan, folder)
+        outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=on_phase)
     finally:
         engine.close()
-    if outcome.failure is not None:
-        _say(f"failed: {outcome.failure.kind}: {outcome.failure.message}; logs are in {output}")
-        return EXIT_OURS
-    _report(outcome, plan, output, as_json)
-    return 0
+    return CapacityResult(outcome, plan.judge.slos, folder)
 
 
-def _fresh(output: Path) -> Path:
-    """Return the first of the folders 1, 2, … within `output` that is not there: logs of two searches never mix."""
+def _new_folder(output: Path) -> Path:
+    """Return the first of the folders 1, 2, … within `output` that does not exist: two searches never share logs."""
     return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
-def _trial(plan: Draft, output: Path) -> TrialSpec:
+def _trial(plan: Draft, folder: Path) -> TrialSpec:
     request = plan.request
     return TrialSpec(
         study=plan.name,
@@ -68,43 +102,7 @@ def _trial(plan: Draft, output: Path) -> TrialSpec:
         ),
         workload=plan.workload,
         repeats=request.repeats,
-        artifacts=output,
+        artifacts=folder,
         limits=request.limits,
         promises=plan.judge.slos,
     )
-
-
-def _search(engine: Engine, spec: TrialSpec, devices: Devices) -> TrialOutcome:
-    loads = 0
-
-    def told(phase: Phase) -> None:
-        nonlocal loads
-        loads += phase is Phase.BENCHMARK
-        _say(f"rate {loads} …" if phase is Phase.BENCHMARK else f"{phase} …")
-
-    with stop_on_signals() as stop:
-        return run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=told)
-
-
-def _report(outcome: TrialOutcome, plan: Draft, output: Path, as_json: bool) -> None:
-    found = [repeat.metrics.get("capacity") for repeat in outcome.repeats]
-    table = (output / "capacity.csv").read_text(encoding="utf-8")
-    bounded = any(row["held"] == "False" for row in csv.DictReader(table.splitlines()))
-    if as_json:
-        shown: dict[str, Any] = {"capacity": outcome.metric("capacity"), "searches": found, "lower_bound": not bounded}
-        shown |= {"provenance": str(outcome.provenance), "slos": [str(slo) for slo in plan.judge.slos]}
-        print(json.dumps({**shown, "folder": os.fspath(output)}))
-        return
-    sys.stdout.write(table)
-    slos = ", ".join(str(slo) for slo in plan.judge.slos)
-    known = [value for value in found if value is not None]
-    if len(known) < len(found):
-        print(f"no rate that was tried held {slos}")
-        return
-    each = f" ({', '.join(text.number(value) for value in known)})" if len(known) > 1 else ""
-    least = "" if bounded else "at least "
-    print(f"capacity {least}{text.number(outcome.metric('capacity'))} req/s{each} ({outcome.provenance}): {slos}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,24 +1,18 @@
-"""What `tuner optimize` does once its arguments are read."""
+"""The use case of `tuner optimize`: a study from its settings to its result and its script."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage import Store, normalise_url, open_store
-from storage.records import Provenance
-from tuner.cli.commands.export import write_script
-from tuner.cli.output.progress import Progress, console
-from tuner.cli.output.result import Shown, report
+from storage.records import Provenance, TrialRecord
 from tuner.clock import RealClock
-from tuner.engines.base import EngineSettings
+from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import ENGINES, EngineFactory
 from tuner.errors import UserError
 from tuner.executors import ray_environment
@@ -28,10 +22,12 @@ from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower
 from tuner.processes.family import Identity, myself
 from tuner.study.builder import Request, draft, finish, resolve
+from tuner.study.protocols import StudyObserver, StudyStart
 from tuner.study.run import RunResult, as_begun, open_study, refuse_running, run_study, study_lock
 from tuner.study.source_studies import source_studies
 from tuner.study.spec import Budget, StudySpec
 from tuner.use_cases.devices import Devices, find_devices
+from tuner.use_cases.export import write_script
 from tuner.use_cases.places import FOLDER, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
 
@@ -39,8 +35,8 @@ MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the user said of this run, not of the study."""
+class RunOptions:
+    """Settings of one run, which may differ when the study goes on."""
 
     engine: str
     vllm: str | None
@@ -51,14 +47,40 @@ class Options:
     ray_address: str | None
     storage: str | None
     output: Path
-    plain: bool
-    as_json: bool
 
 
-def run(request: Request, budget: Budget, options: Options) -> int:
-    """Run a study from its request to its script; return the exit code.
+@dataclass(frozen=True)
+class OptimizeResult:
+    """A run that ended.
 
-    Everything that can be the user's mistake is looked at before anything is written.
+    `records` are all trials of the study, `script` is the winner's script, None without a winner.
+    `mlflow_complete` is False when MLflow lacks trials.
+    """
+
+    spec: StudySpec
+    engine: EngineInfo
+    run: RunResult
+    records: tuple[TrialRecord, ...]
+    script: Path | None
+    mlflow_complete: bool
+
+
+def optimize(
+    request: Request, budget: Budget, options: RunOptions, observer: StudyObserver, stop: threading.Event
+) -> OptimizeResult:
+    """Run a study and write the script of its winner; go on where an earlier run stopped.
+
+    Every setting is checked before anything is written.
+
+    Args:
+        request: settings of the study.
+        budget: what this run may spend.
+        options: settings of this run.
+        observer: receives the study's events.
+        stop: when set, the run ends: running servers are stopped and the study is saved.
+
+    Raises:
+        UserError: for a setting that cannot work.
     """
     if options.engine not in ENGINES:
         raise UserError(f"--engine {options.engine!r}: there is none of that name; engines: {', '.join(ENGINES)}")
@@ -67,15 +89,14 @@ def run(request: Request, budget: Budget, options: Options) -> int:
     settings, devices = _engine(request, options)
     simulated = settings.card is not None
     plan = draft(request, on_cpu=not devices.gpus and not simulated, simulated=simulated)
-    resolve(plan, None, devices.profile)  # names that are in no space are found before anything is started
+    resolve(plan, None, devices.profile)  # finds names that are in no space before anything is started
     folder = _folder(options.storage)
     if request.learn_from:
-        storage_url(options.storage, create=False)  # where there is no database, there is nobody to learn from
+        storage_url(options.storage, create=False)  # a source study needs a database that exists
     refuse_running(folder / "artifacts" / plan.name, plan.name)
     _check_disk(folder)
     _check_output(options.output)
     with ExitStack() as stack:
-        stop = stack.enter_context(stop_on_signals())
         reached = _reach_database(options.storage)
         executor = _executor(settings, devices, options)
         stack.callback(executor.close)
@@ -84,84 +105,44 @@ def run(request: Request, budget: Budget, options: Options) -> int:
         url = storage_url(options.storage, create=True)
         store = reached or open_store(url)
         stack.callback(store.close)
-        source_studies(store, as_begun(spec, store), info)  # a study that cannot teach is found before this one is made
+        source_studies(store, as_begun(spec, store), info)  # refuses a source study before this study is created
         stack.enter_context(study_lock(spec.artifacts, spec.name))
         spec = as_begun(spec, store)
         open_study(store, spec, info, list(devices.names), RealClock())
-        shown = _watched(spec, budget, store, url, executor, options, stop)
-        return report(shown, spec, info, store.trials(spec.name), as_json=options.as_json)
+        return _run(spec, budget, store, url, executor, options.output, observer, stop)
 
 
-def _watched(
-    spec: StudySpec, budget: Budget, store: Store, url: str, executor: Executor, options: Options, stop: threading.Event
-) -> Shown:
-    """Run the study with a progress view and MLflow beside it, and write the script of its winner."""
-    progress = Progress(spec.judge.objectives, budget.trials, store.trials(spec.name))
-    view = console(progress, options.plain)
+def _run(
+    spec: StudySpec,
+    budget: Budget,
+    store: Store,
+    url: str,
+    executor: Executor,
+    output: Path,
+    observer: StudyObserver,
+    stop: threading.Event,
+) -> OptimizeResult:
+    """Run the study with MLflow beside it, and write the script of its winner."""
+    engine = executor.engine_info()
+    observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     follower = MlflowFollower(url, spec.name, tracking_uri(url), spec.artifacts / "mlflow.log")
     try:
-        for line in _opening(spec, budget, executor, progress.done):
-            view.note(line)
-        result = run_study(spec, budget, store, url, executor, FanOut(view, follower), stop)
-        script = _script(result, spec, store, options.output)
+        result = run_study(spec, budget, store, url, executor, FanOut(observer, follower), stop)
+        script = _script(result, spec, store, output)
     finally:
-        view.close()
         logged = follower.close()
-    return Shown(result, script, logged)
+    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, logged)
 
 
 def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> Path | None:
-    """Write the winner's script, if there is a winner, and note where it is."""
+    """Write the winner's script, if there is a winner, and store its path."""
     if result.conclusion is None or result.conclusion.winner is None:
         return None
-    path = write_script(store, store.study(spec.name), result.conclusion.winner, output)
+    study = store.study(spec.name)
+    assert study is not None
+    path = write_script(store, study, result.conclusion.winner, output)
     store.update_study(spec.name, facts={"script": os.fspath(path.resolve())})
     return path
-
-
-def _opening(spec: StudySpec, budget: Budget, executor: Executor, done: int) -> list[str]:
-    info = executor.engine_info()
-    banner = []
-    if info.provenance is Provenance.SIMULATED:
-        card = spec.facts["hardware"]
-        banner = [f"SIMULATED: predicted, not measured, for vLLM {info.version} on one {card}; --engine vllm measures"]
-    goes_on = f", {done} of them done" if done else ""
-    short = spec.search_prompts
-    rounds = ", the rounds that decide all of them" if spec.confirm_rounds else ""
-    loads = [f"the search sends {short} requests a load{rounds}"] if short else []
-    dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
-    return [
-        *banner,
-        f"study {spec.name}: {budget.trials} trials{goes_on}, {executor.slots} worker(s), {info.name} {info.version}, "
-        f"{len(spec.space.parameters)} parameters{dropped}",
-        *loads,
-    ]
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C, SIGTERM or hang-up into a request to stop; a second Ctrl-C ends the command at once.
-
-    A hang-up that the caller ignores, as `nohup` does, stays ignored.
-    """
-    stop = threading.Event()
-
-    def ask(number: int, _: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-        with suppress(OSError):  # after a hang-up there is no terminal to say it on
-            print("stopping: running servers are ended, the study is saved …", file=sys.stderr, flush=True)
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, ask) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _driver(ray_address: str | None) -> Identity | None:
@@ -169,7 +150,7 @@ def _driver(ray_address: str | None) -> Identity | None:
     return myself() if ray_address is None else None
 
 
-def _engine(request: Request, options: Options) -> tuple[EngineSettings, Devices]:
+def _engine(request: Request, options: RunOptions) -> tuple[EngineSettings, Devices]:
     """Return the engine and what it runs on: vLLM where there is a GPU or one was named, else a simulated one."""
     if wants_simulation(options.engine, options.vllm, options.gpu):
         simulated, devices = simulated_engine(options.gpu, options.vllm_version, request.preset, options.workers)
@@ -236,7 +217,7 @@ def _reach_database(storage: str | None) -> Store | None:
     return None
 
 
-def _executor(settings: EngineSettings, devices: Devices, options: Options) -> Executor:
+def _executor(settings: EngineSettings, devices: Devices, options: RunOptions) -> Executor:
     """Return Ray's pool of workers, one a device; what is simulated runs in this process."""
     if settings.card is not None:
         return InlineExecutor(EngineFactory(settings), len(devices.names), devices.names[0])

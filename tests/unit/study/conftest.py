@@ -17,6 +17,7 @@ from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
+from tuner.study.protocols import StudyStart
 from tuner.study.resolve_workload import make_judge
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.spec import Budget, StudySpec
@@ -51,6 +52,9 @@ class Notes:
     retried_trials: list[tuple[str, Failure]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     on_finished: Callable[[TrialRecord], None] | None = None
+
+    def opened(self, start: StudyStart) -> None:
+        pass
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         pass

@@ -34,10 +34,12 @@ def capacity(
 
     What follows `--` are the server's flags: `tuner capacity --workload chat.yaml -- --max-num-seqs 64`.
     """
+    from tuner.cli.output.capacity import CapacityProgress, report
+    from tuner.cli.signals import stop_on_signals
     from tuner.cli.values import bound_load, pairs, seconds
     from tuner.specs import Limits
     from tuner.study.builder import Request
-    from tuner.use_cases.capacity import run
+    from tuner.use_cases.capacity import search_capacity
 
     request = Request(
         preset=preset,
@@ -54,4 +56,6 @@ def capacity(
         repeats=repeats,
         limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
     )
-    raise typer.Exit(run(request, vllm, output, as_json))
+    with stop_on_signals() as stop:
+        result = search_capacity(request, vllm, output, CapacityProgress(), stop)
+    raise typer.Exit(report(result, as_json=as_json))

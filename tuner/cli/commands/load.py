@@ -32,10 +32,11 @@ def load(
 
     Exits with 1 if an SLO is broken, or if the load generator was itself too late for its figures to count.
     """
+    from tuner.cli.output.load import report
     from tuner.cli.values import seconds
-    from tuner.use_cases.load import Asked, run
+    from tuner.use_cases.load import LoadSettings, send_load
 
-    asked = Asked(
+    settings = LoadSettings(
         url=url.rstrip("/").removesuffix("/v1"),
         workload=workload,
         preset=preset,
@@ -50,4 +51,4 @@ def load(
         storage=storage,
         output=output,
     )
-    raise typer.Exit(run(asked, as_json))
+    raise typer.Exit(report(send_load(settings), as_json=as_json))

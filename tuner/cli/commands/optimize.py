@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuner.cli.options import AsJson, Storage
+
+if TYPE_CHECKING:
+    from tuner.study.builder import Request
+    from tuner.study.spec import Budget
+    from tuner.use_cases.optimize import RunOptions
 
 _LOAD = "The load"
 _SEARCH = "The search"
@@ -89,7 +95,7 @@ def optimize(
     from tuner.specs import Limits
     from tuner.study.builder import Request
     from tuner.study.spec import Budget
-    from tuner.use_cases.optimize import Options, run
+    from tuner.use_cases.optimize import RunOptions
 
     load = bound_load(users=users, prompts=prompts, input_len=input_len, output_len=output_len, temperature=temperature)
     request = Request(
@@ -122,7 +128,18 @@ def optimize(
     )
     time = None if timeout is None else seconds("--timeout", timeout)
     budget = Budget(trials, time, min_gain=min_gain / 100, ablate=ablate)
-    options = Options(
-        engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output, plain, as_json
-    )
-    raise typer.Exit(run(request, budget, options))
+    options = RunOptions(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output)
+    raise typer.Exit(_run(request, budget, options, plain=plain, as_json=as_json))
+
+
+def _run(request: Request, budget: Budget, options: RunOptions, *, plain: bool, as_json: bool) -> int:
+    """Run the study behind a view, print its result and return the exit code."""
+    from tuner.cli.output.progress import console
+    from tuner.cli.output.result import report
+    from tuner.cli.signals import stop_on_signals
+    from tuner.use_cases.optimize import optimize
+
+    view = console(plain)
+    with stop_on_signals() as stop, closing(view):
+        result = optimize(request, budget, options, view, stop)
+    return report(result, as_json=as_json)

@@ -33,11 +33,12 @@ def simulate(
 
     `tuner simulate --gpu h200 --model Qwen/Qwen2.5-7B -- --max-num-seqs 64 --quantization fp8`
     """
+    from tuner.cli.output.simulate import report
     from tuner.cli.values import bound_load, pairs
-    from tuner.use_cases.simulate import Asked, run
+    from tuner.use_cases import simulate as use_case
 
     load = bound_load(users=users, prompts=prompts, input_len=input_len, output_len=output_len, temperature=temperature)
-    asked = Asked(
+    settings = use_case.SimulationSettings(
         gpu=gpu,
         model=model,
         preset=preset,
@@ -46,8 +47,8 @@ def simulate(
         load=load,
         environment=pairs("--env", env),
         version=vllm_version,
-        words=tuple(context.args),
+        server_arguments=tuple(context.args),
         seed=seed,
         noise=noise,
     )
-    raise typer.Exit(run(asked, as_json))
+    report(use_case.simulate(settings), as_json=as_json)

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from storage.records import Failure, TrialKind, TrialRecord
+from storage.records import Failure, Provenance, TrialKind, TrialRecord
 from tuner.cli.output import text
 from tuner.executors.base import WorkerState
 from tuner.scoring.objectives import Objective
 from tuner.specs import TrialSpec
+from tuner.study.protocols import StudyStart
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,10 +79,16 @@ def _score(record: TrialRecord) -> float:
 class PlainConsole:
     """One line an event, on standard error; see `Listener`."""
 
-    def __init__(self, progress: Progress, write: Callable[[str], None] | None = None) -> None:
-        self._progress = progress
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._progress = Progress((), 0, ())
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
         self._slots = 1
+
+    def opened(self, start: StudyStart) -> None:
+        """Write what will run."""
+        self._progress = Progress(start.spec.judge.objectives, start.budget.trials, start.records)
+        for line in opening_lines(start, self._progress.done):
+            self.note(line)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         """Say that a trial starts."""
@@ -115,14 +122,18 @@ class PlainConsole:
 class LiveConsole(PlainConsole):
     """The same lines, above a view that is redrawn: the headline and what each worker is doing."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console(stderr=True, highlight=False)
-        super().__init__(progress, lambda line: self._console.print(line, markup=False, soft_wrap=True))
+        super().__init__(lambda line: self._console.print(line, markup=False, soft_wrap=True))
         self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+
+    def opened(self, start: StudyStart) -> None:
+        """Begin the view."""
         self._live.start()
+        super().opened(start)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         """Redraw the view."""
@@ -147,8 +158,28 @@ class LiveConsole(PlainConsole):
         self._live.stop()
 
 
-def console(progress: Progress, plain: bool) -> PlainConsole:
-    """Return the live view on a terminal, plain lines elsewhere or if asked."""
-    if plain or not sys.stderr.isatty():
-        return PlainConsole(progress)
-    return LiveConsole(progress)
+def console(plain: bool) -> PlainConsole:
+    """Return the live view on a terminal, plain lines elsewhere or if `plain`."""
+    return PlainConsole() if plain or not sys.stderr.isatty() else LiveConsole()
+
+
+def opening_lines(start: StudyStart, done: int) -> list[str]:
+    """Return what is written before the first trial: the engine, the budget, what the search sends."""
+    spec, engine = start.spec, start.engine
+    banner = []
+    if engine.provenance is Provenance.SIMULATED:
+        card = spec.facts["hardware"]
+        banner = [
+            f"SIMULATED: predicted, not measured, for vLLM {engine.version} on one {card}; --engine vllm measures"
+        ]
+    goes_on = f", {done} of them done" if done else ""
+    short = spec.search_prompts
+    rounds = ", the rounds that decide all of them" if spec.confirm_rounds else ""
+    loads = [f"the search sends {short} requests a load{rounds}"] if short else []
+    dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
+    return [
+        *banner,
+        f"study {spec.name}: {start.budget.trials} trials{goes_on}, {start.workers} worker(s), {engine.name} "
+        f"{engine.version}, {len(spec.space.parameters)} parameters{dropped}",
+        *loads,
+    ]

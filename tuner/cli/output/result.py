@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,13 @@ from tuner.study.conclusion.decide import Conclusion
 from tuner.study.protocols import RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.study.spec import StudySpec
+from tuner.use_cases.optimize import OptimizeResult
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A run that ended: its result, the script that was written, and whether MLflow has every trial."""
-
-    result: RunResult
-    script: Path | None
-    logged: bool
-
-
-def report(shown: Shown, spec: StudySpec, info: EngineInfo, records: list[TrialRecord], *, as_json: bool) -> int:
-    """Say how the run ended and return the exit code."""
-    result, script, logged = shown.result, shown.script, shown.logged
+def report(ended: OptimizeResult, *, as_json: bool) -> int:
+    """Print how the run ended and return the exit code."""
+    result, script, logged = ended.run, ended.script, ended.mlflow_complete
+    spec, info, records = ended.spec, ended.engine, list(ended.records)
     lines = [*_ending_lines(result, records), *_conclusion_lines(spec, records, result.conclusion)]
     if info.provenance is Provenance.SIMULATED:
         lines.append(f"all figures are predicted, not measured: {info.name} {info.version}, {spec.facts['hardware']}")

@@ -1,0 +1,35 @@
+"""Ctrl-C and other signals as a request to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Set the event at the first Ctrl-C, SIGTERM or hang-up; end the command at once at a second Ctrl-C.
+
+    A hang-up that the caller ignores, as `nohup` does, stays ignored.
+    """
+    stop = threading.Event()
+
+    def request_stop(number: int, _: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+        with suppress(OSError):  # after a hang-up there is no terminal to write to
+            print("stopping: running servers are stopped, the study is saved …", file=sys.stderr, flush=True)
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, request_stop) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,48 @@
+"""The use case of `tuner export`: a trial as a script that starts its server."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from storage import open_store
+from storage.records import StudyRecord
+from storage.store import Store
+from tuner.errors import UserError
+from tuner.export.from_study import script_of
+from tuner.export.serve_script import write
+from tuner.use_cases.places import find_study, storage_url
+
+
+def export(study: str | None, trial: int | None, output: Path, storage: str | None = None) -> Path:
+    """Write a trial of a study as a script.
+
+    Args:
+        study: name of the study; None: the latest of the database.
+        trial: number of the trial; None: the winner.
+        output: the script's path.
+        storage: file or SQLAlchemy URL of the database; None: the default one.
+
+    Raises:
+        UserError: when there is no such study or trial, the trial has no figures, or the file cannot be written.
+    """
+    with closing(open_store(storage_url(storage, create=False))) as store:
+        record = find_study(store, study)
+        number = (record.conclusion or {}).get("winner") if trial is None else trial
+        if number is None:
+            raise UserError(f"study {record.name!r} names no winner yet; give --trial N, see `tuner trials`")
+        return write_script(store, record, number, output)
+
+
+def write_script(store: Store, study: StudyRecord, number: int, output: Path) -> Path:
+    """Write the script of a trial and return its path.
+
+    Raises:
+        UserError: when there is no such trial, it has no figures, or the file cannot be written.
+    """
+    script = script_of(study, number, store.trials(study.name))
+    try:
+        write(script, output)
+    except OSError as error:
+        raise UserError(f"-o {str(output)!r} cannot be written: {error.strerror}; choose another file") from None
+    return output
