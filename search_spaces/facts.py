@@ -126,7 +126,7 @@ def facts_of(context: Context) -> dict[str, object]:
     return {name: UNKNOWN if value is None else value for name, value in facts.items()}
 
 
-FACTS = frozenset(facts_of(Context(HardwareProfile("", "", "cpu", None, None, None))))
+FACT_NAMES = frozenset(facts_of(Context(HardwareProfile("", "", "cpu", None, None, None))))
 """The names of all facts that an expression may use."""
 
 

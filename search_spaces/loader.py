@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import parsed
-from search_spaces.facts import FACTS
+from search_spaces.facts import FACT_NAMES
 from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 
@@ -99,15 +99,15 @@ class _Reader:
 
     def _check_references(self) -> None:
         earlier: set[str] = set()
-        everything = set(self.parameters) | {f"effective.{name}" for name in self.parameters} | FACTS
+        everything = set(self.parameters) | {f"effective.{name}" for name in self.parameters} | FACT_NAMES
         for name, spec in self.parameters.items():
             place = self.places["parameters", name]
             if spec.when is not None:
-                so_far = earlier | {f"effective.{parameter}" for parameter in earlier} | FACTS
+                so_far = earlier | {f"effective.{parameter}" for parameter in earlier} | FACT_NAMES
                 self._check(spec.when, so_far, f"{place}: when of {name!r}")
             each = {"value"} if spec.choices else set()
             for requirement in (*spec.requires, *(r for choice in spec.choices for r in choice.requires)):
-                self._check(requirement.rule, FACTS | each, f"{place}: a requirement of {name!r}")
+                self._check(requirement.rule, FACT_NAMES | each, f"{place}: a requirement of {name!r}")
             for case in spec.engine_default if isinstance(spec.engine_default, tuple) else ():
                 for source in (case.when, case.expression):
                     if source is not None:

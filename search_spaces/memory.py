@@ -9,8 +9,8 @@ from search_spaces.capture_sizes import reachable_sizes
 from search_spaces.facts import Context, ModelShape
 from search_spaces.names import Names
 from search_spaces.schema import ParameterSpec
+from search_spaces.units import GIB
 
-GIB = 2**30
 _FULL_BITS = 16
 _LOWEST_BITS = 4
 _LOGIT_BYTES = 4

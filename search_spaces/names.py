@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from search_spaces.expressions import UNKNOWN, parsed
 from search_spaces.facts import shown_fact
-from search_spaces.parameter import JsonScalar
+from search_spaces.parameter import ParameterValue
 from search_spaces.schema import DefaultCase, ParameterSpec
 
 _EFFECTIVE = "effective."
@@ -25,7 +25,7 @@ class Names:
         specs: Mapping[str, ParameterSpec],
         facts: Mapping[str, object],
         fixed: Mapping[str, object],
-        config: Mapping[str, JsonScalar],
+        config: Mapping[str, ParameterValue],
     ) -> None:
         self._specs = specs
         self._facts = facts
@@ -49,7 +49,7 @@ class Names:
         default = self._default(name)
         return UNKNOWN if default is None else default
 
-    def default(self, name: str) -> JsonScalar:
+    def default(self, name: str) -> ParameterValue:
         """Return the engine's own default for a parameter in this configuration, None if it is not known."""
         value = self._default(name)
         return value if isinstance(value, str | int | float | bool) else None

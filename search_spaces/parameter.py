@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from search_spaces.expressions import Lookup, parsed
-from search_spaces.schema import Choice, ParameterSpec
+from search_spaces.schema import ChoiceSpec, ParameterSpec
 
-JsonScalar: TypeAlias = str | int | float | bool | None
+ParameterValue: TypeAlias = str | int | float | bool | None
 
 _TOLERANCE = 1e-6
 
@@ -25,16 +25,16 @@ class Trial(Protocol):
     ) -> float:
         """Return a number in [low, high]."""
 
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return one of the choices."""
 
 
-def same(left: JsonScalar, right: JsonScalar) -> bool:
+def same_value(left: ParameterValue, right: ParameterValue) -> bool:
     """Return whether two values are equal and of one type: 1, 1.0 and True are three values."""
     return type(left) is type(right) and left == right
 
 
-def tidy(value: float) -> float:
+def round_to_six_digits(value: float) -> float:
     """Return a number without the noise of its step: 0.8999999999999999 → 0.9 (six significant digits)."""
     return float(format(value, ".6g"))
 
@@ -45,7 +45,7 @@ class Parameter:
 
     name: str
     spec: ParameterSpec
-    choices: tuple[Choice, ...]
+    choices: tuple[ChoiceSpec, ...]
 
     @property
     def kind(self) -> str:
@@ -68,7 +68,7 @@ class Parameter:
         return self.spec.when
 
     @property
-    def values(self) -> tuple[JsonScalar, ...]:
+    def values(self) -> tuple[ParameterValue, ...]:
         """The values of a bool or a categorical; empty for a range. None leaves the engine's default."""
         return tuple(choice.value for choice in self.choices)
 
@@ -86,11 +86,11 @@ class Parameter:
         """Return whether its condition holds; an unknown condition does not."""
         return self.spec.when is None or parsed(self.spec.when).holds(lookup) is True
 
-    def choice(self, value: JsonScalar) -> Choice | None:
+    def choice(self, value: ParameterValue) -> ChoiceSpec | None:
         """Return the choice with that value."""
-        return next((choice for choice in self.choices if same(choice.value, value)), None)
+        return next((choice for choice in self.choices if same_value(choice.value, value)), None)
 
-    def contains(self, value: JsonScalar) -> bool:
+    def contains(self, value: ParameterValue) -> bool:
         """Return whether the value lies in the domain."""
         if self.choices:
             return self.choice(value) is not None
@@ -104,7 +104,7 @@ class Parameter:
         steps = 0.0 if self.spec.step is None else (value - low) / self.spec.step
         return abs(steps - round(steps)) < _TOLERANCE
 
-    def suggest(self, trial: Trial) -> JsonScalar:
+    def suggest(self, trial: Trial) -> ParameterValue:
         """Ask the trial for a value."""
         if self.choices:
             return trial.suggest_categorical(self.name, self.values)
@@ -112,7 +112,7 @@ class Parameter:
         if self.kind == "int":
             step = 1 if self.spec.step is None else int(self.spec.step)
             return trial.suggest_int(self.name, int(low), int(high), step=step, log=self.spec.log)
-        return tidy(trial.suggest_float(self.name, low, high, step=self.spec.step, log=self.spec.log))
+        return round_to_six_digits(trial.suggest_float(self.name, low, high, step=self.spec.step, log=self.spec.log))
 
     def size(self) -> int | None:
         """Return how many values there are; None if they are continuous."""
@@ -122,7 +122,7 @@ class Parameter:
         step = 1 if self.kind == "int" and self.spec.step is None else self.spec.step
         return None if step is None else int((high - low) / step + _TOLERANCE) + 1
 
-    def listed(self) -> tuple[JsonScalar, ...]:
+    def listed(self) -> tuple[ParameterValue, ...]:
         """Return every value of a finite domain, in order.
 
         Raises:
@@ -143,8 +143,8 @@ class Parameter:
         return self.spec.low, self.spec.high
 
 
-def full_choices(spec: ParameterSpec) -> tuple[Choice, ...]:
+def full_choices(spec: ParameterSpec) -> tuple[ChoiceSpec, ...]:
     """Return all declared choices; a bool without any has true and false."""
     if spec.type == "bool" and not spec.choices:
-        return (Choice.model_validate({"value": True}), Choice.model_validate({"value": False}))
+        return (ChoiceSpec.model_validate({"value": True}), ChoiceSpec.model_validate({"value": False}))
     return spec.choices

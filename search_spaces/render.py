@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from search_spaces.capture_sizes import reachable_sizes
 from search_spaces.facts import Context
 from search_spaces.names import Names
-from search_spaces.parameter import JsonScalar, Parameter, tidy
-from search_spaces.schema import Choice
+from search_spaces.parameter import Parameter, ParameterValue, round_to_six_digits
+from search_spaces.schema import ChoiceSpec
 
 CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"
 _SPECULATION_FLAG = "--speculative-config"
@@ -26,16 +26,16 @@ class Rendered:
     model: str | None = None
 
 
-def text_of(value: JsonScalar) -> str:
+def text_of(value: ParameterValue) -> str:
     """Return a value as a command line has it: 1 and 0 for booleans, six digits for floats."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return format(value, ".6g") if isinstance(value, float) else str(value)
 
 
-def plain(value: JsonScalar) -> JsonScalar:
+def json_value(value: ParameterValue) -> ParameterValue:
     """Return a value as JSON has it."""
-    return tidy(value) if isinstance(value, float) else value
+    return round_to_six_digits(value) if isinstance(value, float) else value
 
 
 class _Builder:
@@ -44,24 +44,24 @@ class _Builder:
         self.context = context
         self.argv: list[str] = []
         self.environment: dict[str, str] = {}
-        self.objects: dict[str, dict[str, JsonScalar]] = {}
+        self.objects: dict[str, dict[str, ParameterValue]] = {}
         self.model: str | None = None
         self.wants_capture_sizes = False
 
-    def add(self, parameter: Parameter, value: JsonScalar) -> None:
+    def add(self, parameter: Parameter, value: ParameterValue) -> None:
         choice = parameter.choice(value)
         if choice is not None and choice.emits_itself:
             self._add_choice(parameter, choice)
             return
         spec = parameter.spec
         if spec.json_target is not None:
-            self.objects.setdefault(spec.json_target.flag, {})[spec.json_target.key] = plain(value)
+            self.objects.setdefault(spec.json_target.flag, {})[spec.json_target.key] = json_value(value)
         elif spec.env is not None:
             self.environment[spec.env] = text_of(value)
         elif spec.flag is not None:
             self._add_flag(spec.flag, spec.no_flag, value)
 
-    def _add_flag(self, flag: str, no_flag: str | None, value: JsonScalar) -> None:
+    def _add_flag(self, flag: str, no_flag: str | None, value: ParameterValue) -> None:
         if value is True:
             self.argv.append(flag)
         elif value is False:
@@ -69,13 +69,13 @@ class _Builder:
         else:
             self.argv.extend([flag, text_of(value)])
 
-    def _add_choice(self, parameter: Parameter, choice: Choice) -> None:
+    def _add_choice(self, parameter: Parameter, choice: ChoiceSpec) -> None:
         self.argv.extend(choice.args or ())
         self.environment.update(choice.env or {})
         target = parameter.spec.json_target
         if choice.json_object is not None and target is not None:
             values = {
-                key: self.context.draft_model if choice.draft_model and value == "{draft_model}" else plain(value)
+                key: self.context.draft_model if choice.draft_model and value == "{draft_model}" else json_value(value)
                 for key, value in choice.json_object.items()
             }
             self.objects.setdefault(target.flag, {}).update(values)
@@ -85,7 +85,7 @@ class _Builder:
 
     def _capture_sizes(self) -> tuple[int, ...]:
         speculation = self.objects.get(_SPECULATION_FLAG)
-        drafts: JsonScalar = 0
+        drafts: ParameterValue = 0
         if speculation is not None:
             drafts = speculation.get("num_speculative_tokens") or speculation.get("suffix_decoding_max_tree_depth")
         limits = (self.context.concurrency, self.names.effective("max_num_seqs"))
@@ -102,7 +102,7 @@ class _Builder:
         return Rendered(tuple(self.argv), self.environment, self.model)
 
 
-def render(chosen: Sequence[tuple[Parameter, JsonScalar]], names: Names, context: Context) -> Rendered:
+def render_values(chosen: Sequence[tuple[Parameter, ParameterValue]], names: Names, context: Context) -> Rendered:
     """Return what the chosen values emit; values that are None must not be among them."""
     builder = _Builder(names, context)
     for parameter, value in chosen:

@@ -12,8 +12,8 @@ from search_spaces.expressions import parsed
 from search_spaces.facts import Context, facts_of
 from search_spaces.memory import memory_shortfall
 from search_spaces.names import Names
-from search_spaces.parameter import JsonScalar, Parameter, Trial, same
-from search_spaces.render import Rendered, render
+from search_spaces.parameter import Parameter, ParameterValue, Trial, same_value
+from search_spaces.render import Rendered, render_values
 from search_spaces.schema import ParameterSpec, RuleSpec
 
 _COUNTED = 20_000
@@ -24,7 +24,7 @@ class Dropped:
     """What a context rules out: a value of a parameter, or (value None) the parameter, or `named:NAME`."""
 
     parameter: str
-    value: JsonScalar
+    value: ParameterValue
     reason: str
 
 
@@ -41,7 +41,7 @@ class NamedConfig:
     """A known configuration: what it sets, what it is known for, and where it comes from."""
 
     name: str
-    config: Mapping[str, JsonScalar]
+    config: Mapping[str, ParameterValue]
     note: str
     source: str
 
@@ -59,25 +59,25 @@ class ResolvedSpace:
     rules: tuple[RuleSpec, ...]
     fixed: Mapping[str, object]
 
-    def _names(self, config: Mapping[str, JsonScalar]) -> Names:
+    def _names(self, config: Mapping[str, ParameterValue]) -> Names:
         return Names(self.specs, self._facts, self.fixed, config)
 
     @cached_property
     def _facts(self) -> dict[str, object]:
         return facts_of(self.context)
 
-    def _active(self, parameter: Parameter, config: Mapping[str, JsonScalar]) -> bool:
+    def _active(self, parameter: Parameter, config: Mapping[str, ParameterValue]) -> bool:
         return parameter.when is None or parameter.active(self._names(config).lookup)
 
-    def suggest(self, trial: Trial) -> dict[str, JsonScalar]:
+    def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
         """Ask the trial for a configuration; parameters whose condition does not hold are left out."""
-        config: dict[str, JsonScalar] = {}
+        config: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if self._active(parameter, config):
                 config[parameter.name] = parameter.suggest(trial)
         return config
 
-    def suggest_fixed(self, trial: Trial, config: Mapping[str, JsonScalar]) -> None:
+    def suggest_fixed(self, trial: Trial, config: Mapping[str, ParameterValue]) -> None:
         """Make the trial suggest the parameters that `config` has, and no others, in the space's order.
 
         For trials whose values are set beforehand: the sampler then records what ran, and nothing that did not.
@@ -86,9 +86,9 @@ class ResolvedSpace:
             if parameter.name in config:
                 parameter.suggest(trial)
 
-    def engine_defaults(self) -> dict[str, JsonScalar]:
+    def engine_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's own defaults as values of this space, where they are known and lie in it."""
-        config: dict[str, JsonScalar] = {}
+        config: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if not self._active(parameter, config):
                 continue
@@ -99,7 +99,7 @@ class ResolvedSpace:
                 config[parameter.name] = default
         return config
 
-    def render(self, config: Mapping[str, JsonScalar]) -> Rendered:
+    def render(self, config: Mapping[str, ParameterValue]) -> Rendered:
         """Return the flags, the environment and the checkpoint that a configuration stands for; {} is nothing.
 
         Raises:
@@ -114,9 +114,9 @@ class ResolvedSpace:
         ]
         for parameter, value in chosen:
             self._check_value(parameter, value)
-        return render(chosen, names, self.context)
+        return render_values(chosen, names, self.context)
 
-    def violations(self, config: Mapping[str, JsonScalar]) -> list[Violation]:
+    def violations(self, config: Mapping[str, ParameterValue]) -> list[Violation]:
         """Return the rules that a configuration is known to break, the memory estimate included."""
         names = self._names(config)
         found = [
@@ -127,14 +127,14 @@ class ResolvedSpace:
         shortfall = memory_shortfall(self.context, names, self.specs)
         return found if shortfall is None else [*found, Violation("memory", shortfall)]
 
-    def complete(self, config: Mapping[str, JsonScalar]) -> dict[str, JsonScalar]:
+    def complete(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         """Return a named or enqueued configuration in the space's order, after checking its names and values.
 
         Raises:
             SpaceError: if a name or a value is not in this space, or a parameter's condition does not hold.
         """
         self._check_names(config)
-        ordered: dict[str, JsonScalar] = {}
+        ordered: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if parameter.name in config:
                 self._check_value(parameter, config[parameter.name])
@@ -146,15 +146,15 @@ class ResolvedSpace:
                 )
         return ordered
 
-    def without(self, config: Mapping[str, JsonScalar], name: str) -> dict[str, JsonScalar]:
+    def without(self, config: Mapping[str, ParameterValue], name: str) -> dict[str, ParameterValue]:
         """Return a configuration with one parameter left to the engine, and those that only counted beside it."""
-        kept: dict[str, JsonScalar] = {}
+        kept: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if parameter.name in config and parameter.name != name and self._active(parameter, kept):
                 kept[parameter.name] = config[parameter.name]
         return kept
 
-    def contains(self, config: Mapping[str, JsonScalar]) -> bool:
+    def contains(self, config: Mapping[str, ParameterValue]) -> bool:
         """Return whether `complete` accepts the configuration."""
         try:
             self.complete(config)
@@ -176,7 +176,7 @@ class ResolvedSpace:
             return None
         return self._count(0, {}, controllers)
 
-    def _count(self, index: int, config: dict[str, JsonScalar], controllers: frozenset[str]) -> int:
+    def _count(self, index: int, config: dict[str, ParameterValue], controllers: frozenset[str]) -> int:
         if index == len(self.parameters):
             return 1
         parameter = self.parameters[index]
@@ -188,7 +188,7 @@ class ResolvedSpace:
             self._count(index + 1, {**config, parameter.name: value}, controllers) for value in parameter.listed()
         )
 
-    def _check_names(self, config: Mapping[str, JsonScalar]) -> None:
+    def _check_names(self, config: Mapping[str, ParameterValue]) -> None:
         offered = {parameter.name for parameter in self.parameters}
         for name, value in config.items():
             if name in offered:
@@ -198,12 +198,12 @@ class ResolvedSpace:
                 raise SpaceError(f"{name} is not offered here: {reason}; leave it out")
             raise SpaceError(f"space {self.name!r} has no parameter {name!r}; it has {', '.join(sorted(offered))}")
 
-    def _check_value(self, parameter: Parameter, value: JsonScalar) -> None:
+    def _check_value(self, parameter: Parameter, value: ParameterValue) -> None:
         if parameter.contains(value):
             return
         reason = self._reason(parameter.name, value)
         because = "" if reason is None else f": {reason}"
         raise SpaceError(f"{parameter.name} cannot be {value!r}{because}; it takes {parameter.domain}")
 
-    def _reason(self, name: str, value: JsonScalar) -> str | None:
-        return next((d.reason for d in self.dropped if d.parameter == name and same(d.value, value)), None)
+    def _reason(self, name: str, value: ParameterValue) -> str | None:
+        return next((d.reason for d in self.dropped if d.parameter == name and same_value(d.value, value)), None)

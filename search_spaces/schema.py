@@ -50,7 +50,7 @@ class JsonTarget(_Model):
     key: StrictStr
 
 
-class Choice(_Model):
+class ChoiceSpec(_Model):
     """One value. With `args`, `env` or `json` it says itself what it emits, instead of its parameter."""
 
     value: Scalar
@@ -93,7 +93,7 @@ class ParameterSpec(_Model):
     high: Number | None = None
     step: Number | None = None
     log: StrictBool = False
-    choices: tuple[Annotated[Choice, BeforeValidator(_as_choice)], ...] = ()
+    choices: tuple[Annotated[ChoiceSpec, BeforeValidator(_as_choice)], ...] = ()
     flag: StrictStr | None = Field(default=None, pattern=r"^--[a-z][a-z0-9-]*$")
     no_flag: StrictStr | None = Field(default=None, pattern=r"^--no-[a-z][a-z0-9-]*$")
     env: StrictStr | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")

@@ -13,10 +13,10 @@ from search_spaces.expressions import parsed
 from search_spaces.facts import Context, facts_of
 from search_spaces.hardware import HardwareProfile
 from search_spaces.names import Names
-from search_spaces.parameter import JsonScalar, Parameter, full_choices
+from search_spaces.parameter import Parameter, ParameterValue, full_choices
 from search_spaces.render import CAPTURE_SIZES_FLAG
 from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace
-from search_spaces.schema import Choice, NamedSpec, ParameterSpec, Requirement, RuleSpec
+from search_spaces.schema import ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
 _PROSE = ("description", "note", "why")
 
@@ -129,7 +129,7 @@ class Space:
                 possible[name] = named
         return build(dropped, possible)
 
-    def check_named(self, config: Mapping[str, JsonScalar]) -> None:
+    def check_named(self, config: Mapping[str, ParameterValue]) -> None:
         """Check a named configuration against the space as declared, whatever the context.
 
         Raises:
@@ -190,7 +190,7 @@ def _left_over(
     return None, [*lost, Dropped(name, None, "only the engine's default is left")]
 
 
-def _choice_reason(choice: Choice, each: Iterable[Requirement], context: Context, names: Names) -> str | None:
+def _choice_reason(choice: ChoiceSpec, each: Iterable[Requirement], context: Context, names: Names) -> str | None:
     missing = _missing(choice, context)
     if missing is not None or choice.value is None:
         return missing
@@ -201,7 +201,7 @@ def _choice_reason(choice: Choice, each: Iterable[Requirement], context: Context
     return _first_broken([*each, *choice.requires], lookup, names, choice.value)
 
 
-def _missing(choice: Choice, context: Context) -> str | None:
+def _missing(choice: ChoiceSpec, context: Context) -> str | None:
     flags = [word.split("=")[0] for word in choice.args or () if word.startswith("--")]
     if choice.compute is not None:
         flags.append(CAPTURE_SIZES_FLAG)
@@ -218,7 +218,7 @@ def _missing(choice: Choice, context: Context) -> str | None:
 
 
 def _first_broken(
-    requirements: Iterable[Requirement], lookup: Any, names: Names, value: JsonScalar = None
+    requirements: Iterable[Requirement], lookup: Any, names: Names, value: ParameterValue = None
 ) -> str | None:
     for requirement in requirements:
         if parsed(requirement.rule).holds(lookup) is False:

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from search_spaces.errors import SpaceError
 from search_spaces.hardware import HardwareProfile, hardware_named
+from search_spaces.units import GIB
 from storage.records import JsonScalar
 
-GIB = 1024**3
 POLL_S = 0.2
 
 

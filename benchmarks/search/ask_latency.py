@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from search_spaces import JsonScalar, hardware_named
+from search_spaces import ParameterValue, hardware_named
 from storage import normalise_url
 from storage.records import Config, Provenance, Verdict
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.models import PACKAGES
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.study.builder import Request, draft, finish
 from tuner.study.optuna_study import OptunaStudy
@@ -54,14 +54,14 @@ def measure(sampler: str, trials: int, predicted: bool, folder: Path) -> tuple[f
 
     Of an ask and its tell those of the thread that asks, beside a trial those of all others.
     """
-    info = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, PACKAGES)
+    info = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, SIMULATED_PACKAGES)
     spec = finish(draft(Request(), on_cpu=False, simulated=True), info, hardware_named("t4"), folder)
     prior = simulator_prior(spec, info) if predicted and sampler == RESIDUAL else None
     begun = time.process_time()
     url = normalise_url(str(folder / f"{sampler}.db"))
     learner = OptunaStudy(url, sampler, spec.space, spec.judge.objectives, 0, sampler, prior)
     metrics = tuple(objective.metric for objective in spec.judge.objectives)
-    defaults: dict[str, JsonScalar] = {}
+    defaults: dict[str, ParameterValue] = {}
     asked = learner.ask_fixed(defaults, spec.space.engine_defaults())
     learner.tell(asked.number, verdict_of(defaults, metrics))
     learner.wait_prepared()

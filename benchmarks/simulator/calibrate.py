@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from benchmarks.simulator.rows import METRICS, Row, h200, predict, published
-from tuner.engines.simulator.parameters import FILE
+from tuner.engines.simulator.parameters import PARAMETERS_FILE
 
 WEIGHTS = {"output_throughput": 2.0, "mean_tpot_ms": 1.0, "p99_tpot_ms": 1.0, "mean_ttft_ms": 0.7, "p99_ttft_ms": 1.0}
 EXTRA = ("median_tpot_ms", "median_ttft_ms")
@@ -203,18 +203,18 @@ def bands(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) 
 
 def write(names: Sequence[str], values: Vector, error_bands: Mapping[str, float]) -> None:
     """Put the values into the parameters' file, with the errors; leave everything else as it is."""
-    text = FILE.read_text(encoding="utf-8")
+    text = PARAMETERS_FILE.read_text(encoding="utf-8")
     for name, value in zip(names, values, strict=True):
         card, _, base = name.rpartition(":")
         number = f"{math.exp(float(value)):.4g}"
         pattern = rf"(?m)^(  {card}: \{{.*?{base}: )[\d.e+-]+" if card else rf"(?m)^(  {base}: \{{value: )[\d.e+-]+"
         text, count = re.subn(pattern, rf"\g<1>{number}", text)
         if count != 1:
-            raise SystemExit(f"{FILE.name} has no place for {name}")
+            raise SystemExit(f"{PARAMETERS_FILE.name} has no place for {name}")
         if not card:
             text = re.sub(rf"(?m)^(  {base}: .*source: )\w+", r"\g<1>fitted", text)
     text = re.sub(r"(?m)^error_bands: .*", "error_bands: " + json.dumps(error_bands).replace('"', ""), text)
-    FILE.write_text(text, encoding="utf-8")
+    PARAMETERS_FILE.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

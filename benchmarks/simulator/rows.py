@@ -14,10 +14,10 @@ import numpy as np
 import yaml
 
 from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named, known_model
-from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
+from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.clients.metrics import bench_metrics
-from tuner.engines.simulator.config.serve_config import resolve
-from tuner.engines.simulator.machine import Machine
+from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import Parameters, parameters_of
 from tuner.use_cases.simulated_engine import find_card
 
@@ -43,7 +43,7 @@ class Row:
     version: tuple[int, ...]
     packages: frozenset[str]
     args: tuple[str, ...]
-    load: BenchLoad
+    load: BenchServeWorkload
     metrics: Mapping[str, float]
     completed: int | None = None
     fit: bool = True
@@ -63,7 +63,7 @@ def published() -> list[Row]:
             version=version_of(entry["version"]),
             packages=PACKAGES,
             args=tuple(entry["args"]),
-            load=BenchLoad(**entry["load"], seed=SEED),
+            load=BenchServeWorkload(**entry["load"], seed=SEED),
             metrics=entry["metrics"],
             fit=bool(entry["fit"]),
             weight=entry.get("weight", 1.0),
@@ -75,13 +75,13 @@ def published() -> list[Row]:
 
 def h200() -> list[Row]:
     """Return the rows of both H200 tables; the four of the defaults are one row, their mean."""
-    first = BenchLoad(200, 50, 512, 512, seed=SEED)
-    second = BenchLoad(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, seed=SEED)
+    first = BenchServeWorkload(200, 50, 512, 512, seed=SEED)
+    second = BenchServeWorkload(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, seed=SEED)
     rows = table(REFERENCE / "h200_a05.jsonl", "h200", "Qwen/Qwen2.5-0.5B", first)
     return rows + table(REFERENCE / "h200_b7.jsonl", "h200", "Qwen/Qwen2.5-7B-Instruct", second)
 
 
-def table(file: Path, card: str, model: str, load: BenchLoad) -> list[Row]:
+def table(file: Path, card: str, model: str, load: BenchServeWorkload) -> list[Row]:
     """Return the rows of a table in the format of `reference/h200_*.jsonl`, equal configurations as their mean."""
     found: dict[tuple[str, ...], list[dict[str, float]]] = {}
     names: dict[tuple[str, ...], str] = {}
@@ -125,7 +125,7 @@ def version_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def bench_load(words: str) -> BenchLoad:
+def bench_load(words: str) -> BenchServeWorkload:
     """Return the load of arguments of `vllm bench serve`; those that say nothing of it are passed over."""
     parser = argparse.ArgumentParser(prog="vllm bench serve", allow_abbrev=False)
     for name in NUMBERS:
@@ -134,7 +134,7 @@ def bench_load(words: str) -> BenchLoad:
         parser.add_argument(f"--{name}", type=float)
     said = vars(parser.parse_known_args(shlex.split(words))[0])
     rate = said["request_rate"]
-    return BenchLoad(
+    return BenchServeWorkload(
         num_prompts=said["num_prompts"] or 1000,
         max_concurrency=said["max_concurrency"],
         input_len=said["random_input_len"] or 1024,
@@ -156,9 +156,9 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
     """
     known: Parameters = parameters_of(row.card.key)
     known = replace(known, **changes) if changes else known
-    config = resolve(row.args, {}, row.model, row.card, row.version, row.packages)
-    machine = Machine(config, known)
-    run = machine.run(bench_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=warm)
+    config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
+    machine = ConfiguredServer(config, known)
+    run = machine.run(bench_serve_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=warm)
     return bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 99))
 
 

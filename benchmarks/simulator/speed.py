@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from search_spaces import hardware_named, known_models
-from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
+from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.clients.metrics import bench_metrics
-from tuner.engines.simulator.config.serve_config import resolve
-from tuner.engines.simulator.machine import Machine
+from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 
 GREEDY_SUFFIX = (
@@ -33,13 +33,15 @@ GREEDY_SUFFIX = (
 )
 
 
-def trial(load: BenchLoad, card: str, *words: str) -> int:
+def trial(load: BenchServeWorkload, card: str, *words: str) -> int:
     """Simulate a load from the command line to its metrics; return the engine's steps."""
     version, packages = ((0, 15, 1), {"flashinfer"}) if card == "t4" else ((0, 25, 1), set[str]())
     model = known_models()["Qwen/Qwen2.5-0.5B"]
-    config = resolve(words, {}, model, hardware_named(card), version, frozenset({*packages, "arctic_inference"}))
-    machine = Machine(config, parameters_of(card))
-    run = machine.run(bench_client(load, 0.0015), 1)
+    config = resolve_serve_config(
+        words, {}, model, hardware_named(card), version, frozenset({*packages, "arctic_inference"})
+    )
+    machine = ConfiguredServer(config, parameters_of(card))
+    run = machine.run(bench_serve_client(load, 0.0015), 1)
     bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 90, 95, 99))
     return run.trace.steps
 
@@ -81,15 +83,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats
-    default = BenchLoad(200, 50, 512, 512, seed=1)
+    default = BenchServeWorkload(200, 50, 512, 512, seed=1)
     for name, words in (("default load", ()), ("default load, suffix decoding, greedy", GREEDY_SUFFIX)):
         median, least, most, steps = timed(repeats, partial(trial, default, "t4", *words))
         print(f"{name}: {median * 1000:.0f} ms ({least * 1000:.0f} to {most * 1000:.0f}), {steps} steps")
-    big = BenchLoad(10_000, 256, 512, 512, seed=1)
+    big = BenchServeWorkload(10_000, 256, 512, 512, seed=1)
     median, least, most, steps = timed(3, lambda: trial(big, "h200"))
     print(f"10,000 requests of 512 + 512 tokens: {median:.2f} s ({least:.2f} to {most:.2f}), {steps} steps")
     for count in (1000, 2000, 4000, 8000):
-        load = BenchLoad(count, 256, 512, 512, seed=1)
+        load = BenchServeWorkload(count, 256, 512, 512, seed=1)
         median, _, _, steps = timed(3, partial(trial, load, "h200"))
         tracemalloc.start()
         trial(load, "h200")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from search_spaces import Context, JsonScalar, ModelShape, Rendered, Space, hardware_named
-from search_spaces.parameter import same
+from search_spaces import Context, ModelShape, ParameterValue, Rendered, Space, hardware_named
+from search_spaces.parameter import same_value
 
 COMMON_FLAGS = frozenset(
     {
@@ -71,7 +71,7 @@ class RandomTrial:
             return self.random.uniform(low, high)
         return low + step * self.random.randrange(round((high - low) / step) + 1)
 
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         self.asked[name] = tuple(choices)
         return self.random.choice(list(choices))
 
@@ -195,6 +195,6 @@ class SpaceContract:
             assert not resolved.contains({parameter.name: "no such value"})
 
     def test_a_value_is_told_from_an_equal_one_of_another_type(self) -> None:
-        assert not same(1, True)
-        assert not same(1, 1.0)
-        assert same(None, None)
+        assert not same_value(1, True)
+        assert not same_value(1, 1.0)
+        assert same_value(None, None)

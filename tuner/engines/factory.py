@@ -35,8 +35,8 @@ class EngineFactory:
             engine: Engine = VllmEngine(settings)
             return engine
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
-            from tuner.engines.simulator.config.models import PACKAGES
+            from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
 
-            return SimulatedEngine(settings.card, settings.version, PACKAGES, settings.warm_start)
+            return SimulatedEngine(settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start)
         raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")

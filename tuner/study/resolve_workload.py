@@ -15,8 +15,8 @@ from tuner.scoring.slo import Slo, parse_slo
 from tuner.workloads.presets import Preset
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop, Workload
-from tuner.workloads.suite import POOLED, Suite
-from tuner.workloads.traffic import RESERVED, Traffic, load_traffic
+from tuner.workloads.suite import POOLED_METRICS, Suite
+from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, load_traffic
 
 _LOAD_OPTIONS = {"max_concurrency": "--users", "num_prompts": "--prompts"}
 
@@ -90,11 +90,11 @@ def _check_measured(name: str, workload: Workload) -> None:
         return
     if isinstance(workload, Suite):
         known = workload.prefixes
-        if not prefix and base not in (*POOLED, "capacity"):
+        if not prefix and base not in (*POOLED_METRICS, "capacity"):
             raise UserError(f"{name} has no meaning over several loads; name one: {next(iter(workload.loads))}.{name}")
         if prefix and prefix not in known:
             raise UserError(f"{name}: there is no load or class {prefix!r}; known: {', '.join(known)}")
-    elif prefix and prefix not in (*workload.sent_classes, *RESERVED):
+    elif prefix and prefix not in (*workload.sent_classes, *RESERVED_PREFIXES):
         classes = ", ".join(workload.sent_classes)
         raise UserError(f"{name}: there is no class {prefix!r}; classes: {classes}, or worst, client")
     if base in ("goodput", "goodput_share") and not workload.slos:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named
+from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named, version_tuple
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
-from tuner.engines.simulator.config.models import find_shape, version_tuple
+from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
+from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.errors import TunerError
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
@@ -81,7 +81,7 @@ def simulator_prior_of_source(
     return predict
 
 
-def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Site | None:
+def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Platform | None:
     """Return where servers run, if the simulator knows the card and the version."""
     try:
         known = version_tuple(version.partition("+")[0])
@@ -89,10 +89,10 @@ def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) 
         return None
     if not (card.tflops.get("float16") and card.bandwidth_gbs and card.compute_capability):
         return None
-    return Site(card, parameters_of(card.key), known, packages or frozenset())
+    return Platform(card, parameters_of(card.key), known, packages or frozenset())
 
 
-def _physics(site: Site, judge: Judge, load: Workload, limit_s: float) -> SimulatorPrior | None:
+def _physics(site: Platform, judge: Judge, load: Workload, limit_s: float) -> SimulatorPrior | None:
     """Return what predicts one load; None for several one after another, and for a search for the highest rate."""
     return None if isinstance(load, Suite) or judge.wants("capacity") else SimulatorPrior(site, judge, load, limit_s)
 
@@ -100,7 +100,7 @@ def _physics(site: Site, judge: Judge, load: Workload, limit_s: float) -> Simula
 class SimulatorPrior:
     """Predictions of one load on one card."""
 
-    def __init__(self, site: Site, judge: Judge, load: SingleWorkload, limit_s: float) -> None:
+    def __init__(self, site: Platform, judge: Judge, load: SingleWorkload, limit_s: float) -> None:
         self._site, self._judge, self._load, self._limit_s = site, judge, load, limit_s
         self._told = False
 
@@ -121,9 +121,9 @@ class SimulatorPrior:
 
     def foreseen(self, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
         """Return what is predicted of a command."""
-        machine = set_up(self._site, words, environment, shape)
-        run = send(machine, self._load, self._load.repeat_seed(0), self._limit_s)
-        return self._judged(metrics_of(self._load, run, machine) if answered(run) else None)
+        machine = build_server(self._site, words, environment, shape)
+        run = run_workload(machine, self._load, self._load.repeat_seed(0), self._limit_s)
+        return self._judged(client_metrics(self._load, run, machine) if any_completed(run) else None)
 
     def _judged(self, metrics: dict[str, float | None] | None) -> Prediction:
         if metrics is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from search_spaces import JsonScalar, ResolvedSpace
+from search_spaces import ParameterValue, ResolvedSpace
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.engines.base import EngineInfo
@@ -122,7 +122,7 @@ def _take(lessons: SourceStudy, record: TrialRecord, spec: StudySpec, shown: set
         history.constraints.append({k: v for k, v in verdict.constraints.items() if k not in {FAILED, *unknown}})
 
 
-def _translated(space: ResolvedSpace, record: TrialRecord, shown: set[str]) -> dict[str, JsonScalar] | None:
+def _translated(space: ResolvedSpace, record: TrialRecord, shown: set[str]) -> dict[str, ParameterValue] | None:
     """Return a configuration in the parameters of another space; None where a value is not in it.
 
     What the engine decided by itself is taken for the defaults that it has in that space: of the defaults everything,

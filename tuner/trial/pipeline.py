@@ -21,7 +21,7 @@ from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import RatePoint, find_capacity, write_points
 from tuner.workloads.spec import SingleWorkload, Workload
-from tuner.workloads.suite import Suite, merged
+from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 Report = Callable[[Phase], None]
@@ -95,7 +95,7 @@ class _Run:
         if not isinstance(workload, Suite):
             return self.load(server, workload, index)
         parts = enumerate(workload.parts().items())
-        return merged(
+        return merge_repeats(
             index, [(name, self.load(server, load, workload.place(index, place))) for place, (name, load) in parts]
         )
 

@@ -20,7 +20,7 @@ from tuner.study.resolve_workload import find_judge, find_workload
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload
-from tuner.workloads.suite import Suite, merged
+from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 HTTP_TIMEOUT_S = 10.0
@@ -98,7 +98,7 @@ def _send_all(
         repeat, late = _send(settings, tools, part, place, model, tokenizer)
         found.append((name, repeat))
         reasons += [late] if late is not None else []
-    return found[0][1] if isinstance(traffic, Traffic) else merged(0, found), "; ".join(reasons) or None
+    return found[0][1] if isinstance(traffic, Traffic) else merge_repeats(0, found), "; ".join(reasons) or None
 
 
 def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from search_spaces import HardwareProfile
-from tuner.engines.simulator.config.models import PACKAGES, version_tuple
+from search_spaces import HardwareProfile, version_tuple
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.machine import Machine, SimulatedRun
+from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.prediction import Site, metrics_of, send, set_up
-from tuner.engines.simulator.timing.roofline import Roofline, roofline_of
+from tuner.engines.simulator.prediction import Platform, client_metrics, run_workload, build_server
+from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import UserError
 from tuner.study.builder import sampling
 from tuner.study.find_model import find_simulated_model
@@ -48,7 +48,7 @@ class Simulation:
     completed: int
     run: SimulatedRun
     roofline: Roofline
-    machine: Machine
+    machine: ConfiguredServer
     card: HardwareProfile
     vllm_version: str
     model: str
@@ -75,15 +75,15 @@ def simulate(settings: SimulationSettings) -> Simulation:
     reference, shape = find_simulated_model(settings.model or preset.model, None)
     words = (*sampling(load), *settings.server_arguments)
     try:
-        site = Site(card, parameters_of(card.key), version_tuple(version), PACKAGES)
-        machine = set_up(site, words, settings.environment, shape)
+        site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
+        machine = build_server(site, words, settings.environment, shape)
         if load.longest_request > machine.config.max_model_len:
             raise UserError(too_long(load, machine.config.max_model_len))
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} would not serve that on {card.name}: {error}") from None
-    done = send(machine, load, settings.seed, noise=settings.noise)
+    done = run_workload(machine, load, settings.seed, noise=settings.noise)
     return Simulation(
-        metrics=metrics_of(load, done, machine) or {},
+        metrics=client_metrics(load, done, machine) or {},
         offered=len(done.jobs),
         completed=sum(job.status == "completed" for job in done.jobs),
         run=done,

@@ -6,7 +6,14 @@ import os
 import re
 from pathlib import Path
 
-from search_spaces import HardwareProfile, SpaceError, hardware_from_file, hardware_named, known_hardware
+from search_spaces import (
+    HardwareProfile,
+    SpaceError,
+    hardware_from_file,
+    hardware_named,
+    known_hardware,
+    version_tuple,
+)
 from tuner.engines.base import EngineSettings
 from tuner.errors import UserError
 from tuner.use_cases.devices import Devices
@@ -79,7 +86,7 @@ def find_version(version: str | None, card: HardwareProfile) -> str:
     Raises:
         UserError: for a version that is not known.
     """
-    from tuner.engines.simulator.config.models import default_version, version_tuple
+    from tuner.engines.simulator.config.vllm_release import default_version
 
     if version is None:
         return default_version(card)

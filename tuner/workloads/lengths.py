@@ -100,7 +100,7 @@ def _fixed(value: Any) -> Any:
     return {"fixed": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-AnyLength = Annotated[Length, BeforeValidator(_fixed)]
+LengthOrFixed = Annotated[Length, BeforeValidator(_fixed)]
 """A `Length`, or an integer for a fixed one."""
 
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from tuner.errors import UserError
 from tuner.workloads.files import read_model
 from tuner.workloads.spec import Workload
-from tuner.workloads.traffic import beside
+from tuner.workloads.traffic import with_absolute_files
 
-FOLDER = Path(__file__).with_name("presets")
+PRESETS_FOLDER = Path(__file__).with_name("presets")
 
 
 class Preset(BaseModel):
@@ -34,7 +34,7 @@ class Preset(BaseModel):
 
 def preset_names() -> list[str]:
     """Return the names of the presets that ship with the package."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in PRESETS_FOLDER.glob("*.yaml"))
 
 
 def load_preset(name: str) -> Preset:
@@ -43,9 +43,11 @@ def load_preset(name: str) -> Preset:
     Raises:
         UserError: when there is none, or the file is not one (with file and line).
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if not path.is_file() or (path.parent == FOLDER and name not in preset_names()):
+    path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS_FOLDER / f"{name}.yaml"
+    if not path.is_file() or (path.parent == PRESETS_FOLDER and name not in preset_names()):
         near = difflib.get_close_matches(name, preset_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
         raise UserError(f"--preset {name!r}: there is none of that name; {hint}")
-    return read_model(path, Preset, "preset", lambda data: {"name": path.stem, **beside(data, path.parent)})
+    return read_model(
+        path, Preset, "preset", lambda data: {"name": path.stem, **with_absolute_files(data, path.parent)}
+    )

@@ -94,10 +94,10 @@ class Window:
         return wanted is not None and self.begin_s <= wanted <= self.end_s
 
 
-EDGE = 0.1
+EDGE_SHARE = 0.1
 """Share of an open-loop run at its beginning, and at its end, that is not its stable middle."""
 
-FEWEST = 20
+MIN_STABLE_REQUESTS = 20
 """Requests that a stable middle must hold; with fewer, the whole run counts."""
 
 
@@ -112,8 +112,8 @@ def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window
     if not wanted:
         return None
     if users is None:
-        edge = EDGE * (wanted[-1] - wanted[0])
+        edge = EDGE_SHARE * (wanted[-1] - wanted[0])
         window = Window(wanted[0] + edge, wanted[-1] - edge)
     else:
         window = Window(wanted[min(users, len(wanted)) - 1], wanted[-1])
-    return window if sum(window.holds(record) for record in known) >= FEWEST else None
+    return window if sum(window.holds(record) for record in known) >= MIN_STABLE_REQUESTS else None

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from storage.metrics import Direction, metric
 from storage.records import Repeat
 from tuner.workloads.requests import RequestRecord
-from tuner.workloads.summary import Figures, RunSummary, summarise
+from tuner.workloads.summary import RequestStatistics, RunSummary, summarise_run
 from tuner.workloads.traffic import Traffic
 
-Metrics = dict[str, float | None]
+MetricValues = dict[str, float | None]
 
 
-def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> Metrics:
+def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> MetricValues:
     """Return a run's metrics under the names of `storage.metrics`.
 
     `worst.name` is the worst value among the classes of which anything was offered, None if one of them lacks it.
@@ -27,11 +27,11 @@ def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> Metric
     for name, found in by_class.items():
         result |= {f"{name}.{key}": value for key, value in found.items()}
     offered = [found for name, found in by_class.items() if summary.classes[name].offered]
-    result |= {f"worst.{key}": worst(key, offered) for key in result if "." not in key}
+    result |= {f"worst.{key}": worst_value(key, offered) for key in result if "." not in key}
     return result | {f"client.{key}": value for key, value in summary.overall.client_latencies.items()}
 
 
-def _figures(figures: Figures, records: Sequence[RequestRecord]) -> Metrics:
+def _figures(figures: RequestStatistics, records: Sequence[RequestRecord]) -> MetricValues:
     duration = figures.duration_s
     done = [record for record in records if record.completed]
     answers = _sum(record.output_tokens for record in done)
@@ -57,7 +57,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return None if None in known else sum(value for value in known if value is not None)
 
 
-def worst(name: str, found: Sequence[Mapping[str, float | None]]) -> float | None:
+def worst_value(name: str, found: Sequence[Mapping[str, float | None]]) -> float | None:
     """Return the worst value of a metric; None if one of them lacks it."""
     values = [figures.get(name) for figures in found]
     known = [value for value in values if value is not None]
@@ -69,7 +69,7 @@ def worst(name: str, found: Sequence[Mapping[str, float | None]]) -> float | Non
 def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:
     """Return the figures of repeat `index` of traffic."""
     slos = {name: slo.request for name, slo in traffic.slos.items()}
-    summary = summarise(records, traffic.sent_classes, slos, traffic.users)
+    summary = summarise_run(records, traffic.sent_classes, slos, traffic.users)
     overall = summary.overall
     return Repeat(
         index=index,

@@ -20,7 +20,7 @@ from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
 
 @dataclass(frozen=True)
-class Offered:
+class OfferedRequest:
     """One request that the load offers to the server.
 
     `at_s` is when it is due, in seconds from the start; None in a closed loop, where a user sends it when it is free.
@@ -39,7 +39,7 @@ class Offered:
     text: int | None = None
 
 
-def make_schedule(traffic: Traffic, seed: int) -> list[Offered]:
+def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
     """Return every request of the load, in the order in which they are due.
 
     Raises:
@@ -57,7 +57,7 @@ def make_schedule(traffic: Traffic, seed: int) -> list[Offered]:
     offered = []
     for index, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
         inputs, outputs, document, text = next(drawn[k])
-        offered.append(Offered(index, at, names[k], inputs, outputs, document, seeds[index], text))
+        offered.append(OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text))
     return offered
 
 

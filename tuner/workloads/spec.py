@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
-LEAST_WAVES = 2
-LEAST_PROMPTS = 100
+MIN_REQUESTS_PER_USER = 2
+MIN_PROMPTS = 100
 """What a shorter load keeps: every user's second request, or the burst at the start would be most of it, and enough
 requests for a 99th percentile to mean something."""
 
@@ -53,12 +53,12 @@ class ClosedLoop(BaseModel):
         return self.seed + 500_000
 
     def shortened(self, share: float) -> ClosedLoop:
-        """Return the load with that share of its requests; at least `LEAST_WAVES` a user and `LEAST_PROMPTS`.
+        """Return the load with that share of its requests; at least `MIN_REQUESTS_PER_USER` a user and `MIN_PROMPTS`.
 
         In a closed loop nothing else changes: as many users are there all the time. Traffic at a rate cannot be
         shortened, because a load that is over before the server's queue has grown would flatter it.
         """
-        least = max(LEAST_WAVES * self.max_concurrency, LEAST_PROMPTS, math.ceil(share * self.num_prompts))
+        least = max(MIN_REQUESTS_PER_USER * self.max_concurrency, MIN_PROMPTS, math.ceil(share * self.num_prompts))
         return self.model_copy(update={"num_prompts": min(self.num_prompts, least)})
 
     def warmup(self) -> ClosedLoop | None:

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from storage.records import Repeat
 from tuner.workloads.class_slo import ClassSlo
-from tuner.workloads.run_metrics import Metrics, worst
-from tuner.workloads.traffic import RESERVED, Traffic, check_name
+from tuner.workloads.run_metrics import MetricValues, worst_value
+from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, check_name
 
-POOLED = ("success_rate", "goodput_share")
+POOLED_METRICS = ("success_rate", "goodput_share")
 """Metrics of a suite as a whole: shares of all offered requests."""
 
 
@@ -63,7 +63,7 @@ class Suite(BaseModel):
     @property
     def prefixes(self) -> list[str]:
         """What a metric's name may begin with."""
-        names = [*self.loads, *(f"{load}.{each}" for load in self.loads for each in RESERVED)]
+        names = [*self.loads, *(f"{load}.{each}" for load in self.loads for each in RESERVED_PREFIXES)]
         return [*names, *self.sent_classes, "worst"]
 
     @property
@@ -101,12 +101,12 @@ class Suite(BaseModel):
         return repeat * len(self.loads) + part
 
 
-def merged(index: int, repeats: Sequence[tuple[str, Repeat]]) -> Repeat:
+def merge_repeats(index: int, repeats: Sequence[tuple[str, Repeat]]) -> Repeat:
     """Return repeat `index` of a suite from those of its loads, by name.
 
     A metric of a load is called `LOAD.name`, one of its classes `LOAD.CLASS.name`.
     """
-    metrics: Metrics = {}
+    metrics: MetricValues = {}
     for name, repeat in repeats:
         for key, value in repeat.metrics.items():
             metrics[key if key.startswith(f"{name}.") else f"{name}.{key}"] = value
@@ -118,7 +118,7 @@ def merged(index: int, repeats: Sequence[tuple[str, Repeat]]) -> Repeat:
     metrics["success_rate"] = completed / offered if offered else None
     metrics["goodput_share"] = sum(good) / offered if offered and len(good) == len(every) else None
     inner = [{key[6:]: value for key, value in each.metrics.items() if key.startswith("worst.")} for each in every]
-    metrics |= {f"worst.{key}": worst(key, inner) for key in inner[0]}
+    metrics |= {f"worst.{key}": worst_value(key, inner) for key in inner[0]}
     return Repeat(
         index=index,
         seed=every[0].seed,

@@ -14,7 +14,7 @@ import numpy as np
 from storage.metrics import PERCENTILES
 from tuner.workloads.requests import RequestRecord, RequestStatus, Window, stable_middle
 
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
+LATENCY_NAMES = ("ttft", "tpot", "itl", "e2el")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RequestSlo:
 
 
 @dataclass(frozen=True)
-class Figures:
+class RequestStatistics:
     """The figures of some requests; `latencies` are named as in `storage.metrics` (`p99_ttft_ms`), absent ones None.
 
     Latencies count from when a request was due, over the completed requests of the stable middle; `client_latencies`
@@ -78,12 +78,12 @@ class Figures:
 class RunSummary:
     """A run's figures: over all, by class, and the stable middle that latencies were taken over (None: all of it)."""
 
-    overall: Figures
-    classes: Mapping[str, Figures]
+    overall: RequestStatistics
+    classes: Mapping[str, RequestStatistics]
     window: Window | None
 
 
-def summarise(
+def summarise_run(
     records: Sequence[RequestRecord],
     names: Iterable[str],
     slos: Mapping[str, RequestSlo] | None = None,
@@ -101,10 +101,10 @@ def summarise(
     ends = [record.end_s for record in records if record.end_s is not None]
     duration = max(ends) if ends else None
 
-    def figures(chosen: Sequence[RequestRecord]) -> Figures:
+    def figures(chosen: Sequence[RequestRecord]) -> RequestStatistics:
         good = None if not slos else sum(slos.get(record.name, RequestSlo()).met(record) for record in chosen)
         stable = [record for record in chosen if window is None or window.holds(record)]
-        return Figures(
+        return RequestStatistics(
             offered=len(chosen),
             completed=sum(record.completed for record in chosen),
             statuses={str(status): sum(record.status is status for record in chosen) for status in RequestStatus},
@@ -121,7 +121,7 @@ def summarise(
 
 
 def _percentiles(records: Sequence[RequestRecord], since_sent: bool) -> dict[str, float | None]:
-    values: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    values: dict[str, list[float]] = {name: [] for name in LATENCY_NAMES}
     for record in records:
         if not record.completed:
             continue

@@ -28,7 +28,7 @@ from tuner.errors import UserError
 from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, TraceArrivals
 from tuner.workloads.class_slo import ClassSlo, read_class_slo
 from tuner.workloads.files import read_model
-from tuner.workloads.lengths import AnyLength, Tokens
+from tuner.workloads.lengths import LengthOrFixed, Tokens
 from tuner.workloads.texts import read_texts
 
 
@@ -71,8 +71,8 @@ class RequestClass(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    input: AnyLength | None = None
-    output: AnyLength | None = None
+    input: LengthOrFixed | None = None
+    output: LengthOrFixed | None = None
     prefix: Prefix | None = None
     text: Literal["random", "repetitive"] | TextFile = "random"
 
@@ -256,16 +256,18 @@ class Traffic(BaseModel):
         faster = self.at_rate(rate)
         if self.requests is None or self.rate is None:
             return faster
-        return faster.model_copy(update={"requests": max(FEWEST, math.ceil(self.requests * rate / self.rate))})
+        return faster.model_copy(
+            update={"requests": max(MIN_REQUESTS_AT_RATE, math.ceil(self.requests * rate / self.rate))}
+        )
 
 
-FEWEST = 20
+MIN_REQUESTS_AT_RATE = 20
 """Requests of a load at a lower rate, whatever its duration would make of them."""
 
-RESERVED = ("client", "worst")
+RESERVED_PREFIXES = ("client", "worst")
 """Prefixes of metrics that are no classes: the client's own latencies, and the worst class."""
 
-_RESERVED = " or ".join(RESERVED)
+_RESERVED = " or ".join(RESERVED_PREFIXES)
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
@@ -275,7 +277,7 @@ def check_name(name: str, kind: str) -> None:
     Raises:
         ValueError: with what a name may be.
     """
-    if not _NAME.fullmatch(name) or name in RESERVED:
+    if not _NAME.fullmatch(name) or name in RESERVED_PREFIXES:
         raise ValueError(f"a {kind} cannot be called {name!r}; letters, digits, _ and -, and not {_RESERVED}")
 
 
@@ -285,14 +287,16 @@ def load_traffic(path: Path) -> Traffic:
     Raises:
         UserError: with the file and what is wrong, when it is not there, no YAML or no traffic.
     """
-    return read_model(path, Traffic, "traffic file", lambda data: beside(data, path.parent))
+    return read_model(path, Traffic, "traffic file", lambda data: with_absolute_files(data, path.parent))
 
 
-def beside(data: Any, folder: Path) -> Any:
+def with_absolute_files(data: Any, folder: Path) -> Any:
     """Return the data with every `file` found from the folder, as an absolute path: workers may run elsewhere."""
     if isinstance(data, dict):
         return {
-            key: str(folder.absolute() / value) if key == "file" and isinstance(value, str) else beside(value, folder)
+            key: str(folder.absolute() / value)
+            if key == "file" and isinstance(value, str)
+            else with_absolute_files(value, folder)
             for key, value in data.items()
         }
     return data

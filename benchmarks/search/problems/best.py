@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search.problems.problem import Config, Drawn, Problem
-from search_spaces import JsonScalar
-from tuner.engines.simulator.parameters import FILE
+from search_spaces import ParameterValue
+from tuner.engines.simulator.parameters import PARAMETERS_FILE
 
 EVALUATIONS = 1500
 DRAWN = 400
@@ -38,7 +38,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _key(identity: str) -> str:
-    digest = hashlib.sha256(FILE.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(PARAMETERS_FILE.read_bytes()).hexdigest()[:12]
     return f"{identity} {digest}"
 
 
@@ -83,7 +83,7 @@ def find_best(problem: Problem, identity: str) -> float:
 def long_search(problem: Problem, evaluations: int, seed: int = 0) -> tuple[float, Config]:
     """Return the best of many configurations: drawn ones, and changes of the best, one to three values at a time."""
     random = np.random.default_rng(seed)
-    pool: list[tuple[float, Config, dict[str, JsonScalar]]] = []
+    pool: list[tuple[float, Config, dict[str, ParameterValue]]] = []
     start, _ = problem.defaults()
     truth = problem.truth(start)
     if truth is not None:
@@ -104,7 +104,7 @@ def long_search(problem: Problem, evaluations: int, seed: int = 0) -> tuple[floa
     return pool[0][0], pool[0][1]
 
 
-def _changed(random: np.random.Generator, pool: list[tuple[float, Config, dict[str, JsonScalar]]]) -> Drawn:
+def _changed(random: np.random.Generator, pool: list[tuple[float, Config, dict[str, ParameterValue]]]) -> Drawn:
     reach = len(pool) if random.integers(2) else max(1, len(pool) // 2)
     params = pool[int(random.integers(reach))][2]
     names = sorted(params)

@@ -11,7 +11,7 @@ from benchmarks.search.problems.rows import Metrics
 from benchmarks.search.problems.simulated import RIGS, Rig
 from benchmarks.search.problems.tables import Predict
 from benchmarks.simulator.rows import H200_PACKAGES, Row, h200, predict
-from search_spaces import JsonScalar, Parameter, SpaceError
+from search_spaces import Parameter, ParameterValue, SpaceError
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
@@ -77,7 +77,7 @@ def _by_rig(rig: Rig, config: Config) -> Metrics | None:
         return None
 
 
-def _nearest(parameter: Parameter, value: JsonScalar) -> JsonScalar:
+def _nearest(parameter: Parameter, value: ParameterValue) -> ParameterValue:
     """Return a number as the space has it: one of its choices, or a whole number of steps."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value

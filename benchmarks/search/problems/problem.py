@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from storage.metrics import Direction
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.scoring.score import score
 
-Config = Mapping[str, JsonScalar]
-T = TypeVar("T", bound=JsonScalar)
+Config = Mapping[str, ParameterValue]
+T = TypeVar("T", bound=ParameterValue)
 PRIORS = ("right", "wrong", "none")
 LOST_ONE_IN = 3
 """Of the configurations that a wrong prior says would work, one in so many it says would not start."""
@@ -37,7 +37,7 @@ class Suggest(Protocol):
     ) -> float:
         """Return a number in [low, high]."""
 
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return one of the choices."""
 
 
@@ -103,11 +103,11 @@ class Problem(ABC):
         self._priors: dict[str, Outcome | None] = {}
 
     @abstractmethod
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """Ask the trial for a configuration, for conditional parameters only where they count."""
 
     @abstractmethod
-    def defaults(self) -> tuple[dict[str, JsonScalar], dict[str, JsonScalar]]:
+    def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         """Return the configuration of trial 0, and the effective values of what it leaves out, for the model only."""
 
     @abstractmethod
@@ -223,7 +223,7 @@ class Known:
         """See `Suggest`."""
         return self._trial.suggest_float(name, low, high, step=step, log=log) if name in self._known else low
 
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """See `Suggest`."""
         if name in self._known:
             return self._trial.suggest_categorical(name, choices)
@@ -240,7 +240,7 @@ class Drawn:
         self._random = random
         self._given = given or {}
         self._moved = moved or {}
-        self.params: dict[str, JsonScalar] = {}
+        self.params: dict[str, ParameterValue] = {}
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """See `Suggest`."""
@@ -260,7 +260,7 @@ class Drawn:
         value = self._number(name, low, high, log)
         return self._keep(name, value if step is None else min(high, low + step * round((value - low) / step)))
 
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """See `Suggest`."""
         if name in self._given and self._given[name] in choices:
             return self._keep(name, self._given[name])

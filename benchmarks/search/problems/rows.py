@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.search.problems.problem import Config, key_of
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 
 PHASES = ("check_s", "launch_s", "ready_s", "warmup_s", "benchmark_s", "collect_s", "stop_s")
 Metrics = Mapping[str, float | None]
@@ -92,7 +92,7 @@ def _from_csv(file: Path) -> list[Entry]:
     return rows
 
 
-def _read(text: str) -> JsonScalar:
+def _read(text: str) -> ParameterValue:
     if text in ("", "True", "False"):
         return None if not text else text == "True"
     if not _is_number(text):

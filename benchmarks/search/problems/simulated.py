@@ -25,18 +25,19 @@ from benchmarks.search.problems.problem import (
     key_of,
 )
 from benchmarks.search.problems.world import World, sped_up
-from search_spaces import HardwareProfile, JsonScalar, ModelShape, hardware_named
+from search_spaces import HardwareProfile, ModelShape, ParameterValue, hardware_named, version_tuple
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.models import PACKAGES, default_version, find_shape, version_tuple
+from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import ServeConfig
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.engine import STOP_S
-from tuner.engines.simulator.machine import Machine
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import Parameters, parameters_of
-from tuner.engines.simulator.prediction import Site, answered, metrics_of, send, set_up
+from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.score import score
@@ -70,7 +71,7 @@ class Rig:
     card: HardwareProfile
     version: str
     shape: ModelShape
-    packages: frozenset[str] = PACKAGES
+    packages: frozenset[str] = SIMULATED_PACKAGES
     forked: bool = True
 
     def run(self, config: Config, known: Parameters) -> Ran:
@@ -79,24 +80,24 @@ class Rig:
         shape = self.shape if rendered.model is None else find_shape(rendered.model)
         words = (*self.spec.base_argv, *rendered.argv)
         environment = {**self.spec.base_environment, **rendered.environment}
-        site = Site(self.card, known, version_tuple(self.version), self.packages)
+        site = Platform(self.card, known, version_tuple(self.version), self.packages)
         try:
-            machine = set_up(site, words, environment, shape)
+            machine = build_server(site, words, environment, shape)
         except ConfigRefused:
             return Ran(None, 0.0)
         except StartFailed:
             return Ran(None, processes_s(known, self.forked) / (self.card.host_speed or 1.0))
         return self._loaded(machine, known)
 
-    def _loaded(self, machine: Machine, known: Parameters) -> Ran:
+    def _loaded(self, machine: ConfiguredServer, known: Parameters) -> Ran:
         load = self.spec.workload
         assert not isinstance(load, Suite)
         served = machine.config
         warm = known.compile_warm_s if served.graphs.compiled else 0.0
         started = startup_s(served, machine.budget, known, warm, forked=self.forked)
-        run = send(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
+        run = run_workload(machine, load, load.repeat_seed(0), self.spec.limits.benchmark_s)
         seconds = started + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
-        metrics = metrics_of(load, run, machine) if answered(run) else None
+        metrics = client_metrics(load, run, machine) if any_completed(run) else None
         return Ran(metrics, seconds, _compiles(served, known))
 
 
@@ -130,7 +131,7 @@ class SimulatedProblem(Problem):
         self._shorter = rig.spec.searched_workload != rig.spec.workload
         self._ran: dict[tuple[str, bool], Ran] = {}
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """See `Problem`."""
         return self.space.suggest(trial)
 
@@ -138,7 +139,7 @@ class SimulatedProblem(Problem):
         """See `Problem`."""
         self.space.suggest_fixed(trial, known)
 
-    def defaults(self) -> tuple[dict[str, JsonScalar], dict[str, JsonScalar]]:
+    def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         """See `Problem`."""
         return {}, dict(self._hints)
 
@@ -242,7 +243,7 @@ def make_rig(request: Request, card: HardwareProfile, load: SingleWorkload | Non
     elif request.rate is not None and isinstance(plan.workload, Traffic):
         plan = replace(plan, workload=plan.workload.model_copy(update={"requests": round(SPAN_S * request.rate)}))
     version = default_version(card)
-    info = EngineInfo("simulated vllm", version, None, flag_names(), Provenance.SIMULATED, PACKAGES)
+    info = EngineInfo("simulated vllm", version, None, flag_names(), Provenance.SIMULATED, SIMULATED_PACKAGES)
     spec = finish(plan, info, card, Path("artifacts"))
     assert plan.shape is not None
     return Rig(spec, card, version, plan.shape)

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from benchmarks.search.problems.problem import Config, Outcome, Problem, Suggest, crashed, generator, key_of, maximised
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 
@@ -47,7 +47,7 @@ class Synthetic(Problem):
     def optima(self) -> Iterable[Config]:
         """Yield complete configurations of which one is the optimum."""
 
-    def defaults(self) -> tuple[dict[str, JsonScalar], dict[str, JsonScalar]]:
+    def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         """See `Problem`: nothing is set, and every effective value is known."""
         return {}, dict(self.effective_defaults)
 
@@ -94,7 +94,7 @@ class Synthetic(Problem):
         return max(score for each in self.optima() if (score := self.truth(each)) is not None)
 
 
-def bump(value: JsonScalar, peak: float, width: float, log: bool = False) -> float:
+def bump(value: ParameterValue, peak: float, width: float, log: bool = False) -> float:
     """Return 0 at the peak and -1 at `width` from it, quadratic; `width` is a factor where `log`."""
     assert isinstance(value, int | float)
     if log:
@@ -137,10 +137,10 @@ class Conditional(Synthetic):
         }
     )
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """See `Problem`."""
         method = trial.suggest_categorical("method", ["plain", "draft", "lookup"])
-        config: dict[str, JsonScalar] = {"method": method}
+        config: dict[str, ParameterValue] = {"method": method}
         if method == "plain":
             config["plain_window"] = trial.suggest_int("plain_window", 1, 16)
         elif method == "draft":
@@ -189,7 +189,7 @@ class CrashHalf(Synthetic):
         {"seqs": 64, "tokens": 1024, "kind": None, "delay": 0.5, "idle_size": 16, "idle_flag": False}
     )
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """See `Problem`."""
         return {
             "seqs": trial.suggest_int("seqs", 8, 1024, log=True),
@@ -234,7 +234,7 @@ class Serving(Synthetic):
         }
         super().__init__(prior, misled)
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """See `Problem`."""
         return {
             "batch": trial.suggest_int("batch", 4, 512, log=True),

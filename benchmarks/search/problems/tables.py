@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.search.problems.problem import Config, Outcome, Problem, Suggest, crashed, generator, key_of
 from benchmarks.search.problems.rows import Metrics, TableRow, read_rows
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 
@@ -67,7 +67,7 @@ class TableProblem(Problem):
         hints = {**own, **table.hints}
         self._hints = {name: value for name, value in hints.items() if self._holds(name, value)}
 
-    def _holds(self, name: str, value: JsonScalar) -> bool:
+    def _holds(self, name: str, value: ParameterValue) -> bool:
         domain = self._domains.get(name)
         if domain is None:
             return False
@@ -79,11 +79,11 @@ class TableProblem(Problem):
         """See `Problem`: what another table's search teaches may have values that this one's rows lack."""
         return all(name not in self._domains or self._holds(name, value) for name, value in config.items())
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         """See `Problem`: no parameter is conditional."""
         return {name: domain.suggest(name, trial) for name, domain in self._domains.items()}
 
-    def defaults(self) -> tuple[dict[str, JsonScalar], dict[str, JsonScalar]]:
+    def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         """See `Problem`."""
         return {}, dict(self._hints)
 
@@ -174,10 +174,10 @@ class TableProblem(Problem):
 class Domain:
     """What a parameter of a table may be: one of `choices`, or a number; `numbers` are the table's, ascending."""
 
-    choices: tuple[JsonScalar, ...] | None
+    choices: tuple[ParameterValue, ...] | None
     numbers: tuple[float, ...] = ()
 
-    def suggest(self, name: str, trial: Suggest) -> JsonScalar:
+    def suggest(self, name: str, trial: Suggest) -> ParameterValue:
         """Ask a trial for a value."""
         if self.choices is not None:
             return trial.suggest_categorical(name, self.choices)
@@ -187,13 +187,13 @@ class Domain:
             return trial.suggest_int(name, int(low), int(high), log=log)
         return trial.suggest_float(name, low, high, log=log)
 
-    def distance(self, one: JsonScalar, other: JsonScalar) -> float:
+    def distance(self, one: ParameterValue, other: ParameterValue) -> float:
         """Return 0 for equal values to 1."""
         if self.choices is not None:
             return float(one != other)
         return abs(self._rank(one) - self._rank(other))
 
-    def _rank(self, value: JsonScalar) -> float:
+    def _rank(self, value: ParameterValue) -> float:
         """Return the rank among the table's values as a share, between two of them by its logarithm."""
         assert isinstance(value, int | float)
         positive = self.numbers[0] > 0

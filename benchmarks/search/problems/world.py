@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from benchmarks.search.problems.problem import Config, generator
-from search_spaces import JsonScalar, Parameter, ResolvedSpace
+from search_spaces import Parameter, ParameterValue, ResolvedSpace
 from storage.metrics import Direction, metric
-from tuner.engines.simulator.parameters import Parameters, documented
+from tuner.engines.simulator.parameters import Parameters, documented_parameters
 
 KNOTS = 5
 MOST_SHARE = 0.98
@@ -38,7 +38,7 @@ class World:
 
     def parameters(self, stored: Parameters, card: str) -> Parameters:
         """Return the simulator's parameters in this world."""
-        fitted = {name: entry for name, entry in documented().items() if str(entry["source"]) == "fitted"}
+        fitted = {name: entry for name, entry in documented_parameters().items() if str(entry["source"]) == "fitted"}
         changes = {}
         for each in fields(Parameters):
             if each.name in fitted:
@@ -55,7 +55,7 @@ class World:
                 total += self._effect(parameter, config[parameter.name], name)
         return math.exp(self.choices * total)
 
-    def _effect(self, parameter: Parameter, value: JsonScalar, name: str) -> float:
+    def _effect(self, parameter: Parameter, value: ParameterValue, name: str) -> float:
         if parameter.choices:
             return float(generator(self.seed, name, parameter.name, value).standard_normal())
         low, high = parameter.spec.low, parameter.spec.high

@@ -17,7 +17,7 @@ from optuna.study import Study
 from benchmarks.search.problems.problem import Drawn, Problem
 from benchmarks.search.samplers.planned import Planned
 from benchmarks.search.samplers.scoot import Scoot
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Params
@@ -67,7 +67,7 @@ class Grid(Planned):
         self._rest = {**hints, **config}
         self._pairs = iter(_pairs(problem))
 
-    def plan(self, study: Study) -> dict[str, JsonScalar]:
+    def plan(self, study: Study) -> dict[str, ParameterValue]:
         """Return the next pair."""
         pair = next(self._pairs, None)
         self.finished = pair is None
@@ -95,7 +95,7 @@ def _ranges(problem: Problem) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-def _pairs(problem: Problem) -> Iterator[dict[str, JsonScalar]]:
+def _pairs(problem: Problem) -> Iterator[dict[str, ParameterValue]]:
     names = grid_names(problem)
     if names is None:
         return

@@ -10,7 +10,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 
 
 class Planned(BaseSampler):
@@ -21,9 +21,9 @@ class Planned(BaseSampler):
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._plan: dict[str, JsonScalar] = {}
+        self._plan: dict[str, ParameterValue] = {}
 
-    def plan(self, study: Study) -> dict[str, JsonScalar]:
+    def plan(self, study: Study) -> dict[str, ParameterValue]:
         """Return the parameters of the next trial; what they lack is drawn at random."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from benchmarks.search.problems.problem import Drawn, Problem
 from benchmarks.search.samplers.planned import Planned
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 
 CANDIDATES = 300
 TREES = 60
@@ -36,7 +36,7 @@ class Scoot(Planned):
         self._problem = problem
         self._startup = startup
 
-    def plan(self, study: Study) -> dict[str, JsonScalar]:
+    def plan(self, study: Study) -> dict[str, ParameterValue]:
         """Return the parameters of the most promising configuration that seems feasible."""
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
         if len(trials) < self._startup:
@@ -58,7 +58,7 @@ class Scoot(Planned):
         allowed = probability >= min(threshold(kept), float(probability.max()))
         return candidates[int(np.argmax(np.where(allowed, gain, -np.inf)))]
 
-    def _draw(self) -> dict[str, JsonScalar]:
+    def _draw(self) -> dict[str, ParameterValue]:
         """Return the parameters of a drawn configuration that breaks no known rule, if that can be had."""
         for _ in range(10):
             trial = Drawn(self._random)

@@ -12,7 +12,7 @@ from benchmarks.search.problems.catalogue import Settings, make_problem
 from benchmarks.search.problems.problem import Config, Problem
 from benchmarks.search.problems.simulated import SimulatedProblem
 from benchmarks.search.samplers.catalogue import RIVALS, Rival, ours, predictor_of
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
 
@@ -60,7 +60,7 @@ def lessons(problem: Problem, known: Problem, record: Record) -> SourceHistory:
     return SourceHistory(history, lambda: ([physics(t.config) for t in measured], [physics(t.config) for t in failed]))
 
 
-def translated(problem: Problem, config: Config, record: Record) -> dict[str, JsonScalar] | None:
+def translated(problem: Problem, config: Config, record: Record) -> dict[str, ParameterValue] | None:
     """Return a configuration in the parameters of another problem; None where a value is not in its space."""
     shown = {name for trial in record.trials for name in trial.config}
     hints = {name: value for name, value in problem.defaults()[1].items() if not config or name not in shown}

@@ -21,7 +21,7 @@ from benchmarks.search.report import Summary, at, differences, figure, hypervolu
 from benchmarks.search.samplers.catalogue import RIVALS, Rival
 from benchmarks.search.samplers.planned import Planned
 from benchmarks.search.samplers.scoot import threshold
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 from tuner.scoring.objectives import parse_objective
 
 
@@ -38,10 +38,10 @@ class Toy(Problem):
         super().__init__()
         self.crashes, self.refused, self.lucky = crashes, refused, lucky
 
-    def define(self, trial: Suggest) -> dict[str, JsonScalar]:
+    def define(self, trial: Suggest) -> dict[str, ParameterValue]:
         return {"x": trial.suggest_int("x", 0, 9)}
 
-    def defaults(self) -> tuple[dict[str, JsonScalar], dict[str, JsonScalar]]:
+    def defaults(self) -> tuple[dict[str, ParameterValue], dict[str, ParameterValue]]:
         return {}, {"x": 1}
 
     def allowed(self, config: Config) -> bool:
@@ -69,7 +69,7 @@ class Scripted(Planned):
         self.numbers: Iterator[int] = iter(numbers)
         self.running: list[int] = []
 
-    def plan(self, study: Study) -> dict[str, JsonScalar]:
+    def plan(self, study: Study) -> dict[str, ParameterValue]:
         self.running.append(len(study.get_trials(states=(TrialState.RUNNING,))) - 1)
         return {"x": next(self.numbers, 0)}
 

@@ -21,7 +21,7 @@ from benchmarks.search.problems.world import World
 from benchmarks.search.samplers.catalogue import RIVALS
 from benchmarks.search.samplers.transfer import lessons, taught_by
 from benchmarks.simulator.rows import h200
-from search_spaces import JsonScalar
+from search_spaces import ParameterValue
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -64,7 +64,7 @@ def test_the_synthetic_problems_are_what_they_say() -> None:
     shown = [flat.measure({}, seed).score or 0.0 for seed in range(300)]
     assert np.std(np.log(shown)) == pytest.approx(0.03, rel=0.15)
     conditional = SYNTHETIC["conditional"]("right")
-    by_method: dict[JsonScalar, list[float]] = {}
+    by_method: dict[ParameterValue, list[float]] = {}
     for _ in range(3000):
         config = conditional.define(Drawn(random))
         by_method.setdefault(config["method"], []).append(conditional.truth(config) or 0.0)

@@ -32,7 +32,7 @@ from tuner.loadgen.result import write_records
 from tuner.workloads.class_slo import read_class_slo
 from tuner.workloads.requests import RequestRecord, RequestStatus
 from tuner.workloads.run_metrics import run_metrics
-from tuner.workloads.summary import summarise
+from tuner.workloads.summary import summarise_run
 
 
 def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = "goodput:1") -> StudyRecord:
@@ -142,7 +142,7 @@ def recorded(shares: Mapping[str, int]) -> list[RequestRecord]:
 
 def measured(number: int, label: str, records: list[RequestRecord]) -> TrialRecord:
     slos = {name: read_class_slo(bounds).request for name, bounds in PROMISED.items()}
-    summary = summarise(records, PROMISED, slos)
+    summary = summarise_run(records, PROMISED, slos)
     overall = summary.overall
     repeat = Repeat(
         0,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from search_spaces import Space, load_space
-from search_spaces.facts import FACTS
-from search_spaces.schema import Choice, ParameterSpec
+from search_spaces.facts import FACT_NAMES
+from search_spaces.schema import ChoiceSpec, ParameterSpec
 from tests.contracts.space_contract import SpaceContract, generous
 
 PAGE = (Path(__file__).parents[3] / "docs" / "search-space.md").read_text(encoding="utf-8")
@@ -43,6 +43,6 @@ class TestExample(SpaceContract):
 
 
 def test_the_page_names_every_key_and_fact() -> None:
-    keys = [field.alias or name for model in (ParameterSpec, Choice) for name, field in model.model_fields.items()]
+    keys = [field.alias or name for model in (ParameterSpec, ChoiceSpec) for name, field in model.model_fields.items()]
     assert [key for key in keys if not re.search(rf"`[^`]*\b{key}\b[^`]*`", PAGE)] == []
-    assert [fact for fact in FACTS if f".{fact.split('.')[1]}`" not in PAGE] == []
+    assert [fact for fact in FACT_NAMES if f".{fact.split('.')[1]}`" not in PAGE] == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces import Context, JsonScalar, ResolvedSpace, SpaceError, hardware_named, load_space
+from search_spaces import Context, ParameterValue, ResolvedSpace, SpaceError, hardware_named, load_space
 from tests.contracts.space_contract import COMMON_FLAGS, QWEN, generous
 
 VERSIONS = ("0.15.1", "0.25.1", "0.32.0+cpu")
@@ -16,12 +16,12 @@ def resolved(hardware: str, version: str = "0.25.1") -> ResolvedSpace:
     return load_space("vllm").resolve(generous(hardware, version))
 
 
-def values(space: ResolvedSpace, name: str) -> tuple[JsonScalar, ...]:
+def values(space: ResolvedSpace, name: str) -> tuple[ParameterValue, ...]:
     (parameter,) = [p for p in space.parameters if p.name == name]
     return parameter.values
 
 
-def reason(space: ResolvedSpace, name: str, value: JsonScalar = None) -> str:
+def reason(space: ResolvedSpace, name: str, value: ParameterValue = None) -> str:
     (dropped,) = [d for d in space.dropped if d.parameter == name and d.value == value]
     return dropped.reason
 
@@ -106,7 +106,7 @@ def test_lengths_must_hold_the_load_and_fit_the_model() -> None:
         ("cpu", "0.32.0+cpu", {"max_num_seqs": 128, "max_num_batched_tokens": 2048, "block_size": 128}),
     ],
 )
-def test_the_engine_s_defaults(hardware: str, version: str, expected: dict[str, JsonScalar]) -> None:
+def test_the_engine_s_defaults(hardware: str, version: str, expected: dict[str, ParameterValue]) -> None:
     defaults = resolved(hardware, version).engine_defaults()
     assert {name: defaults.get(name) for name in expected} == expected
 
@@ -128,7 +128,7 @@ def test_the_engine_s_defaults(hardware: str, version: str, expected: dict[str, 
         ({"kv_cache_dtype": "int8_per_token_head", "attention_backend": "FLASHINFER"}, ["int8-kv-needs-triton"]),
     ],
 )
-def test_rules_across_parameters(config: dict[str, JsonScalar], rules: list[str]) -> None:
+def test_rules_across_parameters(config: dict[str, ParameterValue], rules: list[str]) -> None:
     assert [violation.rule for violation in resolved("l4").violations(config)] == rules
 
 
@@ -147,7 +147,7 @@ def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
         ("float16", {"dtype": "bfloat16"}, False),
     ],
 )
-def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, JsonScalar], refused: bool) -> None:
+def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, ParameterValue], refused: bool) -> None:
     """Three measured studies lost a trial to it (docs/reports/2026-11-24-h200-qwen-7b.md)."""
     for card, expected in (("h200", refused), ("l4", False)):
         context = generous(card, "0.25.1")
@@ -203,7 +203,7 @@ def test_an_explicit_async_flag_forbids_suffix() -> None:
         ({"gpu_memory_utilization": 0.7 + 0.005 * 45}, "--gpu-memory-utilization 0.925"),
     ],
 )
-def test_rendering(config: dict[str, JsonScalar], argv: str) -> None:
+def test_rendering(config: dict[str, ParameterValue], argv: str) -> None:
     assert " ".join(resolved("h200").render(config).argv) == argv
 
 

@@ -59,7 +59,7 @@ def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_
 
     predict = simulator_prior(spec(), INFO)
     assert predict is not None
-    monkeypatch.setattr("tuner.study.simulator_prior.set_up", breaks)
+    monkeypatch.setattr("tuner.study.simulator_prior.build_server", breaks)
     assert predict({}) is None
     assert predict({"block_size": 32}) is None
     (said,) = caplog.records

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.schedule import Offered, make_schedule
+from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.traffic import Traffic
 
 ONE = {"all": {"input": 10, "output": 5}}
 
 
-def schedule(seed: int = 7, **traffic: Any) -> list[Offered]:
+def schedule(seed: int = 7, **traffic: Any) -> list[OfferedRequest]:
     return make_schedule(Traffic.model_validate({"classes": ONE, **traffic}), seed)
 
 

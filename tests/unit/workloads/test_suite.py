@@ -17,7 +17,7 @@ from tuner.engines.base import Cancelled
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import SingleWorkload, read_workload
-from tuner.workloads.suite import Suite, merged
+from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 
@@ -73,7 +73,7 @@ def test_shares_are_of_all_requests_and_the_worst_class_is_any_loads() -> None:
         30, 30, 5.0, goodput=3.0, goodput_share=0.5, p95_ttft_ms=80.0, worst__p95_ttft_ms=90.0, day__chat__goodput=2.0
     )
     night = repeat(10, 5, 2.0, goodput=1.0, goodput_share=0.1, p95_ttft_ms=None, worst__p95_ttft_ms=40.0)
-    found = merged(2, [("day", day), ("night", night)])
+    found = merge_repeats(2, [("day", day), ("night", night)])
     assert (found.index, found.seed, found.offered, found.completed, found.failed, found.duration_s) == (
         *(2, 11, 40, 35, 5),
         7.0,
@@ -96,7 +96,9 @@ def test_shares_are_of_all_requests_and_the_worst_class_is_any_loads() -> None:
 
 
 def test_without_promises_in_one_load_there_is_no_share_over_all() -> None:
-    found = merged(0, [("a", repeat(1, 1, 1.0, goodput_share=1.0)), ("b", repeat(1, 1, 1.0, goodput_share=None))])
+    found = merge_repeats(
+        0, [("a", repeat(1, 1, 1.0, goodput_share=1.0)), ("b", repeat(1, 1, 1.0, goodput_share=None))]
+    )
     assert found.metrics["goodput_share"] is None
 
 

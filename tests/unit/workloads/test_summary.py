@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.workloads.requests import RequestRecord, RequestStatus, Window, stable_middle
-from tuner.workloads.summary import RequestSlo, summarise
+from tuner.workloads.summary import RequestSlo, summarise_run
 
 FAILED = RequestStatus.TIMED_OUT
 DONE = RequestStatus.COMPLETED
@@ -70,7 +70,7 @@ def test_a_short_run_has_no_stable_middle() -> None:
 
 def test_every_offered_request_counts() -> None:
     records = [request(0), request(1), request(2, status=FAILED, end_s=None), request(3, name="b", status=FAILED)]
-    summary = summarise(records, ["a", "b", "c"], {"a": RequestSlo({"ttft": 2000})})
+    summary = summarise_run(records, ["a", "b", "c"], {"a": RequestSlo({"ttft": 2000})})
     assert (summary.overall.offered, summary.overall.completed, summary.overall.good) == (4, 2, 2)
     assert summary.overall.success_rate == 0.5
     assert summary.overall.statuses["timed_out"] == 2
@@ -83,7 +83,7 @@ def test_every_offered_request_counts() -> None:
 
 
 def test_without_slos_there_is_no_goodput() -> None:
-    figures = summarise([request(0)], ["a"]).overall
+    figures = summarise_run([request(0)], ["a"]).overall
     assert (figures.good, figures.goodput, figures.goodput_share) == (None, None, None)
 
 
@@ -91,7 +91,7 @@ def test_percentiles_are_over_completed_requests_of_the_stable_middle() -> None:
     # TTFT of request i is 1500 + i ms; requests 10 to 90 count, request 50 failed: 80 values, the median between
     # 49 and 51.
     records = [request(i, first_token_s=i + 1.5 + i / 1000, status=FAILED if i == 50 else DONE) for i in range(101)]
-    figures = summarise(records, ["a"]).overall
+    figures = summarise_run(records, ["a"]).overall
     assert figures.latencies["p50_ttft_ms"] == pytest.approx(1550.0)
     assert figures.client_latencies["p50_ttft_ms"] == pytest.approx(1050.0)
     assert figures.latencies["p99_itl_ms"] == pytest.approx(100.0)

@@ -7,17 +7,17 @@ import json
 import shlex
 from datetime import datetime
 
-from search_spaces import HardwareProfile
+from search_spaces import HardwareProfile, version_tuple
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.clock import RealClock
 from tuner.engines.base import Cancelled, EngineInfo
-from tuner.engines.simulator.clients.from_workload import client_of
-from tuner.engines.simulator.clients.metrics import bench_metrics, record_of
+from tuner.engines.simulator.clients.from_workload import workload_client
+from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
 from tuner.engines.simulator.config.flags import flag_names
-from tuner.engines.simulator.config.models import find_shape, version_tuple
+from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve
-from tuner.engines.simulator.machine import Machine, SimulatedRun
+from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import MARLIN_INPUT
@@ -77,7 +77,7 @@ class SimulatedServer:
         self._clock = clock
         self._compiled = compiled
         self._forked = forked
-        self._machine: Machine | None = None
+        self._machine: ConfiguredServer | None = None
         self._runs: list[SimulatedRun] = []
         self._log = spec.artifacts / "server.log"
 
@@ -87,7 +87,7 @@ class SimulatedServer:
         config = self._config
         known = parameters_of(config.card.key)
         try:
-            machine = Machine(config, known, self.environment.get(MARLIN_INPUT))
+            machine = ConfiguredServer(config, known, self.environment.get(MARLIN_INPUT))
         except StartFailed as error:
             self._clock.advance(processes_s(known, self._forked) / (config.card.host_speed or 1.0))
             self._write_log(f"ERROR EngineCore failed to start.\n{error}")
@@ -133,7 +133,7 @@ class SimulatedServer:
         machine = self._started()
         interval, speculative = self._config.stream_interval, machine.speculative
         if not isinstance(workload, ClosedLoop):
-            records = [record_of(job, run.seen, interval, speculative) for job in run.jobs]
+            records = [request_record(job, run.seen, interval, speculative) for job in run.jobs]
             write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
             return repeat_of(workload, records, index)
         if any(job.in_flight or job.end_s is None for job in run.jobs):
@@ -155,13 +155,13 @@ class SimulatedServer:
     def _run(self, workload: SingleWorkload, index: int, limit_s: float) -> SimulatedRun:
         machine = self._started()
         seed = workload.repeat_seed(index)
-        client = client_of(workload, seed, self._config.prefix_caching, machine.known.client_us * 1e-6)
+        client = workload_client(workload, seed, self._config.prefix_caching, machine.known.client_us * 1e-6)
         noise = seed + 7919 * self._spec.number + 104729 * self._spec.round
         run = machine.run(client, noise, limit_s=limit_s)
         self._clock.advance(max((job.end_s or 0.0 for job in run.jobs), default=0.0))
         return run
 
-    def _started(self) -> Machine:
+    def _started(self) -> ConfiguredServer:
         assert self._machine is not None, "the server is not ready"
         return self._machine
 
@@ -242,7 +242,9 @@ class SimulatedEngine:
         launch = spec.launch
         words = (*launch.base_argv, *launch.argv)
         shape = find_shape(launch.model.name)
-        return resolve(words, launch.environment, shape, self._card, version_tuple(self._version), self._packages)
+        return resolve_serve_config(
+            words, launch.environment, shape, self._card, version_tuple(self._version), self._packages
+        )
 
     def close(self) -> None:
         """Nothing is held."""

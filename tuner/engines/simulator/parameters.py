@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-FILE = Path(__file__).with_name("parameters.yaml")
+PARAMETERS_FILE = Path(__file__).with_name("parameters.yaml")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Parameters:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = yaml.safe_load(PARAMETERS_FILE.read_text(encoding="utf-8"))
     return document
 
 
@@ -87,7 +87,7 @@ def parameters_of(card: str) -> Parameters:
     return Parameters(**{field.name: values[field.name] for field in fields(Parameters)})
 
 
-def documented() -> Mapping[str, Mapping[str, Any]]:
+def documented_parameters() -> Mapping[str, Mapping[str, Any]]:
     """Return every parameter's value, unit, meaning and source, for the docs."""
     entries: Mapping[str, Mapping[str, Any]] = _document()["parameters"]
     return entries

@@ -13,8 +13,8 @@ from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop
+from tuner.workloads.summary import LATENCY_NAMES
 
-LATENCIES = "ttft,tpot,itl,e2el"
 _MEDIAN = re.compile(r"^p50_(\w+)$")
 
 
@@ -36,7 +36,7 @@ def bench_words(
         *("--max-concurrency", str(workload.max_concurrency), "--num-prompts", str(workload.num_prompts)),
         *("--ignore-eos", "--random-input-len", str(workload.input_len)),
         *("--random-output-len", str(workload.output_len), "--save-result", "--result-dir", str(result_dir)),
-        *("--result-filename", result_filename, "--seed", str(seed), "--percentile-metrics", LATENCIES),
+        *("--result-filename", result_filename, "--seed", str(seed), "--percentile-metrics", ",".join(LATENCY_NAMES)),
         *("--metric-percentiles", ",".join(map(str, workload.percentiles))),
     ]
 

@@ -22,7 +22,7 @@ from tuner.errors import trial_failed
 from tuner.loadgen.plan import LoadPlan, PlannedRequest, write_plan
 from tuner.loadgen.result import OwnDelays, read_delays, read_records
 from tuner.workloads.run_metrics import repeat_of
-from tuner.workloads.schedule import Offered, make_schedule
+from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.texts import UserText, read_texts
 from tuner.workloads.traffic import TextFile, Traffic
 
@@ -115,7 +115,7 @@ def start_plan(plan: LoadPlan, requests: Sequence[PlannedRequest], files: LoadFi
     return PlainJob(argv, _environment(os.environ), files.log, files.folder)
 
 
-def _wanted(traffic: Traffic, offered: Offered) -> dict[str, Any]:
+def _wanted(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
     """Return what `resident/prompts.py` is told of one request."""
     kind = traffic.classes[offered.name]
     shared: list[tuple[str, int]] = [("system", traffic.system_prompt)] if traffic.system_prompt else []
@@ -127,12 +127,12 @@ def _wanted(traffic: Traffic, offered: Offered) -> dict[str, Any]:
     return {"shared": shared, "tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
 
 
-def _text(traffic: Traffic, offered: Offered) -> UserText | None:
+def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
     kind = traffic.classes[offered.name].text
     return read_texts(kind.file)[offered.text] if isinstance(kind, TextFile) and offered.text is not None else None
 
 
-def _planned(traffic: Traffic, offered: Offered, prompt: str, tokens: int, answer: int | None) -> PlannedRequest:
+def _planned(traffic: Traffic, offered: OfferedRequest, prompt: str, tokens: int, answer: int | None) -> PlannedRequest:
     text = _text(traffic, offered)
     wanted = (text.output_tokens if text else None) or answer or offered.output_tokens
     assert wanted is not None  # a class whose prompts do not say how long their answer is has an `output`

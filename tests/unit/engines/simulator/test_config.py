@@ -6,7 +6,7 @@ import pytest
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import config
-from tuner.engines.simulator.config.cuda_graphs import Launch
+from tuner.engines.simulator.config.cuda_graphs import LaunchMode
 from tuner.engines.simulator.config.precision import ConfigRefused, find_backend
 from tuner.engines.simulator.config.serve_config import ServeConfig
 
@@ -49,30 +49,38 @@ def test_what_a_flag_sets(words: list[str], attribute: str, value: object) -> No
     assert getattr(config(*words), attribute) == value
 
 
-def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[Launch, Launch]:
+def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMode, LaunchMode]:
     return found.graphs.launch(decodes, decodes_only=True), found.graphs.launch(mixed, decodes_only=False)
 
 
 @pytest.mark.parametrize(
     ("words", "decode", "mixed"),
     [
-        ([], Launch.FULL, Launch.PIECEWISE),
-        (["--enforce-eager"], Launch.EAGER, Launch.EAGER),
-        (["-O0"], Launch.EAGER, Launch.EAGER),
-        (["-O", "1"], Launch.PIECEWISE, Launch.PIECEWISE),
-        (["-cc.cudagraph_mode=NONE"], Launch.COMPILED, Launch.COMPILED),
-        (["-cc.cudagraph_mode=FULL"], Launch.FULL, Launch.FULL),
-        (["-cc.cudagraph_mode=FULL_DECODE_ONLY"], Launch.FULL, Launch.COMPILED),
-        (["-O0", "-cc.cudagraph_mode=FULL_DECODE_ONLY"], Launch.FULL, Launch.EAGER),
-        (["-O0", "-cc.cudagraph_mode=FULL_AND_PIECEWISE"], Launch.EAGER, Launch.EAGER),
-        (["--max-cudagraph-capture-size", "32"], Launch.COMPILED, Launch.COMPILED),
-        (["-cc", '{"cudagraph_mode": "FULL", "max_cudagraph_capture_size": 32}'], Launch.COMPILED, Launch.COMPILED),
+        ([], LaunchMode.FULL, LaunchMode.PIECEWISE),
+        (["--enforce-eager"], LaunchMode.EAGER, LaunchMode.EAGER),
+        (["-O0"], LaunchMode.EAGER, LaunchMode.EAGER),
+        (["-O", "1"], LaunchMode.PIECEWISE, LaunchMode.PIECEWISE),
+        (["-cc.cudagraph_mode=NONE"], LaunchMode.COMPILED, LaunchMode.COMPILED),
+        (["-cc.cudagraph_mode=FULL"], LaunchMode.FULL, LaunchMode.FULL),
+        (["-cc.cudagraph_mode=FULL_DECODE_ONLY"], LaunchMode.FULL, LaunchMode.COMPILED),
+        (["-O0", "-cc.cudagraph_mode=FULL_DECODE_ONLY"], LaunchMode.FULL, LaunchMode.EAGER),
+        (["-O0", "-cc.cudagraph_mode=FULL_AND_PIECEWISE"], LaunchMode.EAGER, LaunchMode.EAGER),
+        (["--max-cudagraph-capture-size", "32"], LaunchMode.COMPILED, LaunchMode.COMPILED),
+        (
+            ["-cc", '{"cudagraph_mode": "FULL", "max_cudagraph_capture_size": 32}'],
+            LaunchMode.COMPILED,
+            LaunchMode.COMPILED,
+        ),
         # sizes above the token budget are dropped in silence, and none is left
-        (["--cudagraph-capture-sizes", "64", "--max-num-batched-tokens", "48"], Launch.COMPILED, Launch.COMPILED),
+        (
+            ["--cudagraph-capture-sizes", "64", "--max-num-batched-tokens", "48"],
+            LaunchMode.COMPILED,
+            LaunchMode.COMPILED,
+        ),
     ],
 )
 def test_how_a_step_of_50_decodes_and_one_of_200_tokens_are_launched(
-    words: list[str], decode: Launch, mixed: Launch
+    words: list[str], decode: LaunchMode, mixed: LaunchMode
 ) -> None:
     assert launches(config(*words, **H200), 50, 200 if "48" not in words else 40) == (decode, mixed)
 
@@ -85,7 +93,7 @@ def test_a_captured_step_is_padded_to_the_next_size() -> None:
 
 def test_flashinfer_has_no_full_graph_for_drafts() -> None:
     drafting = config("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}')
-    assert drafting.graphs.launch(50, decodes_only=True) is Launch.PIECEWISE
+    assert drafting.graphs.launch(50, decodes_only=True) is LaunchMode.PIECEWISE
 
 
 @pytest.mark.parametrize(
@@ -137,11 +145,13 @@ def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
 
 
 def test_suffix_decoding_needs_its_package() -> None:
-    from tuner.engines.simulator.config.serve_config import resolve
+    from tuner.engines.simulator.config.serve_config import resolve_serve_config
 
     words = ["--speculative-config", '{"method": "suffix"}']
     with pytest.raises(ConfigRefused, match=r"pip install arctic-inference==0\.1\.1"):
-        resolve(words, {}, known_models()["Qwen/Qwen2.5-0.5B"], hardware_named("t4"), (0, 15, 1), frozenset())
+        resolve_serve_config(
+            words, {}, known_models()["Qwen/Qwen2.5-0.5B"], hardware_named("t4"), (0, 15, 1), frozenset()
+        )
 
 
 def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:

@@ -11,10 +11,10 @@ import pytest
 from benchmarks.simulator.rows import Row, h200, predict, published
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import PACKAGES
-from tuner.engines.simulator.clients.from_workload import client_of
-from tuner.engines.simulator.clients.metrics import record_of
-from tuner.engines.simulator.config.serve_config import resolve
-from tuner.engines.simulator.machine import Machine
+from tuner.engines.simulator.clients.from_workload import workload_client
+from tuner.engines.simulator.clients.metrics import request_record
+from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.workloads.presets import load_preset
 from tuner.workloads.requests import RequestRecord
@@ -121,11 +121,11 @@ def column(name: str) -> dict[str, float]:
     """Return the share of requests within SLO by class, and of all that completed."""
     words = f"{ADA} {COLUMNS[name]}".split()
     model = "Qwen/Qwen2.5-14B-Instruct" + ("-AWQ" if "awq" in words else "")
-    config = resolve(words, {}, known_models()[model], hardware_named("rtx6000ada"), (0, 15, 1), PACKAGES)
-    machine = Machine(config, parameters_of("rtx6000ada"))
+    config = resolve_serve_config(words, {}, known_models()[model], hardware_named("rtx6000ada"), (0, 15, 1), PACKAGES)
+    machine = ConfiguredServer(config, parameters_of("rtx6000ada"))
     load = load_preset("qwen2.5-14b-ada-mixed").workload
-    run = machine.run(client_of(load, 1000, config.prefix_caching, 0.0015), 1, noise=False)  # type: ignore[arg-type]
-    records = [record_of(job, run.seen, 1, False) for job in run.jobs]
+    run = machine.run(workload_client(load, 1000, config.prefix_caching, 0.0015), 1, noise=False)  # type: ignore[arg-type]
+    records = [request_record(job, run.seen, 1, False) for job in run.jobs]
     found = {"completed": sum(record.completed for record in records) / len(records)}
     for kind in CLASSES:
         of_kind = [record for record in records if record.name == kind]

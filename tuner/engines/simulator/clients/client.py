@@ -35,7 +35,7 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True)
-class Sending:
+class ScheduledSend:
     """A request that its client sends at a time."""
 
     at_s: float
@@ -65,14 +65,14 @@ class SimulatedClient:
         self._ready: deque[SimulatedRequest] = deque(jobs) if users else deque()
         self.in_flight = 0
 
-    def start(self) -> Iterator[Sending]:
+    def start(self) -> Iterator[ScheduledSend]:
         """Return what is sent, or due, without anything having ended."""
         if self._users:
             for _ in range(min(self._users, len(self._ready))):
-                yield Sending(0.0, self._ready.popleft())
+                yield ScheduledSend(0.0, self._ready.popleft())
             return
         for job in self.jobs:
-            yield Sending(job.due_s or 0.0, job)
+            yield ScheduledSend(job.due_s or 0.0, job)
 
     def take(self, job: SimulatedRequest, now: float) -> bool:
         """Note that a job is due; return whether it is sent now, or waits for a place in flight."""
@@ -86,7 +86,7 @@ class SimulatedClient:
             job.deadline_s = now + self._timeout_s
         return True
 
-    def ended(self, job: SimulatedRequest, now: float) -> Sending | None:
+    def ended(self, job: SimulatedRequest, now: float) -> ScheduledSend | None:
         """Note that a job has ended, however; return what is sent in its place."""
         if not job.in_flight:
             return None
@@ -95,5 +95,5 @@ class SimulatedClient:
         while self._ready:
             following = self._ready.popleft()
             if following.status is RequestStatus.NOT_SENT:
-                return Sending(now + self._pause_s, following)
+                return ScheduledSend(now + self._pause_s, following)
         return None

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tuner.engines.simulator.clients.client import SimulatedRequest
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
-Times = NDArray[np.float64]
-Counts = NDArray[np.int64]
+_Seconds = NDArray[np.float64]
+_Counts = NDArray[np.int64]
 _ERRORS = {
     RequestStatus.TIMED_OUT: "given up before its last token",
     RequestStatus.REFUSED: "refused: longer than max_model_len, or the queue was full",
@@ -21,7 +21,7 @@ _ERRORS = {
 
 
 def bench_metrics(
-    jobs: Sequence[SimulatedRequest], seen: Times, interval: int, speculative: bool, percentiles: Sequence[int]
+    jobs: Sequence[SimulatedRequest], seen: _Seconds, interval: int, speculative: bool, percentiles: Sequence[int]
 ) -> dict[str, float | None]:
     """Return what `vllm bench serve` would write of a run; latencies in ms over completed requests.
 
@@ -48,7 +48,7 @@ def bench_metrics(
     }
     for name, values in (("ttft", ttft), ("tpot", tpot), ("e2el", whole)):
         found |= _statistics(name, 1000.0 * values, np.ones(len(values), dtype=np.int64), percentiles)
-    gaps, counts = all_gaps(done, seen, interval, speculative)
+    gaps, counts = token_gaps(done, seen, interval, speculative)
     return found | _statistics("itl", 1000.0 * gaps, counts, percentiles)
 
 
@@ -58,7 +58,7 @@ def _span(begin: float | None, end: float | None) -> float:
     return end - begin
 
 
-def _statistics(name: str, values: Times, counts: Counts, percentiles: Sequence[int]) -> dict[str, float | None]:
+def _statistics(name: str, values: _Seconds, counts: _Counts, percentiles: Sequence[int]) -> dict[str, float | None]:
     """Return the statistics of values that occur so many times each, as NumPy gives them of all of them."""
     order = np.argsort(values, kind="stable")
     values, ends = values[order], np.cumsum(counts[order])
@@ -75,7 +75,7 @@ def _statistics(name: str, values: Times, counts: Counts, percentiles: Sequence[
     return found | {f"p{p}_{name}_ms": _percentile(values, ends, p) for p in percentiles}
 
 
-def _percentile(values: Times, ends: Counts, percentile: float) -> float:
+def _percentile(values: _Seconds, ends: _Counts, percentile: float) -> float:
     """Return a percentile of sorted values, interpolated linearly; `ends` are their counts, added up."""
     place = (int(ends[-1]) - 1) * percentile / 100
     low = int(place)
@@ -83,7 +83,9 @@ def _percentile(values: Times, ends: Counts, percentile: float) -> float:
     return float(values[below] + (values[above] - values[below]) * (place - low))
 
 
-def all_gaps(jobs: Sequence[SimulatedRequest], seen: Times, interval: int, speculative: bool) -> tuple[Times, Counts]:
+def token_gaps(
+    jobs: Sequence[SimulatedRequest], seen: _Seconds, interval: int, speculative: bool
+) -> tuple[_Seconds, _Counts]:
     """Return the times between two pieces of one answer, in seconds, and how often each occurs over all jobs."""
     if interval > 1:
         each = [np.diff(chunk_times(job, seen, interval, speculative)) for job in jobs]
@@ -115,13 +117,13 @@ def _spans(segments: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(int(steps[begin]), int(steps[end - 1]) + 1) for begin, end in zip(begins, ends, strict=True)]
 
 
-def _pairs(segments: Sequence[tuple[int, int]]) -> Counts:
+def _pairs(segments: Sequence[tuple[int, int]]) -> _Counts:
     """Return segments as rows; `np.array` takes twice as long for it."""
     flat = itertools.chain.from_iterable(segments)
     return np.fromiter(flat, dtype=np.int64, count=2 * len(segments)).reshape(-1, 2)
 
 
-def chunk_times(job: SimulatedRequest, seen: Times, interval: int, speculative: bool) -> Times:
+def chunk_times(job: SimulatedRequest, seen: _Seconds, interval: int, speculative: bool) -> _Seconds:
     """Return when a job's pieces came: the first token at once, then every `interval` tokens, and what is left."""
     if speculative:
         segments = _pairs(job.segments)
@@ -136,11 +138,11 @@ def chunk_times(job: SimulatedRequest, seen: Times, interval: int, speculative: 
         sent = np.append(groups[1:] != groups[:-1], True)
         sent[0] = True
         steps = steps[sent]
-    times: Times = seen[steps.astype(np.int64)]
+    times: _Seconds = seen[steps.astype(np.int64)]
     return times
 
 
-def record_of(job: SimulatedRequest, seen: Times, interval: int, speculative: bool) -> RequestRecord:
+def request_record(job: SimulatedRequest, seen: _Seconds, interval: int, speculative: bool) -> RequestRecord:
     """Return the record of a request, as the load generator would have kept it."""
     times = chunk_times(job, seen, interval, speculative)
     if job.end_s is not None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-MOST_CAPTURED = 512
+LARGEST_DEFAULT_SIZE = 512
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
 
 
-class Launch(StrEnum):
+class LaunchMode(StrEnum):
     """How the kernels of a step are launched."""
 
     FULL = "full"
@@ -27,7 +27,7 @@ class Launch(StrEnum):
 
 
 @dataclass(frozen=True)
-class Graphs:
+class CudaGraphs:
     """What is captured. `sizes` are tokens of a step, ascending; `compiled` says whether kernels are fused.
 
     `full_decode` and `full_mixed` say whether steps of decodes alone, and any steps, may be one graph; `piecewise`
@@ -41,14 +41,14 @@ class Graphs:
     piecewise: bool
     sizes: tuple[int, ...]
 
-    def launch(self, tokens: int, decodes_only: bool) -> Launch:
+    def launch(self, tokens: int, decodes_only: bool) -> LaunchMode:
         """Return how a step of so many tokens is launched."""
         if tokens <= self.largest:
             if self.full_mixed or (self.full_decode and decodes_only):
-                return Launch.FULL
+                return LaunchMode.FULL
             if self.piecewise:
-                return Launch.PIECEWISE
-        return Launch.COMPILED if self.compiled else Launch.EAGER
+                return LaunchMode.PIECEWISE
+        return LaunchMode.COMPILED if self.compiled else LaunchMode.EAGER
 
     @property
     def largest(self) -> int:
@@ -71,9 +71,9 @@ def default_sizes(largest: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= largest)
 
 
-def find_graphs(
+def find_cuda_graphs(
     said: Mapping[str, Any], version: tuple[int, ...], backend: str, seqs: int, tokens: int, spec_tokens: int
-) -> Graphs:
+) -> CudaGraphs:
     """Return the graphs of a configuration.
 
     Args:
@@ -98,7 +98,7 @@ def find_graphs(
         wanted = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
     one_token = backend == "FLASHINFER" and spec_tokens > 0
     sizes = () if wanted == "NONE" else _sizes(said, config, seqs, tokens, spec_tokens)
-    return Graphs(
+    return CudaGraphs(
         compiled=compiled,
         full_decode=wanted in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and not one_token,
         full_mixed=wanted == "FULL",
@@ -150,7 +150,7 @@ def _sizes(
                 f"cudagraph_capture_sizes(={sizes[-1]})"
             )
         return sizes
-    top = min(seqs * 2 * (1 + spec_tokens), MOST_CAPTURED) if largest is None else largest
+    top = min(seqs * 2 * (1 + spec_tokens), LARGEST_DEFAULT_SIZE) if largest is None else largest
     sizes = default_sizes(min(top, tokens))
     if said["performance_mode"] == "interactivity":
         sizes = tuple(sorted({*sizes, *range(1, min(32, tokens) + 1)}))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape
-from tuner.engines.simulator.config.cuda_graphs import Graphs, find_graphs
+from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.config.flags import FlagError, parse_flags
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
@@ -58,12 +58,12 @@ class ServeConfig:
     stream_interval: int
     api_servers: int
     backend: str
-    graphs: Graphs
+    graphs: CudaGraphs
     speculation: Speculation | None
     temperature: float
 
 
-def resolve(
+def resolve_serve_config(
     words: Sequence[str],
     environment: Mapping[str, str],
     model: ModelShape,
@@ -109,7 +109,7 @@ def _resolved(
     quantization, bits = find_quantization(said["quantization"], model, card, version, dtype)
     kv_bytes = find_kv_element_bytes(said["kv_cache_dtype"] or "auto", card, version)
     backend = find_backend(said["attention_backend"], card, version, said["kv_cache_dtype"] or "auto", packages)
-    graphs = find_graphs(said, version, kernels_named(backend, card), seqs, tokens, _most_drafted(speculation))
+    graphs = find_cuda_graphs(said, version, kernels_named(backend, card), seqs, tokens, _most_drafted(speculation))
     return ServeConfig(
         version=version,
         model=model,

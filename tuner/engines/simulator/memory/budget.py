@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from search_spaces.units import GIB
 from storage.records import FailureKind
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.weights import Weights
 from tuner.engines.simulator.parameters import Parameters
 
-GIB = 2**30
 _LOGIT_BYTES = 4
 _ACTIVATION_BYTES = 2
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.memory.blocks import BlockPool
-from tuner.engines.simulator.scheduling.decoding import Decoding
+from tuner.engines.simulator.memory.block_pool import BlockPool
+from tuner.engines.simulator.scheduling.decode_set import DecodeSet
 from tuner.engines.simulator.scheduling.sequence import Sequence
-from tuner.engines.simulator.timing.step_time import Step
+from tuner.engines.simulator.scheduling.step import Step
 
 
 @dataclass
@@ -31,7 +31,7 @@ class SchedulerCounts:
     accepted_tokens: int = 0
 
 
-class Members(Protocol):
+class DecodingSequences(Protocol):
     """The sequences that decode."""
 
     members: dict[int, Sequence]
@@ -60,7 +60,7 @@ class Scheduler:
         self.late: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, tuple[Sequence, int]] = {}
-        self.decoding = Decoding(config.block_size)
+        self.decoding = DecodeSet(config.block_size)
         self.counts = SchedulerCounts()
         self.produced = 0
         self._orders = 0
@@ -229,7 +229,7 @@ class Scheduler:
         self.waiting.appendleft(victim)
         return victim
 
-    def _members(self) -> Members:
+    def _members(self) -> DecodingSequences:
         return self.decoding
 
     def _remove(self, sequence: Sequence) -> None:

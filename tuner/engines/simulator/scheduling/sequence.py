@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.engines.simulator.memory.blocks import BlockPool, Chain
+from tuner.engines.simulator.memory.block_pool import BlockPool, Chain
 
 
 @dataclass(frozen=True)

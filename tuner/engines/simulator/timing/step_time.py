@@ -9,36 +9,19 @@ prepares and launches; with asynchronous scheduling it does so while the step be
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
-from tuner.engines.simulator.config.cuda_graphs import Launch
+from tuner.engines.simulator.config.cuda_graphs import LaunchMode
 from tuner.engines.simulator.config.precision import kernels_named
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.weights import Weights, find_weights, moved_by_products
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.scheduling.step import Step
 
 _US = 1e-6
 _TERA = 1e12
 _GIGA = 1e9
 _UNPACK_FROM = 256
 """Tokens from which 4-bit matrices are unpacked to 16 bits before a plain product (awq.py, gptq.py)."""
-
-
-class Step(NamedTuple):
-    """What a step holds. `prefill` and `decode` are tokens, `sequences` all that take part, `sampled` the positions
-    that a token (or a draft's check) is sampled at; `context` are the tokens that decodes read, `pairs` the pairs of
-    tokens that prefills compare.
-    """
-
-    decode: int
-    prefill: int
-    sequences: int
-    sampled: int
-    context: int
-    pairs: float
-    admitted: int = 0
-    drafting: int = 0
-    decodes_only: bool = True
 
 
 class StepTime:
@@ -118,10 +101,10 @@ class StepTime:
         self._admit = known.admit_us * _US / speed
         self._schedule_sequence = known.step_sequence_us * _US / speed
         self._launch = {
-            Launch.FULL: known.full_graph_us * _US / speed,
-            Launch.PIECEWISE: known.piece_us * _US / speed * config.model.layers,
-            Launch.COMPILED: known.fused_launches_per_layer * launch,
-            Launch.EAGER: (known.eager_launches_per_layer + extra) * launch,
+            LaunchMode.FULL: known.full_graph_us * _US / speed,
+            LaunchMode.PIECEWISE: known.piece_us * _US / speed * config.model.layers,
+            LaunchMode.COMPILED: known.fused_launches_per_layer * launch,
+            LaunchMode.EAGER: (known.eager_launches_per_layer + extra) * launch,
         }
         drafts = {"ngram": known.ngram_draft_us, "suffix": known.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
@@ -132,9 +115,9 @@ class StepTime:
         config = self.config
         tokens = step.decode + step.prefill
         launch = config.graphs.launch(tokens, step.decodes_only)
-        if launch in (Launch.FULL, Launch.PIECEWISE):
+        if launch in (LaunchMode.FULL, LaunchMode.PIECEWISE):
             tokens = config.graphs.padded(tokens)
-        fused = launch is not Launch.EAGER
+        fused = launch is not LaunchMode.EAGER
         head = self._head_token * step.sampled
         weights = self._linear(tokens) + math.sqrt(self._head_stream * self._head_stream + head * head)
         attention = self._context_token * step.context + self._pair * step.pairs

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage.records import FailureKind
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.clients.metrics import Times
 from tuner.engines.simulator.config.precision import kernels_named
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.scheduling.answer_text import AnswerText
 from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
-from tuner.engines.simulator.scheduling.speculation import AnswerText, SpeculativeScheduler
+from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
+from tuner.engines.simulator.simulation import Simulation, SimulationTrace
 from tuner.engines.simulator.timing.step_time import StepTime
-from tuner.engines.simulator.world import Simulation, SimulationTrace
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class SimulatedRun:
     """
 
     jobs: list[SimulatedRequest]
-    seen: Times
+    seen: NDArray[np.float64]
     trace: SimulationTrace
     counts: SchedulerCounts
     seconds: Mapping[str, float]
@@ -37,7 +38,7 @@ class SimulatedRun:
     bytes: float
 
 
-class Machine:
+class ConfiguredServer:
     """A server on a card.
 
     Raises:

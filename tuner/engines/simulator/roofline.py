@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.machine import SimulatedRun
+from tuner.engines.simulator.configured_server import SimulatedRun
 
 _TERA = 1e12
 _GIGA = 1e9

@@ -5,29 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from search_spaces import HardwareProfile, ModelShape, SpaceError, known_model
+from search_spaces import ModelShape, SpaceError, known_model
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.hub import cached_config
-
-ON_TURING = "0.15.1"
-"""The last version whose default attention kernels ran on compute capability 7.5, and the one that was published on."""
-
-ELSEWHERE = "0.25.1"
-"""The version that the H200 measurements were made with."""
-
-
-def default_version(card: HardwareProfile) -> str:
-    """Return the vLLM that is simulated on a card where nobody said which."""
-    return ON_TURING if (card.compute_capability or (0, 0)) < (8, 0) else ELSEWHERE
-
-
-PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "flashinfer"})
-"""What is taken to be installed beside vLLM: FlashInfer comes with it, the others by pip."""
-
-
-def version_tuple(version: str) -> tuple[int, ...]:
-    """Return a version's numbers."""
-    return tuple(int(part) for part in version.split("."))
 
 
 def find_shape(name: str) -> ModelShape:

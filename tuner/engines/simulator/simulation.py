@@ -17,7 +17,7 @@ from tuner.engines.simulator.timing.front_end import FrontEnd
 from tuner.engines.simulator.timing.step_time import StepTime
 from tuner.workloads.requests import RequestStatus
 
-SAMPLE_S = 0.5
+STATE_PERIOD_S = 0.5
 """Seconds between two looks at the server's state."""
 
 
@@ -146,7 +146,7 @@ class Simulation:
                 break
             now += take(step)
             seen.append(front.send(now, step.decode))
-            if now - self._sampled >= SAMPLE_S:
+            if now - self._sampled >= STATE_PERIOD_S:
                 self._sample(now)
         self.trace.busy_s += now - self._now
         self.trace.steps += len(self.trace.seen_s) - begun
@@ -168,7 +168,7 @@ class Simulation:
             job.first_s = seen if job.first_s is None else job.first_s
         for sequence in ended:
             self._finish(self._jobs[sequence.index], seen)
-        if self._now - self._sampled >= SAMPLE_S:
+        if self._now - self._sampled >= STATE_PERIOD_S:
             self._sample(self._now)
 
     def _finish(self, job: SimulatedRequest, seen: float) -> None:

@@ -12,7 +12,7 @@ import heapq
 from tuner.engines.simulator.scheduling.sequence import Sequence
 
 
-class Decoding:
+class DecodeSet:
     """The sequences that decode. `context` is the tokens that their next step reads, over all of them."""
 
     def __init__(self, block_size: int) -> None:

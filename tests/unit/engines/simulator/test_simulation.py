@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.engines.simulator.helpers import SMALL, config, machine, run
+from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.clients.from_workload import BenchLoad, bench_client
-from tuner.engines.simulator.clients.metrics import all_gaps, bench_metrics, chunk_times
-from tuner.engines.simulator.config.cuda_graphs import Launch
-from tuner.engines.simulator.machine import Machine, SimulatedRun
-from tuner.engines.simulator.memory.blocks import Chain
+from tuner.engines.simulator.clients.metrics import bench_metrics, chunk_times, token_gaps
+from tuner.engines.simulator.config.cuda_graphs import LaunchMode
+from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.memory.block_pool import Chain
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.scheduling.answer_text import AnswerText
 from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
 from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
-from tuner.engines.simulator.scheduling.speculation import AnswerText, SpeculativeScheduler
+from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
 from tuner.engines.simulator.timing.step_time import Step, StepTime
 from tuner.workloads.requests import RequestStatus
 
@@ -143,7 +144,7 @@ def test_gaps_and_chunks_of_an_answer() -> None:
     seen = np.array([1.0, 2, 3, 5, 8, 13, 21, 34, 55])
     # tokens at steps 1 2 3, and after a preemption at 6 7 8
     assert chunk_times(job, seen, 1, False).tolist() == [2, 3, 5, 21, 34, 55]
-    assert sorted(np.repeat(*all_gaps([job], seen, 1, False)).tolist()) == [1, 2, 13, 16, 21]
+    assert sorted(np.repeat(*token_gaps([job], seen, 1, False)).tolist()) == [1, 2, 13, 16, 21]
     # the first at once, then two at a time, and what is left
     assert chunk_times(job, seen, 2, False).tolist() == [2, 3, 21, 55]
     job.segments = [(1, 1), (2, 3), (4, 2)]
@@ -151,7 +152,7 @@ def test_gaps_and_chunks_of_an_answer() -> None:
 
 
 LOADS = st.builds(
-    BenchLoad,
+    BenchServeWorkload,
     num_prompts=st.integers(1, 40),
     max_concurrency=st.one_of(st.none(), st.integers(1, 20)),
     input_len=st.integers(1, 400),
@@ -177,7 +178,7 @@ WORDS = st.sampled_from(
 @settings(max_examples=60, deadline=None)
 @given(load=LOADS, words=WORDS, blocks=st.integers(60, 400))
 def test_whatever_the_load_tokens_are_conserved_and_nobody_starves(
-    load: BenchLoad, words: tuple[str, ...], blocks: int
+    load: BenchServeWorkload, words: tuple[str, ...], blocks: int
 ) -> None:
     made = machine(*words, blocks=blocks)
     found = run(made, load)
@@ -197,7 +198,7 @@ def test_whatever_the_load_tokens_are_conserved_and_nobody_starves(
 @settings(max_examples=40, deadline=None)
 @given(load=LOADS, words=WORDS, blocks=st.integers(60, 400))
 def test_steps_that_are_advanced_together_give_the_same_to_the_last_bit(
-    load: BenchLoad, words: tuple[str, ...], blocks: int
+    load: BenchServeWorkload, words: tuple[str, ...], blocks: int
 ) -> None:
     def figures(together: bool) -> tuple[list[tuple[float | None, ...]], list[float], SchedulerCounts]:
         found: SimulatedRun = run(machine(*words, blocks=blocks), load, together)
@@ -262,7 +263,7 @@ def test_where_a_step_goes_adds_up() -> None:
     time = StepTime(config("--no-async-scheduling"), parameters_of("t4"))
     whole = sum(time.take(Step(50, 0, 50, 50, 40_000, 0.0)) for _ in range(3))
     assert sum(time.seconds.values()) == pytest.approx(whole)
-    assert time.config.graphs.launch(50, decodes_only=True) is Launch.FULL
+    assert time.config.graphs.launch(50, decodes_only=True) is LaunchMode.FULL
 
 
 def test_a_request_that_is_given_up_leaves_its_place_to_the_next() -> None:
@@ -302,7 +303,7 @@ def test_what_comes_after_the_last_plan_runs_although_nothing_else_does() -> Non
 
 
 def test_greedy_answers_are_drafted_and_sampled_ones_are_not() -> None:
-    load = BenchLoad(50, 25, 128, 256, seed=3)
+    load = BenchServeWorkload(50, 25, 128, 256, seed=3)
     greedy = run(machine(*GREEDY, *SUFFIX), load).counts
     sampled = run(machine(*SUFFIX), load).counts
     assert greedy.accepted_tokens / greedy.drafted_tokens > 0.8
@@ -312,7 +313,7 @@ def test_greedy_answers_are_drafted_and_sampled_ones_are_not() -> None:
 
 def test_metrics_have_the_names_of_vllms_client() -> None:
     made = machine()
-    found = run(made, BenchLoad(20, 5, 64, 16, seed=1))
+    found = run(made, BenchServeWorkload(20, 5, 64, 16, seed=1))
     metrics = bench_metrics(found.jobs, found.seen, 1, False, (50, 99))
     duration = max(job.end_s or 0.0 for job in found.jobs)
     assert metrics["output_throughput"] == pytest.approx(20 * 16 / duration)
@@ -325,7 +326,7 @@ def test_metrics_have_the_names_of_vllms_client() -> None:
 
 def test_statistics_are_numpys() -> None:
     made = machine()
-    found = run(made, BenchLoad(30, 7, 64, 20, range_ratio=0.5, seed=2))
+    found = run(made, BenchServeWorkload(30, 7, 64, 20, range_ratio=0.5, seed=2))
     metrics = bench_metrics(found.jobs, found.seen, 1, False, (50, 90, 99))
     gaps = 1000 * np.concatenate([np.diff(chunk_times(job, found.seen, 1, False)) for job in found.jobs])
     for percentile in (50, 90, 99):
@@ -336,7 +337,7 @@ def test_statistics_are_numpys() -> None:
 
 def test_the_clients_own_lengths_and_times_are_drawn() -> None:
     # totals of a published run of `vllm bench serve` with 500 prompts of 365 tokens, range ratio 0.4 and seed 0
-    made = bench_client(BenchLoad(500, 250, 365, 365, range_ratio=0.4, rate=50.0), 0.0)
+    made = bench_serve_client(BenchServeWorkload(500, 250, 365, 365, range_ratio=0.4, rate=50.0), 0.0)
     assert sum(job.prompt.tokens for job in made.jobs) == 185_881
     assert sum(job.prompt.output for job in made.jobs) == 183_806
     # the last request is due at n / rate
@@ -346,7 +347,7 @@ def test_the_clients_own_lengths_and_times_are_drawn() -> None:
 def test_memory_is_what_was_measured() -> None:
     def tokens(*words: str, card: str, model: str = SMALL, version: tuple[int, ...] = (0, 15, 1)) -> int:
         known = config(*words, card=card, model=model, version=version)
-        return Machine(known, parameters_of(card)).budget.tokens
+        return ConfiguredServer(known, parameters_of(card)).budget.tokens
 
     # published server log of the default on a T4; the H200 tables; the published study on an RTX 6000 Ada
     assert tokens(card="t4") == pytest.approx(940_384, rel=0.05)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tuner.engines.simulator.memory.blocks import BlockPool, Chain
+from tuner.engines.simulator.memory.block_pool import BlockPool, Chain
 from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
 
 SIZE = 4
