@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, version_tuple
-from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.engines.simulator.prediction import Platform, client_metrics, run_workload, build_server
+from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import UserError
 from tuner.study.builder import sampling

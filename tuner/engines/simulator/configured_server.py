@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.records import FailureKind
+from tuner.engines.simulator.benchmark_simulation import BenchmarkSimulation, SimulationTrace
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.config.precision import kernels_named
 from tuner.engines.simulator.config.serve_config import ServeConfig
@@ -18,7 +19,6 @@ from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduling.answer_text import AnswerText
 from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
 from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
-from tuner.engines.simulator.simulation import Simulation, SimulationTrace
 from tuner.engines.simulator.timing.step_time import StepTime
 
 
@@ -75,12 +75,12 @@ class ConfiguredServer:
             noise: whether the run is as much faster or slower than the prediction as measured ones differ.
             warm: whether the server has served anything before.
             limit_s: virtual seconds after which it is cut off.
-            together: see `Simulation.run` and `SpeculativeScheduler`.
+            together: see `BenchmarkSimulation.run` and `SpeculativeScheduler`.
         """
         scale = _noise(seed, self.known.noise_share) if noise else 1.0
         time = StepTime(self.config, self.known, self._eight_bit, scale, warm)
         scheduler = self._scheduler(seed, together)
-        trace = Simulation(self.config, self.known, scheduler, time, client).run(limit_s, together)
+        trace = BenchmarkSimulation(self.config, self.known, scheduler, time, client).run(limit_s, together)
         seen = np.array(trace.seen_s)
         return SimulatedRun(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
 

@@ -39,7 +39,7 @@ class SimulationTrace:
     steps: int = 0
 
 
-class Simulation:
+class BenchmarkSimulation:
     """Runs one load to its end.
 
     With asynchronous scheduling vLLM plans a step when the one before begins (`EngineCore.step_with_batch_queue`): what
