@@ -1,4 +1,4 @@
-"""The only home of NVML: which GPUs there are, what they hold, and when one is free to be used again.
+"""List GPUs, read their memory and wait until one is free; the only module that uses NVML.
 
 A host without NVML, driver or GPU has no devices; that is never an exception.
 """
@@ -18,12 +18,13 @@ from search_spaces.errors import SpaceError
 from search_spaces.hardware import HardwareProfile, hardware_named
 from search_spaces.units import GIB
 from storage.records import JsonScalar
+from tuner.cancellation import CancelToken
 
 POLL_S = 0.2
 
 
 class Nvml(Protocol):
-    """The part of `pynvml` that is used here; tests pass an object of their own."""
+    """The part of `pynvml` that this module uses; tests pass a fake."""
 
     NVMLError: type[Exception]
 
@@ -42,7 +43,7 @@ class Nvml(Protocol):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. `index` is NVML's (PCI order): give a server `CUDA_DEVICE_ORDER=PCI_BUS_ID` together with it."""
+    """One GPU. `index` is NVML's, in PCI order: a server that gets it also needs `CUDA_DEVICE_ORDER=PCI_BUS_ID`."""
 
     index: int
     uuid: str
@@ -54,20 +55,16 @@ class Device:
 
 
 @dataclass(frozen=True)
-class GpuSettled:
-    """What the wait for a GPU saw at its end; `pids` are the compute processes then, `used_gib` None if unknown."""
+class GpuWait:
+    """The state of a GPU at the end of a wait for free memory.
 
-    ok: bool
+    `free` states whether the memory came free, `pids` are the compute processes; `used_gib` is None if unknown.
+    """
+
+    free: bool
     used_gib: float | None
     waited_s: float
     pids: tuple[int, ...]
-
-
-class Cancelled(Protocol):
-    """Tells whether to stop waiting; `threading.Event` is one."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set or `timeout` seconds are over; return whether it is set."""
 
 
 @functools.cache
@@ -88,7 +85,7 @@ def devices(nvml: Nvml | None = None, environment: Mapping[str, str] | None = No
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; empty without NVML or without a GPU.
 
     Numbers in CUDA_VISIBLE_DEVICES are taken in PCI order. As in CUDA, the list ends at the first entry that names no
-    GPU. Slices of a GPU (`MIG-…`) are not offered.
+    GPU. Slices of a GPU (`MIG-…`) are not supported.
     """
     nvml = nvml or _pynvml()
     if nvml is None:
@@ -102,7 +99,7 @@ def devices(nvml: Nvml | None = None, environment: Mapping[str, str] | None = No
 
 
 def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
-    """Return the memory in use on GPU `index` in GiB, by whomever; None if it cannot be told."""
+    """Return the memory in use on GPU `index` in GiB, by all processes; None if it cannot be read."""
     nvml = nvml or _pynvml()
     if nvml is None:
         return None
@@ -113,7 +110,7 @@ def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
 
 
 def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:
-    """Return the processes that compute on GPU `index`, by the driver's ids (in a container: the host's ids)."""
+    """Return the ids of the processes that compute on GPU `index`; in a container they are the host's ids."""
     nvml = nvml or _pynvml()
     if nvml is None:
         return ()
@@ -124,27 +121,27 @@ def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:
         return ()
 
 
-def wait_until_settled(
-    index: int, below_gib: float, timeout_s: float, cancelled: Cancelled, nvml: Nvml | None = None
-) -> GpuSettled:
-    """Wait until GPU `index` holds at most `below_gib` GiB, `timeout_s` seconds at most; look every 0.2 s.
+def wait_until_free(
+    index: int, below_gib: float, timeout_s: float, cancelled: CancelToken, nvml: Nvml | None = None
+) -> GpuWait:
+    """Wait at most `timeout_s` seconds until at most `below_gib` GiB are in use on GPU `index`; poll every 0.2 s.
 
-    Not ok: at the deadline, when cancelled, or when the memory cannot be read (then at once).
+    The wait ends without success at the deadline, when cancelled, and at once if the memory cannot be read.
     """
     begun = time.monotonic()
     while True:
         used = used_memory_gib(index, nvml)
         waited = time.monotonic() - begun
-        ok = used is not None and used <= below_gib
-        if ok or used is None or waited >= timeout_s or cancelled.wait(min(POLL_S, timeout_s - waited)):
-            return GpuSettled(ok, used, waited, compute_pids(index, nvml))
+        free = used is not None and used <= below_gib
+        if free or used is None or waited >= timeout_s or cancelled.wait(min(POLL_S, timeout_s - waited)):
+            return GpuWait(free, used, waited, compute_pids(index, nvml))
 
 
 def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | None:
-    """Return what the search space asks of GPU `index`; None if there is no such GPU.
+    """Return the properties of GPU `index` that the search space uses; None if there is no such GPU.
 
-    A known card's memory and bandwidth are those of `search_spaces`, unless the driver tells of clearly other memory.
-    An unknown card's bandwidth is bus width in bytes × memory clock × 2 (double data rate), None if not told.
+    A known card's memory and bandwidth are those in `search_spaces`, unless the driver's memory differs by 6 % or more.
+    An unknown card's bandwidth is bus width in bytes × memory clock × 2 (double data rate), None if not available.
     """
     nvml = nvml or _pynvml()
     device = next((device for device in devices(nvml, {}) if device.index == index), None)
@@ -179,7 +176,7 @@ def _key(name: str) -> str:
 
 
 def host_facts() -> dict[str, JsonScalar]:
-    """Return what the host is, for a study's provenance; memory in GiB, None where it is not known."""
+    """Return CPU, memory in GiB and platform of this host, for a study's provenance; None where unknown."""
     import psutil
 
     return {

@@ -32,7 +32,8 @@ from typing import NoReturn
 from storage import normalise_url, open_store
 from tuner.engines.vllm.environment import base_environment
 from tuner.engines.vllm.executable import find_executable
-from tuner.processes.family import MARK, Identity, end, family, look, send, wait_gone
+from tuner.processes.family import MARK, end_family, find_family
+from tuner.processes.identity import Identity, read_process, send_signal, wait_until_gone
 
 TARGET = 0.8
 SEQS = (8, 16, 32)
@@ -278,7 +279,7 @@ def call(argv: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Pa
             start_new_session=True,
         )
         lines: list[tuple[float, str]] = []
-        seen = look(process.pid)
+        seen = read_process(process.pid)
         assert seen is not None  # a child that is not reaped is in the table
         try:
             for line in process.stdout or ():
@@ -297,13 +298,13 @@ def end_all(process: subprocess.Popen[str], leader: Identity, mark: str) -> None
     known: set[Identity] = set()
 
     def find() -> set[Identity]:
-        known.update(family(leader, mark, known))
-        return family(leader, mark, known)
+        known.update(find_family(leader, mark, known))
+        return find_family(leader, mark, known)
 
     find()
-    if send(leader, signal.SIGINT):
-        wait_gone({leader}, INTERRUPTED_S)
-    survivors = end(find, leader, 0).survivors
+    if send_signal(leader, signal.SIGINT):
+        wait_until_gone({leader}, INTERRUPTED_S)
+    survivors = end_family(find, leader, 0).survivors
     process.wait()
     if survivors:
         print(f"processes {', '.join(str(left.pid) for left in survivors)} could not be ended", file=sys.stderr)

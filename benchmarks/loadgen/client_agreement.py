@@ -14,12 +14,13 @@ import argparse
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from storage.records import Repeat, TrialKind
-from tuner.engines.base import EngineSettings, new_cancel_event
+from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.bench import bench_words, read_result
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.environment import base_environment, own_environment
@@ -99,10 +100,10 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     clients = (Client("plain", plain), Client("resident", tools.start))
     try:
         server = engine.launch(spec, spec.limits)
-        server.wait_ready(new_cancel_event())
+        server.wait_ready(threading.Event())
         if tools.resident is None:
             raise SystemExit("the resident helper does not start here: there is nothing to compare")
-        server.warm_up(load, new_cancel_event())
+        server.warm_up(load, threading.Event())
         for pair in range(arguments.pairs):
             for place, client in enumerate(clients if pair % 2 == 0 else reversed(clients)):
                 client.run(model, load, server.port, 2000 + 2 * pair + place, folder)

@@ -18,13 +18,14 @@ import json
 import os
 import re
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from storage.records import Repeat, TrialKind
-from tuner.engines.base import EngineSettings, new_cancel_event
+from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.bench import read_result
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.environment import base_environment, own_environment
@@ -60,7 +61,7 @@ AGREE = (
 )
 ORDERS = (("theirs", "ours", "ours", "theirs"), ("ours", "theirs", "theirs", "ours"))
 CLIENT_S = 600.0
-NEVER = new_cancel_event()
+NEVER = threading.Event()
 
 
 def mix(rate: float, requests: int) -> Traffic:

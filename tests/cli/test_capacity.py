@@ -13,7 +13,8 @@ from storage.records import Repeat
 from tests.cli.command import Said, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
-from tuner.engines.base import Cancelled, EngineSettings
+from tuner.cancellation import CancelToken
+from tuner.engines.base import EngineSettings
 from tuner.specs import Limits, TrialSpec
 from tuner.use_cases import capacity as capacity_run
 from tuner.workloads.spec import Workload
@@ -33,7 +34,7 @@ class HoldsUpTo(StubServer):
 
     limit = 10.0
 
-    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: Workload, index: int, cancelled: CancelToken) -> Repeat:
         assert isinstance(workload, Traffic)
         assert workload.rate is not None
         ttft = 50.0 if workload.rate <= self.limit else 500.0

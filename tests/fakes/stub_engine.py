@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from tuner.cancellation import CancelToken
 from tuner.clock import Clock, RealClock
-from tuner.engines.base import Cancelled, EngineInfo
+from tuner.engines.base import EngineInfo
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop
@@ -33,15 +34,15 @@ class StubServer:
         if isinstance(result, Failure) and result.phase is phase:
             raise TrialFailed(result)
 
-    def wait_ready(self, cancelled: Cancelled) -> None:
+    def wait_ready(self, cancelled: CancelToken) -> None:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.READY)
 
-    def warm_up(self, workload: ClosedLoop, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: ClosedLoop, cancelled: CancelToken) -> None:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.WARMUP)
 
-    def benchmark(self, workload: ClosedLoop, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: ClosedLoop, index: int, cancelled: CancelToken) -> Repeat:
         """Return the landscape's metrics; with `hold`, wait until it is set or the trial is cancelled."""
         while self._hold is not None and not self._hold.is_set():
             if cancelled.wait(0.01):

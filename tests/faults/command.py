@@ -24,7 +24,7 @@ from storage import normalise_url, open_store
 from storage.mapping import FailedAttempt
 from storage.records import TrialRecord
 from storage.store import Store
-from tuner.processes.family import Identity, is_alive, look
+from tuner.processes.identity import Identity, is_alive, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 
 STUDY = "faults"
@@ -66,25 +66,25 @@ class Command:
         """Return what it printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def look(self) -> set[Identity]:
+    def note_descendants(self) -> set[Identity]:
         """Remember and return the descendants that it has now."""
         try:
             children = psutil.Process(self.popen.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             children = []
-        seen = {child.identity for child in (look(each.pid) for each in children) if child is not None}
+        seen = {child.identity for child in (read_process(each.pid) for each in children) if child is not None}
         self.started |= seen
         return seen
 
     def kill(self) -> None:
         """Kill -9 the driver, and only that."""
-        self.look()
+        self.note_descendants()
         self.popen.kill()
         self.popen.wait(DEADLINE_S)
 
     def interrupt(self) -> None:
         """Do what Ctrl-C in a terminal does: SIGINT to the whole foreground group."""
-        self.look()
+        self.note_descendants()
         os.killpg(self.popen.pid, signal.SIGINT)
 
     def end(self) -> int:
@@ -139,13 +139,13 @@ class Study:
 
     def servers(self) -> list[ProcessRecord]:
         """Return the registry's records: one a server that runs or was left."""
-        return ProcessRecords(self.home / "processes").records()
+        return ProcessRecords(self.home / "processes").all()
 
     def server(self, uid: str, command: Command) -> ProcessRecord:
         """Wait until an attempt is in its scored benchmark and return its server's record."""
         until((self.artifacts(uid) / "bench-0.log").exists, f"the benchmark of {uid}", command)
         [record] = [record for record in self.servers() if record.label.endswith(f"trial {uid}")]
-        command.look()
+        command.note_descendants()
         return record
 
     def left(self) -> set[Identity]:
@@ -153,7 +153,7 @@ class Study:
         mark = f"TUNER_HOME={self.home}".encode()
         found = {identity for command in self.commands for identity in command.started if is_alive(identity)}
         for name in os.listdir("/proc"):
-            seen = look(int(name)) if name.isdecimal() else None
+            seen = read_process(int(name)) if name.isdecimal() else None
             if seen is not None and seen.alive and mark in _environment_of(seen.identity.pid):
                 found.add(seen.identity)
         return found - {identity for identity in found if identity.pid in self._drivers()}
@@ -187,7 +187,7 @@ class Study:
     def close(self) -> None:
         """End whatever a failed test has left, by id."""
         for command in self.commands:
-            command.look()
+            command.note_descendants()
             if command.popen.poll() is None:
                 command.kill()
         for identity in self.left():

@@ -43,7 +43,7 @@ def kill_one(study: Study, command: Command, kind: str) -> bool:
     pid = victim_of(study, command, kind)
     if pid is None:
         return False
-    command.look()
+    command.note_descendants()
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

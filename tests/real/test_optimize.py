@@ -16,7 +16,7 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from tuner.processes.ports import somebody_answers
+from tuner.processes.ports import port_answers
 
 pytestmark = [
     pytest.mark.timeout(1200),
@@ -136,7 +136,7 @@ def test_every_trial_is_a_nested_run_with_artifacts(result: dict[str, Any], fold
 def served(result: dict[str, Any], folder: Path, home: Path, vllm: Path) -> Iterator[str]:
     """The base URL of the server that best_serve.sh starts, once it is healthy."""
     port = 20_000 + os.getpid() % 10_000
-    assert not somebody_answers("127.0.0.1", port)
+    assert not port_answers("127.0.0.1", port)
     log = folder / "served.log"
     with log.open("wb") as out:
         server = subprocess.Popen(

@@ -17,8 +17,8 @@ from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentJob
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import ForkedServerProcess
-from tuner.processes.family import is_alive
-from tuner.processes.ports import somebody_answers
+from tuner.processes.identity import is_alive
+from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
@@ -137,8 +137,8 @@ def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: Trial
     assert len(members) >= 2
     assert server.stop() is None
     assert not [member for member in members if is_alive(member)]
-    assert not somebody_answers(server_module.HOST, server.port)
-    assert ProcessRecords(engine._home / "processes").records() == []
+    assert not port_answers(server_module.HOST, server.port)
+    assert ProcessRecords(engine._home / "processes").all() == []
     assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()
 
 

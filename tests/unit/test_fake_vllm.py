@@ -169,9 +169,9 @@ def test_the_log_has_the_lines_that_the_tuner_reads(starter: Starter, serve: Ser
 
     # (16·0.5 - 2.5)·80000 = 440000
     assert "GPU KV cache size: 440,000 tokens, Maximum concurrency for 1,000 tokens per request: 440.00x" in (
-        starter.said()
+        starter.output()
     )
-    assert "Starting vLLM server on http://127.0.0.1:" in starter.said()
+    assert "Starting vLLM server on http://127.0.0.1:" in starter.output()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_engine_dies_under_load(starter: Starter, serve: Serve, crash: str |
     result = _bench(starter, port)
 
     assert (result["completed"], result["failed"]) == (0, 200)
-    until(lambda: text in starter.said())
+    until(lambda: text in starter.output())
 
 
 def test_a_client_that_fails(tmp_path: Path) -> None:

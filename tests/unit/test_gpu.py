@@ -10,7 +10,7 @@ import pytest
 
 from search_spaces.hardware import hardware_named
 from tuner import gpu
-from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_settled
+from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_free
 
 
 class FakeNvmlError(Exception):
@@ -19,12 +19,12 @@ class FakeNvmlError(Exception):
 
 @dataclass
 class FakeNvml:
-    """Cards by name and memory; `used_gib` is what each look at the memory sees, the last value for ever."""
+    """Cards by name and memory; each read of the memory returns the next value of `used_gib`, then always the last."""
 
     cards: tuple[tuple[str, tuple[int, int], float], ...] = (("Tesla T4", (7, 5), 15.0), ("NVIDIA X", (9, 0), 100.0))
     used_gib: list[float] = field(default_factory=lambda: [0.5])
     broken: bool = False
-    looks: int = 0
+    reads: int = 0
     NVMLError: type[Exception] = FakeNvmlError
 
     def nvmlInit(self) -> None:
@@ -53,8 +53,8 @@ class FakeNvml:
         return self.cards[handle][1]
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
-        used = self.used_gib[min(self.looks, len(self.used_gib) - 1)]
-        self.looks += 1
+        used = self.used_gib[min(self.reads, len(self.used_gib) - 1)]
+        self.reads += 1
         return SimpleNamespace(total=self.cards[handle][2] * GIB, used=used * GIB)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
@@ -68,7 +68,7 @@ class FakeNvml:
         return 5001
 
 
-def test_devices_say_what_the_driver_says() -> None:
+def test_devices_have_the_values_of_the_driver() -> None:
     first, second = devices(FakeNvml(), {})
 
     assert (first.index, first.uuid, first.name, first.driver) == (0, "GPU-0abc", "Tesla T4", "580.1")
@@ -104,7 +104,7 @@ def test_a_driver_that_fails_means_no_devices() -> None:
     assert used_memory_gib(0, nvml) is None
     assert compute_pids(0, nvml) == ()
     assert hardware_profile(0, nvml) is None
-    assert wait_until_settled(0, 1.0, 60.0, threading.Event(), nvml).ok is False
+    assert wait_until_free(0, 1.0, 60.0, threading.Event(), nvml).free is False
 
 
 def test_a_host_without_nvml_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,34 +122,34 @@ def test_memory_and_processes() -> None:
     assert used_memory_gib(5, FakeNvml()) is None
 
 
-def test_settled_as_soon_as_the_memory_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_ends_as_soon_as_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "POLL_S", 0.01)
     nvml = FakeNvml(used_gib=[12.0, 9.0, 0.5])
 
-    settled = wait_until_settled(0, 1.0, 60.0, threading.Event(), nvml)
+    wait = wait_until_free(0, 1.0, 60.0, threading.Event(), nvml)
 
-    assert (settled.ok, settled.used_gib, settled.pids, nvml.looks) == (True, 0.5, (7, 42), 3)
-    assert settled.waited_s < 10
-
-
-def test_exactly_the_limit_is_settled() -> None:
-    assert wait_until_settled(0, 1.0, 0.0, threading.Event(), FakeNvml(used_gib=[1.0])).ok
+    assert (wait.free, wait.used_gib, wait.pids, nvml.reads) == (True, 0.5, (7, 42), 3)
+    assert wait.waited_s < 30
 
 
-def test_not_settled_at_the_deadline() -> None:
-    settled = wait_until_settled(0, 1.0, 0.05, threading.Event(), FakeNvml(used_gib=[12.0]))
+def test_exactly_the_limit_counts_as_free() -> None:
+    assert wait_until_free(0, 1.0, 0.0, threading.Event(), FakeNvml(used_gib=[1.0])).free
 
-    assert (settled.ok, settled.used_gib) == (False, 12.0)
-    assert 0.05 <= settled.waited_s < 5
+
+def test_the_wait_ends_at_the_deadline() -> None:
+    wait = wait_until_free(0, 1.0, 0.05, threading.Event(), FakeNvml(used_gib=[12.0]))
+
+    assert (wait.free, wait.used_gib) == (False, 12.0)
+    assert 0.05 <= wait.waited_s < 30
 
 
 def test_cancel_ends_the_wait() -> None:
     cancelled = threading.Event()
     cancelled.set()
 
-    settled = wait_until_settled(0, 1.0, 60.0, cancelled, FakeNvml(used_gib=[12.0]))
+    wait = wait_until_free(0, 1.0, 60.0, cancelled, FakeNvml(used_gib=[12.0]))
 
-    assert (settled.ok, settled.used_gib) == (False, 12.0)
+    assert (wait.free, wait.used_gib) == (False, 12.0)
 
 
 def test_a_known_card_has_the_known_memory_and_bandwidth() -> None:
@@ -158,7 +158,7 @@ def test_a_known_card_has_the_known_memory_and_bandwidth() -> None:
     assert profile == hardware_named("t4")
 
 
-def test_a_known_card_with_other_memory_keeps_the_drivers() -> None:
+def test_a_known_card_with_other_memory_has_the_drivers_value() -> None:
     profile = hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-PCIE-40GB", (8, 0), 39.4),)))
 
     assert profile is not None
@@ -175,11 +175,11 @@ def test_an_unknown_cards_bandwidth_is_bus_times_double_clock() -> None:
     assert profile.bandwidth_gbs == pytest.approx(320.064)  # 256 bit / 8 × 5001 MHz × 2
 
 
-def test_there_is_no_profile_for_a_card_that_is_not_there() -> None:
+def test_a_card_that_does_not_exist_has_no_profile() -> None:
     assert hardware_profile(2, FakeNvml()) is None
 
 
-def test_host_facts_are_plain_and_of_this_host() -> None:
+def test_host_facts_describe_this_host() -> None:
     facts = host_facts()
 
     assert facts["cores_usable"] == len(os.sched_getaffinity(0))

@@ -6,15 +6,15 @@ one belongs beside it. Implementations pass `tests/contracts/engine_contract.py`
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from search_spaces import HardwareProfile
 from storage.records import Failure, Provenance, Repeat, ServerFacts
+from tuner.cancellation import CancelToken
 from tuner.clock import Clock
-from tuner.processes.family import Identity
+from tuner.processes.identity import Identity
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import SingleWorkload
 
@@ -31,37 +31,27 @@ class EngineInfo:
     packages: frozenset[str] | None = None
 
 
-class Cancelled(Protocol):
-    """Tells whether the trial was asked to stop; `threading.Event` is one."""
-
-    def is_set(self) -> bool:
-        """Return True once the trial must stop."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it must stop or `timeout` seconds are over; return `is_set()`."""
-
-
 class Server(Protocol):
     """One running server. `stop` must be called whatever happens, and may be called twice."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
 
-    def wait_ready(self, cancelled: Cancelled) -> None:
+    def wait_ready(self, cancelled: CancelToken) -> None:
         """Return once the server is healthy and serves the right model.
 
         Raises:
             TrialFailed: typed, when its process exits, the deadline passes or the trial is cancelled.
         """
 
-    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """Send the unscored load `workload.warmup()`.
 
         Raises:
             TrialFailed: when no request of it succeeds, the server dies, or its deadline passes.
         """
 
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """Run repeat `index` of the load and return its figures, failed requests included.
 
         Raises:
@@ -117,8 +107,3 @@ class EngineSettings:
     driver: Identity | None = None
     card: HardwareProfile | None = None
     version: str | None = None
-
-
-def new_cancel_event() -> threading.Event:
-    """Return a token that satisfies `Cancelled`."""
-    return threading.Event()

@@ -1,11 +1,10 @@
-"""Processes as Linux's /proc shows them: who is whose, who lives, and how a family of processes is ended for good.
+"""Find and end a process family: one started process and everything that it started.
 
-A process is identified by its id and its start time, so that a recycled id is never taken for the process that had it
-before. A family is what one started process has brought into the world. It is recognised by any of: its group or
-session, the mark in its environment (children inherit it, also those that call setsid and lose their parent), descent,
-and identities seen earlier. A fork shows the environment that its program was executed with, so the forks of a forked
-server have no mark; they die with whoever forked them (`tuner/engines/vllm/resident/helper.py`). Names are never used:
-vLLM renames its children, which may also overwrite their environment.
+A process belongs to the family if it is in the leader's group or session, has the leader's mark in its environment, is
+a descendant of a member, or was seen as a member before. Children inherit the mark, also those that call setsid and
+lose their parent. /proc shows the environment that a program was executed with, so the forks of a forked server have
+no mark; they die with the process that forked them (`tuner/engines/vllm/resident/helper.py`). A process may also
+overwrite its environment, as vLLM's children do when they rename themselves.
 """
 
 from __future__ import annotations
@@ -16,84 +15,40 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from tuner.processes import shared_memory
+from tuner.processes.identity import (
+    Identity,
+    ProcessState,
+    read_process_table,
+    send_signal,
+    wait_until_gone,
+)
 
 MARK = "TUNER_PROCESS_ID"
-"""The environment variable that marks everything a started process starts in turn."""
+"""The environment variable that marks a started process and everything that it starts."""
 
-POLL_S = 0.02
 AFTER_LEADER_S = 1.0
-KILL_S = 5.0
+"""How long members may take to end by SIGTERM once their leader has ended."""
 
-
-class Identity(NamedTuple):
-    """One process for good: its id and its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
-
-    pid: int
-    started: int
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One line of the process table."""
-
-    identity: Identity
-    parent: int
-    group: int
-    session: int
-    alive: bool
+KILL_S = 30.0
+"""How long killed members may take to disappear. SIGKILL cannot be refused, but a busy machine takes seconds to unmap
+tens of GB."""
 
 
 @dataclass(frozen=True)
 class FamilyEnding:
-    """What came of ending a family: who was ended and who is left (normally nobody)."""
+    """The result of ending a family: the processes that ended and those that survived (normally none)."""
 
     ended: frozenset[Identity]
     survivors: frozenset[Identity]
 
 
-def look(pid: int) -> Seen | None:
-    """Return the process that has the id now; None if there is none.
+def has_mark(pid: int, mark: str) -> bool | None:
+    """Return whether the process was started with the mark; None if its environment does not show that.
 
-    A zombie is in the table and not alive. A zombie leader whose other threads still run is alive: its memory is held.
-    """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    state, threads = fields[0], int(fields[17])
-    alive = state not in (b"Z", b"X") or (state == b"Z" and threads > 1)
-    return Seen(Identity(pid, int(fields[19])), int(fields[1]), int(fields[2]), int(fields[3]), alive)
-
-
-def table() -> dict[int, Seen]:
-    """Return every process by its id, zombies included."""
-    found = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return {seen.identity.pid: seen for seen in found if seen is not None}
-
-
-def is_alive(identity: Identity) -> bool:
-    """Return True if exactly this process still runs."""
-    seen = look(identity.pid)
-    return seen is not None and seen.alive and seen.identity == identity
-
-
-def myself() -> Identity:
-    """Return the identity of the calling process."""
-    seen = look(os.getpid())
-    if seen is None:
-        raise OSError("/proc does not show this process; the tuner needs Linux's /proc")
-    return seen.identity
-
-
-def carries_mark(pid: int, mark: str) -> bool | None:
-    """Return whether the process was started with the mark; None if its environment cannot be told.
-
-    It cannot be told for another user's process, for one started with an empty environment, and for one that wrote over
-    its environment: `setproctitle`, and so vLLM's children, blank it from its beginning.
+    The environment is hidden for another user's process, empty for one that was started without one, and blanked from
+    its beginning by `setproctitle`, which vLLM's children call.
     """
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -104,105 +59,76 @@ def carries_mark(pid: int, mark: str) -> bool | None:
     return False if b"=" in entries[0] else None
 
 
-def family(root: Identity, mark: str, known: Iterable[Identity] = ()) -> set[Identity]:
-    """Return every living process of the family that `root` leads, without the calling process.
+def find_family(leader: Identity, mark: str, members_seen: Iterable[Identity] = ()) -> set[Identity]:
+    """Return every living process of the family, without the calling process.
 
-    The group counts as the family's as long as `root` is in the table, and so does a session that `root` may have made.
-    If `root` is gone, its id may have been recycled as another's: a member then counts only if its environment does not
-    speak against it.
+    Everyone in the leader's group or session is a member as long as the leader is in the process table. If it is gone,
+    those whose environment provably lacks the mark are not members: the id may have been recycled in between.
+
+    Args:
+        leader: the process that was started.
+        mark: the value of `MARK` in its environment.
+        members_seen: processes that were members at an earlier look.
     """
-    processes = table()
-    leader = processes.get(root.pid)
-    leads = leader is not None and leader.identity == root
-    recycled = leader is not None and not leads
-    members: set[int] = {identity.pid for identity in known if _is(processes, identity)}
-    if leads:
-        members.add(root.pid)
-    for pid, seen in processes.items():
-        inside = not recycled and root.pid in (seen.session, seen.group)
-        if (inside and leads) or pid in members:
+    processes = read_process_table()
+    current = processes.get(leader.pid)
+    leader_listed = current is not None and current.identity == leader
+    recycled = current is not None and not leader_listed
+    members: set[int] = {identity.pid for identity in members_seen if _is_listed(processes, identity)}
+    if leader_listed:
+        members.add(leader.pid)
+    for pid, state in processes.items():
+        inside = not recycled and leader.pid in (state.session, state.group)
+        if (inside and leader_listed) or pid in members:
             members.add(pid)
             continue
-        marked = carries_mark(pid, mark)
+        marked = has_mark(pid, mark)
         if marked or (inside and marked is None):
             members.add(pid)
-    _add_children(members, processes)
+    _add_descendants(members, processes)
     members.discard(os.getpid())
     return {processes[pid].identity for pid in members if processes[pid].alive}
 
 
-def _is(processes: dict[int, Seen], identity: Identity) -> bool:
-    seen = processes.get(identity.pid)
-    return seen is not None and seen.identity == identity
+def _is_listed(processes: dict[int, ProcessState], identity: Identity) -> bool:
+    state = processes.get(identity.pid)
+    return state is not None and state.identity == identity
 
 
-def _add_children(members: set[int], processes: dict[int, Seen]) -> None:
+def _add_descendants(members: set[int], processes: dict[int, ProcessState]) -> None:
     grown = True
     while grown:
         children = {
             pid
-            for pid, seen in processes.items()
-            if seen.parent in members and seen.identity.started >= processes[seen.parent].identity.started
+            for pid, state in processes.items()
+            if state.parent in members and state.identity.started >= processes[state.parent].identity.started
         }
         grown = not children <= members
         members |= children
 
 
-def send(identity: Identity, number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; return False if it is not there any more.
+def end_family(find_members: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> FamilyEnding:
+    """End a family: SIGTERM to all, at most `grace_s` seconds for the leader, then SIGKILL to all.
 
-    The handle is opened before the start time is compared, so the signal cannot reach a process that got the id later.
-
-    Raises:
-        PermissionError: if the process belongs to another user.
+    Once the leader has ended, the others have at most `AFTER_LEADER_S` seconds. `find_members` is called until it
+    returns an empty set, so that processes that were started in the meantime are ended, too. Shared memory that only
+    members had mapped is removed.
     """
-    try:
-        handle = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
-        return False
-    try:
-        if not is_alive(identity):
-            return False
-        signal.pidfd_send_signal(handle, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
-def wait_gone(members: Iterable[Identity], timeout_s: float) -> bool:
-    """Wait until none of the processes lives, at most `timeout_s` seconds; return whether that is so."""
-    deadline = time.monotonic() + timeout_s
-    left = [member for member in members if is_alive(member)]
-    while left and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-        left = [member for member in left if is_alive(member)]
-    return not left
-
-
-def end(find: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> FamilyEnding:
-    """End the family that `find` lists: SIGTERM, at most `grace_s` seconds for the leader, then SIGKILL for all.
-
-    Once the leader is gone the others get at most `AFTER_LEADER_S` more: nobody waits for them any more. `find` is
-    asked again until it finds nobody, so that what was started in the meantime is ended, too. Shared memory that only
-    they had mapped is removed.
-    """
-    left = find()
+    left = find_members()
     everyone = set(left)
-    segments = shared_memory.mapped(member.pid for member in left)
+    segments = shared_memory.mapped_segments(member.pid for member in left)
     if grace_s > 0:
         for member in left:
-            send(member, signal.SIGTERM)
-        wait_gone({leader} & left, grace_s)
-        wait_gone(left, min(grace_s, AFTER_LEADER_S))
+            send_signal(member, signal.SIGTERM)
+        wait_until_gone({leader} & left, grace_s)
+        wait_until_gone(left, min(grace_s, AFTER_LEADER_S))
     deadline = time.monotonic() + KILL_S
-    while (left := find()) and time.monotonic() < deadline:
+    while (left := find_members()) and time.monotonic() < deadline:
         everyone |= left
-        segments |= shared_memory.mapped(member.pid for member in left)
-        leader_first = sorted(left, key=lambda member: member != leader)  # it may act on the end of its children
+        segments |= shared_memory.mapped_segments(member.pid for member in left)
+        leader_first = sorted(left, key=lambda member: member != leader)  # a leader may react to the end of children
         for member in leader_first:
-            send(member, signal.SIGKILL)
-        wait_gone(left, AFTER_LEADER_S)
+            send_signal(member, signal.SIGKILL)
+        wait_until_gone(left, AFTER_LEADER_S)
     shared_memory.remove_unused(segments)
     return FamilyEnding(frozenset(everyone - left), frozenset(left))

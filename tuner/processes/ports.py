@@ -1,41 +1,42 @@
-"""Loopback ports for servers: given out once at a time on this host, and never one on which somebody answers.
+"""Lease loopback ports to servers: each to one holder on this host at a time, and only ports on which nothing listens.
 
-The ports lie below the range from which Linux takes ports for outgoing connections (32768 and up by default), so none
-is taken by chance in the seconds before the server binds it.
+The ports lie below the range from which Linux takes ports for outgoing connections (32768 and up by default), so that
+none is taken by chance in the seconds before the server binds it.
+
+A lease is a lock on a file. The kernel releases it with the process, also after kill -9. The file is removed while the
+lock is held. A process that opened the file before that gets a lock on a file without a name, which `filelock` detects
+and refuses.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import random
 import socket
 from pathlib import Path
 from types import TracebackType
 
+from filelock import FileLock, Timeout
+
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
 
-FIRST, LAST = 20_000, 29_999
+FIRST_PORT, LAST_PORT = 20_000, 29_999
 _CONNECT_S = 1.0
 
 
 class PortLease:
-    """One port that no other tuner process on this host is given until `release`, or until this process dies."""
+    """One port that no other tuner process on this host gets until `release`, or until this process ends."""
 
-    def __init__(self, port: int, path: Path, descriptor: int) -> None:
+    def __init__(self, port: int, lock: FileLock) -> None:
         self.port = port
-        self._path = path
-        self._descriptor: int | None = descriptor
+        self._lock = lock
 
     def release(self) -> None:
-        """Give the port back; may be called twice."""
-        if self._descriptor is None:
-            return
-        self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-        self._descriptor = None
+        """Return the port; may be called twice and from any thread."""
+        if self._lock.is_locked:
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()
 
     def __enter__(self) -> PortLease:
         return self
@@ -46,8 +47,8 @@ class PortLease:
         self.release()
 
 
-def lease_port(folder: Path, host: str = "127.0.0.1", first: int = FIRST, last: int = LAST) -> PortLease:
-    """Return a lease on a free port of `host` in [first, last]; `folder` is shared by all tuners of this host.
+def lease_port(folder: Path, host: str = "127.0.0.1", first: int = FIRST_PORT, last: int = LAST_PORT) -> PortLease:
+    """Return a lease on a free port of `host` in [first, last]; all tuners of this host share `folder`.
 
     Raises:
         TrialFailed: `PORT_TAKEN`, if every port of the range is leased or taken.
@@ -57,20 +58,21 @@ def lease_port(folder: Path, host: str = "127.0.0.1", first: int = FIRST, last: 
     start = random.SystemRandom().randrange(count)
     for step in range(count):
         port = first + (start + step) % count
-        path = folder / f"port-{port}.lock"
-        descriptor = _lock(path)
-        if descriptor is None:
+        lock = FileLock(folder / f"port-{port}.lock", mode=0o600, thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
             continue
-        lease = PortLease(port, path, descriptor)
-        if _can_bind(host, port) and not somebody_answers(host, port):
+        lease = PortLease(port, lock)
+        if _can_bind(host, port) and not port_answers(host, port):
             return lease
         lease.release()
     message = f"every port of {host} from {first} to {last} is taken; end what listens there and try again"
     raise trial_failed(FailureKind.PORT_TAKEN, Phase.LAUNCH, message)
 
 
-def somebody_answers(host: str, port: int) -> bool:
-    """Return True if a connection to the port is accepted: ask right before a launch."""
+def port_answers(host: str, port: int) -> bool:
+    """Return True if the port accepts a connection."""
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_S):
             return True
@@ -81,34 +83,14 @@ def somebody_answers(host: str, port: int) -> bool:
 
 
 def refuse_taken_port(host: str, port: int) -> None:
-    """Do nothing if nobody answers on the port.
+    """Do nothing if nothing listens on the port; to be called right before a launch.
 
     Raises:
-        TrialFailed: `PORT_TAKEN`, if somebody does.
+        TrialFailed: `PORT_TAKEN`, if something does.
     """
-    if somebody_answers(host, port):
-        message = f"somebody else already answers on {host}:{port}; a server there would not be ours"
+    if port_answers(host, port):
+        message = f"another program already listens on {host}:{port}; requests would go to it instead of our server"
         raise trial_failed(FailureKind.PORT_TAKEN, Phase.LAUNCH, message)
-
-
-def _lock(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    if not _names(path, descriptor):
-        os.close(descriptor)  # its last owner removed the file between our open and our lock
-        return None
-    return descriptor
-
-
-def _names(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _can_bind(host: str, port: int) -> bool:

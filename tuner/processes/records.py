@@ -1,30 +1,31 @@
-"""The started processes, on disk before they run, so that what a killed tuner left behind is known and ended by id."""
+"""Record each started process on disk before it runs, and end what a killed tuner left running."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tuner.processes.family import Identity, end, family, is_alive, myself
+from filelock import FileLock
 
-REAP_GRACE_S = 5.0
+from tuner.files import write_atomically
+from tuner.processes.family import end_family, find_family
+from tuner.processes.identity import Identity, is_alive, own_identity
+
+ORPHAN_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
 class ProcessRecord:
     """One started process.
 
-    `mark` names the record and is in the environment of all that the process starts. `process` leads its
-    group. All of `owners` must live for the process to be wanted: the worker that started it and, if the caller names
-    it, the driver. `host`, `boot` and `namespace` say where the ids mean something. `members` are descendants seen.
+    `mark` names the record and is in the environment of everything that the process starts. `process` leads its group.
+    The process is an orphan once one of `owners` has ended: the worker that started it or, if given, the driver.
+    `host`, `boot` and `namespace` state where the process ids are valid. `members` are descendants that were seen.
     """
 
     mark: str
@@ -41,8 +42,8 @@ class ProcessRecord:
 
 
 @dataclass(frozen=True)
-class Reaped:
-    """A record that was dealt with: who was ended, and who could not be (then the record stays)."""
+class OrphanCleanup:
+    """The result for one orphan's record: the processes that ended and those that survived (then the record stays)."""
 
     record: ProcessRecord
     ended: tuple[Identity, ...]
@@ -50,91 +51,85 @@ class Reaped:
 
 
 class ProcessRecords:
-    """A folder with one JSON file per started process.
-
-    `driver` is a further owner on this host: when it dies, its workers' processes are orphans at once, also while the
-    workers are still about to notice.
-    """
+    """A folder with one JSON file for each started process."""
 
     def __init__(self, folder: Path, driver: Identity | None = None) -> None:
+        """Make the records of this process.
+
+        Args:
+            folder: where the files are.
+            driver: a second owner on this host. When it ends, its workers' processes are orphans at once, even before
+                the workers notice.
+        """
         self.folder = folder
-        owners = [myself()]
+        owners = [own_identity()]
         if driver is not None and driver not in owners:
             owners.append(driver)
         self.owners = tuple(owners)
 
-    def record(
-        self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str
-    ) -> ProcessRecord:
-        """Write the record of a process that is about to run, to the disk itself, and return it.
+    def add(self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str) -> ProcessRecord:
+        """Write the record of a process that is about to run to the disk, and return it.
 
         Raises:
             OSError: if it cannot be written.
         """
-        place = _place()
         created = datetime.now(UTC).isoformat()
-        record = ProcessRecord(mark, process, port, argv, label, self.owners, *place, created)
+        record = ProcessRecord(mark, process, port, argv, label, self.owners, *_process_id_scope(), created)
         self._write(record)
         return record
 
-    def remember(self, record: ProcessRecord, members: set[Identity]) -> ProcessRecord:
-        """Add descendants that were seen to a record, and return the new one."""
+    def add_members(self, record: ProcessRecord, members: set[Identity]) -> ProcessRecord:
+        """Add descendants that were seen to a record, and return the new record."""
         updated = replace(record, members=tuple(sorted({*record.members, *members})))
         if updated != record:
             self._write(updated)
         return updated
 
     def remove(self, record: ProcessRecord) -> None:
-        """Forget a process that is proved to be gone."""
+        """Remove the record of a process that has ended with everything that it started."""
         self._path(record.mark).unlink(missing_ok=True)
 
-    def records(self) -> list[ProcessRecord]:
-        """Return every readable record, the oldest first; a file that is none is left alone."""
-        found = (_read(path) for path in self.folder.glob("*.json"))
-        return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
+    def all(self) -> list[ProcessRecord]:
+        """Return every readable record, the oldest first; files that are no records are ignored."""
+        readable = (_read(path) for path in self.folder.glob("*.json"))
+        return sorted((record for record in readable if record is not None), key=lambda record: record.created_at)
 
     def _path(self, mark: str) -> Path:
         return self.folder / f"{mark}.json"
 
     def _write(self, record: ProcessRecord) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        target = self._path(record.mark)
-        temporary = target.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(record), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-        _sync_folder(self.folder)
+        write_atomically(self._path(record.mark), json.dumps(asdict(record)))
 
 
-def reap_orphans(folder: Path, grace_s: float = REAP_GRACE_S) -> list[Reaped]:
-    """End what dead owners left running and drop their records; return what was found.
+def reap_orphans(folder: Path, grace_s: float = ORPHAN_GRACE_S) -> list[OrphanCleanup]:
+    """End the processes whose owners have ended, remove their records, and return the results.
 
-    A record of another host or process namespace is left alone, one from before this host's last boot is dropped, and
-    one whose owners all live is not touched. Only processes that are proved to be of a record's family are ended; the
-    record is dropped once none of them is left.
+    A record of another host or process namespace, or one whose owners all live, is left alone. A record from before
+    this host's last boot is removed. Only proved members of a record's family are ended. The record is removed once
+    none of them is left.
     """
     if not folder.is_dir():
         return []
-    with _locked(folder):
-        registry = ProcessRecords(folder)
-        return [reaped for record in registry.records() if (reaped := _reap(registry, record, grace_s)) is not None]
+    with FileLock(folder / "reap.lock"):
+        records = ProcessRecords(folder)
+        results = (_reap(records, record, grace_s) for record in records.all())
+        return [result for result in results if result is not None]
 
 
-def _reap(registry: ProcessRecords, record: ProcessRecord, grace_s: float) -> Reaped | None:
-    host, boot, namespace = _place()
+def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> OrphanCleanup | None:
+    host, boot, namespace = _process_id_scope()
     if record.host != host:
         return None
     if record.boot != boot:
-        registry.remove(record)
-        return Reaped(record, (), ())
+        records.remove(record)
+        return OrphanCleanup(record, (), ())
     if record.namespace != namespace or all(is_alive(owner) for owner in record.owners):
         return None
-    ending = end(lambda: family(record.process, record.mark, record.members), record.process, grace_s)
+    ending = end_family(lambda: find_family(record.process, record.mark, record.members), record.process, grace_s)
     if not ending.survivors:
-        registry.remove(record)
-    return Reaped(record, tuple(sorted(ending.ended)), tuple(sorted(ending.survivors)))
+        records.remove(record)
+    return OrphanCleanup(record, tuple(sorted(ending.ended)), tuple(sorted(ending.survivors)))
 
 
 def _read(path: Path) -> ProcessRecord | None:
@@ -157,22 +152,7 @@ def _read(path: Path) -> ProcessRecord | None:
         return None
 
 
-def _place() -> tuple[str, str, str]:
-    """Return host, boot and process namespace: a process id means something only together with them."""
+def _process_id_scope() -> tuple[str, str, str]:
+    """Return host, boot and process namespace: a process id is valid only together with them."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return platform.node(), boot, os.readlink("/proc/self/ns/pid")
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with (folder / "reap.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,7 +1,7 @@
-"""Shared memory that killed processes leave behind.
+"""Remove the shared memory that killed processes leave behind.
 
-vLLM's processes talk through segments in /dev/shm (`psm_…`, 160–250 MB each) and semaphores (`sem.mp-…`) of Python's
-`multiprocessing`, which unlinks them when it ends in good order, and not after SIGKILL.
+vLLM's processes communicate through segments in /dev/shm (`psm_…`, 160–250 MB each) and semaphores (`sem.mp-…`) of
+Python's `multiprocessing`, which removes them at a regular exit but not after SIGKILL.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ FOLDER = Path("/dev/shm")
 _PREFIXES = tuple(f"{FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-"))
 
 
-def mapped(pids: Iterable[int]) -> set[Path]:
+def mapped_segments(pids: Iterable[int]) -> set[Path]:
     """Return the segments and semaphores of `multiprocessing` that these processes have mapped."""
-    found: set[Path] = set()
+    segments: set[Path] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 path = "/" + line.partition("/")[2]
                 if path.startswith(_PREFIXES) and not path.endswith(" (deleted)"):
-                    found.add(Path(path))
-    return found
+                    segments.add(Path(path))
+    return segments
 
 
 def remove_unused(segments: Iterable[Path]) -> None:
-    """Unlink those of the segments that are still there and that no process has mapped any more."""
+    """Remove those of the segments that exist and that no process has mapped."""
     left = {segment for segment in segments if segment.exists()}
     if not left:
         return
-    left -= mapped(int(name) for name in os.listdir("/proc") if name.isdigit())
+    left -= mapped_segments(int(name) for name in os.listdir("/proc") if name.isdigit())
     for segment in left:
         with contextlib.suppress(OSError):
             segment.unlink()

@@ -1,12 +1,12 @@
-"""Start a server so that it is on record before it runs, and end it with everything that it started.
+"""Start a server that is on record before it runs, and end it with everything that it started.
 
-A gate process (`/bin/sh`, waiting for a line on a pipe) already has the id, group and start time that the server will
-have. Its record goes to disk, then the line is written and the gate becomes the server by `exec`. If the tuner dies in
-between, the gate reads the end of the pipe and exits: no server ever runs without a record.
+A gate process (`/bin/sh`, which waits for a line on a pipe) has the id, group and start time that the server will have.
+Its record goes to disk; then the line is written and the gate becomes the server by `exec`. If the tuner ends in
+between, the gate reads the end of the pipe and exits. No server ever runs without a record.
 
-A group of its own, and not a session: Linux shares the CPU out between sessions (`sched_autogroup_enabled`), and a
-benchmark client in another session than the server is then kept off the CPU for up to 1.5 s at a time by vLLM's
-spinning threads, wherever cores are scarce. Seen as TTFT on two cores; gone with client and server in one session.
+The server has a process group of its own but stays in the tuner's session: Linux shares the CPU between sessions
+(`sched_autogroup_enabled`). Where cores are scarce, vLLM's spinning threads keep a benchmark client of another session
+off the CPU for up to 1.5 s at a time, which shows as TTFT.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from typing import Protocol
 
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
-from tuner.processes.family import MARK, Identity, end, family, look
+from tuner.processes.family import MARK, end_family, find_family
+from tuner.processes.identity import Identity, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 
 _GATE = 'read -r _ || exit 125; exec "$@" </dev/null'
 
 
-class Waitable(Protocol):
-    """What reaps the process; `subprocess.Popen` is one."""
+class Reapable(Protocol):
+    """A child process that can be reaped; `subprocess.Popen` is one."""
 
     def wait(self) -> int | None:
         """Wait for the end of the process and reap it."""
 
 
 class ServerProcess:
-    """A started process that leads its own group. `stop` must be called whatever happens; it may be called twice.
+    """A started process that leads its own group. `stop` must be called in any case and may be called twice.
 
-    The process is not reaped before `stop`, so its id cannot be recycled while anybody holds this object.
+    The process is not reaped before `stop`, so that its id is not recycled while this object is in use.
     """
 
-    def __init__(self, popen: Waitable, record: ProcessRecord, registry: ProcessRecords) -> None:
+    def __init__(self, child: Reapable, record: ProcessRecord, records: ProcessRecords) -> None:
         self.identity = record.process
         self.log_label = record.label
-        self._popen = popen
+        self._child = child
         self._record = record
-        self._registry = registry
-        self._known: set[Identity] = {record.process}
+        self._records = records
+        self._members_seen: set[Identity] = {record.process}
         self._exit_code: int | None = None
         self._stopped = False
         self._lock = threading.RLock()
@@ -63,67 +64,76 @@ class ServerProcess:
         return self.identity.pid
 
     def alive(self) -> bool:
-        """Return True while the process itself runs, whatever its children do."""
-        seen = look(self.pid)
-        return not self._stopped and seen is not None and seen.alive and seen.identity == self.identity
+        """Return True while the process itself runs, whether or not its children do."""
+        state = read_process(self.pid)
+        return not self._stopped and state is not None and state.alive and state.identity == self.identity
 
     def exit_code(self) -> int | None:
-        """Return the exit code, -N for signal N; None while it runs, or if somebody else reaped it."""
+        """Return the exit code, -N for signal N; None while it runs, or if another part of this process reaped it."""
         with self._lock:
             if self._exit_code is None and not self._stopped:
-                self._exit_code = _peek(self.pid)
+                self._exit_code = _exit_code_of(self.pid)
             return self._exit_code
 
     def descendants(self) -> set[Identity]:
         """Return the living processes that this one started, directly or not, in its group or out of it."""
         return self._family() - {self.identity}
 
-    def remember(self) -> None:
-        """Take a snapshot of the descendants and add it to the record on disk: call it once the server is ready."""
+    def record_descendants(self) -> None:
+        """Add the present descendants to the record on disk; to be called once the server is ready."""
         with self._lock:
             if not self._stopped:
-                self._record = self._registry.remember(self._record, self.descendants())
+                self._record = self._records.add_members(self._record, self.descendants())
 
     def stop(self, timeout_s: float = 30.0) -> list[Identity]:
-        """End the process and all that it started; return who is left, normally nobody.
+        """End the process and everything that it started; return the survivors, normally none.
 
-        SIGTERM goes to the whole family, its leader has `timeout_s` seconds, then SIGKILL. With 0 there is no SIGTERM.
-        The record is removed once nobody is left; otherwise it stays for the next start.
+        SIGTERM goes to the whole family. The leader has `timeout_s` seconds; then the family gets SIGKILL. With 0
+        seconds there is no SIGTERM. The record is removed if there are no survivors; otherwise it stays, and the next
+        command ends them.
         """
         with self._lock:
             if self._stopped:
                 return []
-            survivors = sorted(end(self._family, self.identity, timeout_s).survivors)
+            survivors = sorted(end_family(self._family, self.identity, timeout_s).survivors)
             if self.identity not in survivors:
                 self.exit_code()
-                self._popen.wait()
+                self._child.wait()
             if not survivors:
                 self._stopped = True
-                self._registry.remove(self._record)
+                self._records.remove(self._record)
             return survivors
 
     def _family(self) -> set[Identity]:
         with self._lock:
             if self._stopped:
                 return set()
-            members = family(self.identity, self._record.mark, self._known)
-            self._known |= members
+            members = find_family(self.identity, self._record.mark, self._members_seen)
+            self._members_seen |= members
             return members
 
 
-def start(
+def start_server(
     argv: Sequence[str],
     environment: Mapping[str, str],
     log_path: Path,
     cwd: Path,
-    registry: ProcessRecords,
+    records: ProcessRecords,
     port: int | None,
     label: str,
 ) -> ServerProcess:
     """Start `argv` in a process group of its own; output is appended to `log_path`, standard input is empty.
 
-    `environment` is the whole environment; the mark is added to it, and `/bin/sh` may add PWD. A program that is not
-    there gives exit code 127 and a line in the log.
+    A program that does not exist gives exit code 127 and a line in the log.
+
+    Args:
+        argv: the program and its arguments.
+        environment: the whole environment; the mark is added to it, and `/bin/sh` may add PWD.
+        log_path: the file for standard output and error.
+        cwd: the working folder.
+        records: where the process is recorded.
+        port: the port that it will listen on, for the record.
+        label: study and trial, for the record.
 
     Raises:
         TrialFailed: `DISK_FULL`, if the log or the record cannot be written for lack of space.
@@ -142,29 +152,29 @@ def start(
                 env={**environment, MARK: mark},
                 process_group=0,
             )
-        record = _release(popen, mark, registry, port, tuple(argv), label)
+        record = _record_and_open_gate(popen, mark, records, port, tuple(argv), label)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = f"no space left to start a server (log {log_path}, records {registry.folder}): {error}"
+            message = f"no space left to start a server (log {log_path}, records {records.folder}): {error}"
             raise trial_failed(FailureKind.DISK_FULL, Phase.LAUNCH, message) from error
         raise
-    return ServerProcess(popen, record, registry)
+    return ServerProcess(popen, record, records)
 
 
-def _release(
+def _record_and_open_gate(
     popen: subprocess.Popen[bytes],
     mark: str,
-    registry: ProcessRecords,
+    records: ProcessRecords,
     port: int | None,
     argv: tuple[str, ...],
     label: str,
 ) -> ProcessRecord:
     gate = popen.stdin
-    seen = look(popen.pid)
-    if gate is None or seen is None:
+    state = read_process(popen.pid)
+    if gate is None or state is None:
         raise OSError(f"the process {popen.pid} that was just started is not in /proc")
     try:
-        record = registry.record(mark, seen.identity, port, argv, label)
+        record = records.add(mark, state.identity, port, argv, label)
     except OSError:
         gate.close()
         popen.wait()
@@ -177,8 +187,8 @@ def _release(
     return record
 
 
-def _peek(pid: int) -> int | None:
-    """Return the exit code of a child without reaping it."""
+def _exit_code_of(pid: int) -> int | None:
+    """Return the exit code of a child that ended, without reaping it; None if it runs or is not a child."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

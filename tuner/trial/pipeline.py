@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
+from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch
-from tuner.engines.base import Cancelled, Engine, Server
+from tuner.engines.base import Engine, Server
 from tuner.errors import TrialFailed
 from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
@@ -39,7 +40,7 @@ def _parts(workload: Workload) -> Mapping[str, SingleWorkload]:
 class _Run:
     """The state of one attempt while it goes through its phases."""
 
-    def __init__(self, engine: Engine, spec: TrialSpec, cancelled: Cancelled, report: Report, clock: Clock) -> None:
+    def __init__(self, engine: Engine, spec: TrialSpec, cancelled: CancelToken, report: Report, clock: Clock) -> None:
         self.engine = engine
         self.spec = spec
         self.cancelled = cancelled
@@ -161,7 +162,7 @@ def _typed(error: Exception, phase: Phase) -> Failure:
 def run_trial(
     engine: Engine,
     spec: TrialSpec,
-    cancelled: Cancelled,
+    cancelled: CancelToken,
     *,
     worker: str,
     device: str,

@@ -15,7 +15,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.executable import find_executable
 from tuner.errors import UserError
-from tuner.processes.family import myself
+from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.builder import Draft, Request, draft, sampling
@@ -71,7 +71,7 @@ def search_capacity(
     if output.exists() and not output.is_dir():
         raise UserError(f"-o {str(output)!r}: that is a file; give a folder")
     folder = _new_folder(output)
-    engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=myself()))(0)
+    engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=own_identity()))(0)
     try:
         spec = _trial(plan, folder)
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=on_phase)

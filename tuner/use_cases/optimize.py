@@ -20,7 +20,7 @@ from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower
-from tuner.processes.family import Identity, myself
+from tuner.processes.identity import Identity, own_identity
 from tuner.study.builder import Request, draft, finish, resolve
 from tuner.study.protocols import StudyObserver, StudyStart
 from tuner.study.run import RunResult, as_begun, open_study, refuse_running, run_study, study_lock
@@ -147,7 +147,7 @@ def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> P
 
 def _driver(ray_address: str | None) -> Identity | None:
     """Return this process as the owner of servers, where its workers share its host."""
-    return myself() if ray_address is None else None
+    return own_identity() if ray_address is None else None
 
 
 def _engine(request: Request, options: RunOptions) -> tuple[EngineSettings, Devices]:

@@ -22,7 +22,7 @@ from tuner.errors import UserError
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
-from tuner.processes.ports import lease_port, somebody_answers
+from tuner.processes.ports import lease_port, port_answers
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             )
             try:
                 deadline = time.monotonic() + 60
-                while not somebody_answers("127.0.0.1", lease.port):
+                while not port_answers("127.0.0.1", lease.port):
                     assert head.poll() is None, (Path(folder) / "log").read_text()
                     assert time.monotonic() < deadline
                     time.sleep(0.1)

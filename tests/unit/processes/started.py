@@ -1,4 +1,4 @@
-"""Helpers for tests that start processes: wait on a condition, run a program of this Python, end what a test leaves."""
+"""Helpers for tests that start processes: wait for a condition, run a program of this Python, end what a test left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.processes.records import ProcessRecords
-from tuner.processes.supervisor import ServerProcess, start
+from tuner.processes.supervisor import ServerProcess, start_server
 
 ROOT = Path(__file__).parents[3]
 
 
-def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     """Wait until the condition is true.
 
     Raises:
@@ -37,16 +37,17 @@ class Starter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.registry = ProcessRecords(folder / "processes")
+        self.records = ProcessRecords(folder / "processes")
         self.log = folder / "server.log"
         self._started: list[ServerProcess] = []
 
     def __call__(self, *argv: str, port: int | None = None, **environment: str) -> ServerProcess:
-        process = start(argv, {**os.environ, **environment}, self.log, self.folder, self.registry, port, "study/1")
+        variables = {**os.environ, **environment}
+        process = start_server(argv, variables, self.log, self.folder, self.records, port, "study/1")
         self._started.append(process)
         return process
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return what the processes printed so far."""
         return self.log.read_text()
 

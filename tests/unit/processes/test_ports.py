@@ -10,7 +10,7 @@ import pytest
 from storage.records import FailureKind
 from tests.unit.processes.started import ROOT
 from tuner.errors import TrialFailed
-from tuner.processes.ports import FIRST, LAST, lease_port, refuse_taken_port, somebody_answers
+from tuner.processes.ports import FIRST_PORT, LAST_PORT, lease_port, port_answers, refuse_taken_port
 
 _HOLDER = """
 import sys, time
@@ -28,7 +28,7 @@ def test_leased_ports_differ_and_lie_in_the_range(tmp_path: Path) -> None:
 
     ports = {lease.port for lease in leases}
     assert len(ports) == 20
-    assert all(FIRST <= port <= LAST for port in ports)
+    assert all(FIRST_PORT <= port <= LAST_PORT for port in ports)
 
 
 def test_a_leased_port_is_not_given_out_again_until_released(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_port_on_which_somebody_listens_is_not_given_out(tmp_path: Path, host:
     with lease_port(tmp_path) as lease:
         port = lease.port
     with socket.create_server((host, port)):
-        assert somebody_answers("127.0.0.1", port)
+        assert port_answers("127.0.0.1", port)
         with pytest.raises(TrialFailed, match=f"127.0.0.1 from {port} to {port} is taken"):
             lease_port(tmp_path, first=port, last=port)
-        with pytest.raises(TrialFailed, match=f"somebody else already answers on 127.0.0.1:{port}"):
+        with pytest.raises(TrialFailed, match=f"another program already listens on 127.0.0.1:{port}"):
             refuse_taken_port("127.0.0.1", port)
 
-    assert not somebody_answers("127.0.0.1", port)
+    assert not port_answers("127.0.0.1", port)
     refuse_taken_port("127.0.0.1", port)

@@ -13,18 +13,19 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import ROOT, Starter, python, until
-from tuner.processes.family import Identity, family, is_alive, look, myself
+from tuner.processes.family import find_family
+from tuner.processes.identity import Identity, is_alive, own_identity, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
 
 _OWNER = """
 import json, os, sys, time
 from pathlib import Path
-from tuner.processes.supervisor import start
-from tuner.processes.records import Registry
+from tuner.processes.supervisor import start_server
+from tuner.processes.records import ProcessRecords
 
 here, program = Path(sys.argv[1]), sys.argv[2]
 argv = [program, "serve", "m", "--port", "0"]
-process = start(argv, dict(os.environ), here / "log", here, Registry(here / "processes"), 0, "study/7")
+process = start_server(argv, dict(os.environ), here / "log", here, ProcessRecords(here / "processes"), 0, "study/7")
 while "startup complete" not in (here / "log").read_text():
     time.sleep(0.01)
 print(json.dumps([process.identity, *process.descendants()]), flush=True)
@@ -46,7 +47,7 @@ if os.fork() == 0:
 
 
 def _identity(pid: int) -> Identity:
-    seen = look(pid)
+    seen = read_process(pid)
     assert seen is not None
     return seen.identity
 
@@ -75,11 +76,11 @@ def _dead() -> Identity:
     return identity
 
 
-def _forge(registry: ProcessRecords, process: Identity, **changes: object) -> ProcessRecord:
+def _forge(records: ProcessRecords, process: Identity, **changes: object) -> ProcessRecord:
     """Write a record of `process` whose owner is dead."""
-    record = registry.record("f" * 32, process, 1, ("vllm",), "forged")
+    record = records.add("f" * 32, process, 1, ("vllm",), "forged")
     forged = replace(record, owners=(_dead(),), **changes)  # type: ignore[arg-type]
-    (registry.folder / f"{record.mark}.json").write_text(json.dumps(asdict(forged)))
+    (records.folder / f"{record.mark}.json").write_text(json.dumps(asdict(forged)))
     return forged
 
 
@@ -88,7 +89,7 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(
     tmp_path: Path, bystander: Identity, behaviour: dict[str, object]
 ) -> None:
     program = str(install_fake_vllm(tmp_path / "bin", **behaviour))
-    bystanders = family(bystander, "none")
+    bystanders = find_family(bystander, "none")
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER, str(tmp_path), program], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -114,30 +115,30 @@ def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(
 def test_a_process_with_a_living_owner_is_not_touched(starter: Starter) -> None:
     process = starter("/bin/sleep", "60")
 
-    assert reap_orphans(starter.registry.folder) == []
+    assert reap_orphans(starter.records.folder) == []
     assert process.alive()
-    assert len(starter.registry.records()) == 1
+    assert len(starter.records.all()) == 1
 
 
 def test_a_process_whose_driver_is_dead_is_an_orphan_while_its_worker_lives(starter: Starter) -> None:
-    starter.registry = ProcessRecords(starter.registry.folder, driver=_dead())
+    starter.records = ProcessRecords(starter.records.folder, driver=_dead())
     process = starter("/bin/sleep", "60")
 
-    (reaped,) = reap_orphans(starter.registry.folder, grace_s=2)
+    (reaped,) = reap_orphans(starter.records.folder, grace_s=2)
 
     assert reaped.ended == (process.identity,)
     assert not process.alive()
 
 
 def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = ProcessRecords(tmp_path / "processes")
-    _forge(registry, Identity(bystander.pid, bystander.started - 1))
+    records = ProcessRecords(tmp_path / "processes")
+    _forge(records, Identity(bystander.pid, bystander.started - 1))
 
-    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+    (reaped,) = reap_orphans(records.folder, grace_s=0.1)
 
     assert reaped.ended == ()
     assert is_alive(bystander)
-    assert registry.records() == []
+    assert records.all() == []
 
 
 def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None:
@@ -145,10 +146,10 @@ def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None
     with subprocess.Popen(python(code), stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
         child = _identity(int(leader.stdout.readline()))
-        registry = ProcessRecords(tmp_path / "processes")
-        _forge(registry, Identity(leader.pid, _identity(leader.pid).started - 1))
+        records = ProcessRecords(tmp_path / "processes")
+        _forge(records, Identity(leader.pid, _identity(leader.pid).started - 1))
 
-        (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+        (reaped,) = reap_orphans(records.folder, grace_s=0.1)
         lives = is_alive(child)
         os.killpg(leader.pid, signal.SIGKILL)
 
@@ -157,10 +158,10 @@ def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None
 
 
 def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = ProcessRecords(tmp_path / "processes")
-    _forge(registry, _dead(), members=(Identity(bystander.pid, bystander.started + 1),))
+    records = ProcessRecords(tmp_path / "processes")
+    _forge(records, _dead(), members=(Identity(bystander.pid, bystander.started + 1),))
 
-    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+    (reaped,) = reap_orphans(records.folder, grace_s=0.1)
 
     assert reaped.ended == ()
     assert is_alive(bystander)
@@ -168,15 +169,15 @@ def test_a_recycled_member_is_not_ended(tmp_path: Path, bystander: Identity) -> 
 
 def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tmp_path: Path) -> None:
     leader = starter("/bin/sh", "-c", "sleep 60 & echo $!")
-    until(lambda: not leader.alive() and starter.said().endswith("\n"))
-    child = _identity(int(starter.said()))
-    registry = ProcessRecords(tmp_path / "others")
-    record = _forge(registry, leader.identity)
+    until(lambda: not leader.alive() and starter.output().endswith("\n"))
+    child = _identity(int(starter.output()))
+    records = ProcessRecords(tmp_path / "others")
+    record = _forge(records, leader.identity)
     os.waitpid(leader.pid, 0)
 
-    (reaped,) = reap_orphans(registry.folder, grace_s=0.1)
+    (reaped,) = reap_orphans(records.folder, grace_s=0.1)
 
-    assert look(leader.pid) is None
+    assert read_process(leader.pid) is None
     assert os.getpgid(child.pid) == record.process.pid
     assert reaped.ended == ()
     assert is_alive(child)
@@ -189,36 +190,36 @@ def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tm
 )
 def test_a_group_without_leader_whose_environment_tells_nothing_is_ended(starter: Starter, code: str) -> None:
     leader = starter(*python(code), ZZZ="something that stays")
-    until(lambda: not leader.alive() and starter.said().endswith("\n"))
-    child = _identity(int(starter.said()))
-    _forge(starter.registry, leader.identity)
+    until(lambda: not leader.alive() and starter.output().endswith("\n"))
+    child = _identity(int(starter.output()))
+    _forge(starter.records, leader.identity)
     os.waitpid(leader.pid, 0)
 
-    reaped = next(found for found in reap_orphans(starter.registry.folder) if found.record.label == "forged")
+    reaped = next(found for found in reap_orphans(starter.records.folder) if found.record.label == "forged")
 
     assert reaped.ended == (child,)
     assert not is_alive(child)
 
 
 def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Path, bystander: Identity) -> None:
-    registry = ProcessRecords(tmp_path / "processes")
-    _forge(registry, bystander, boot="another boot")
+    records = ProcessRecords(tmp_path / "processes")
+    _forge(records, bystander, boot="another boot")
 
-    (reaped,) = reap_orphans(registry.folder)
+    (reaped,) = reap_orphans(records.folder)
 
     assert reaped.ended == ()
     assert is_alive(bystander)
-    assert registry.records() == []
+    assert records.all() == []
 
 
 @pytest.mark.parametrize("place", ["host", "namespace"])
 def test_a_record_of_another_place_is_left_alone(tmp_path: Path, bystander: Identity, place: str) -> None:
-    registry = ProcessRecords(tmp_path / "processes")
-    _forge(registry, bystander, **{place: "elsewhere"})
+    records = ProcessRecords(tmp_path / "processes")
+    _forge(records, bystander, **{place: "elsewhere"})
 
-    assert reap_orphans(registry.folder) == []
+    assert reap_orphans(records.folder) == []
     assert is_alive(bystander)
-    assert len(registry.records()) == 1
+    assert len(records.all()) == 1
 
 
 def test_a_file_that_is_no_record_is_left_alone(tmp_path: Path) -> None:
@@ -235,11 +236,11 @@ def test_no_folder_means_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    registry = ProcessRecords(tmp_path)
-    record = registry.record("a" * 32, Identity(2, 3), 20_000, ("vllm", "serve"), "s/1")
-    updated = registry.remember(record, {Identity(5, 6)})
+    records = ProcessRecords(tmp_path)
+    record = records.add("a" * 32, Identity(2, 3), 20_000, ("vllm", "serve"), "s/1")
+    updated = records.add_members(record, {Identity(5, 6)})
 
-    assert registry.records() == [updated]
+    assert records.all() == [updated]
     assert updated == replace(record, members=(Identity(5, 6),))
-    assert record.owners == (myself(),)
+    assert record.owners == (own_identity(),)
     assert [path.name for path in tmp_path.iterdir()] == [f"{'a' * 32}.json"]

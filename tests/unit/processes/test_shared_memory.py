@@ -22,10 +22,10 @@ time.sleep(60)
 
 def test_what_a_killed_server_had_mapped_is_removed(starter: Starter) -> None:
     process = starter(*python(_MAKES_A_SEGMENT))
-    until(lambda: starter.said().endswith("\n"))
-    segment = shared_memory.FOLDER / starter.said().strip()
+    until(lambda: starter.output().endswith("\n"))
+    segment = shared_memory.FOLDER / starter.output().strip()
     assert segment.exists()
-    assert segment in shared_memory.mapped([process.pid])
+    assert segment in shared_memory.mapped_segments([process.pid])
 
     assert process.stop(0) == []
 
@@ -36,7 +36,7 @@ def test_what_another_process_has_mapped_stays() -> None:
     segment = SharedMemory(create=True, size=4096)
     try:
         path = shared_memory.FOLDER / segment.name
-        assert path in shared_memory.mapped([os.getpid()])
+        assert path in shared_memory.mapped_segments([os.getpid()])
         shared_memory.remove_unused([path])
         assert path.exists()
     finally:
@@ -49,7 +49,7 @@ def test_other_files_and_processes_that_are_gone_are_passed_over(tmp_path: Path)
     file.write_bytes(b"x" * 4096)
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0):
         assert str(file) in Path("/proc/self/maps").read_text()
-        assert file not in shared_memory.mapped([os.getpid()])
+        assert file not in shared_memory.mapped_segments([os.getpid()])
     with subprocess.Popen(["/bin/true"]) as gone:
         gone.wait()
-    assert shared_memory.mapped([gone.pid]) == set()
+    assert shared_memory.mapped_segments([gone.pid]) == set()

@@ -13,7 +13,7 @@ import pytest
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
-from tuner.engines.base import Cancelled
+from tuner.cancellation import CancelToken
 from tuner.scoring.slo import parse_slo
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
@@ -128,7 +128,7 @@ class RatedServer(StubServer):
 
     loads: ClassVar[list[tuple[float, int | None, int]]] = []
 
-    def benchmark(self, workload: Workload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: Workload, index: int, cancelled: CancelToken) -> Repeat:
         assert isinstance(workload, Traffic)
         assert workload.rate is not None
         self.loads.append((workload.rate, workload.requests, index))

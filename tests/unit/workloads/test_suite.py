@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from storage.records import Repeat
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
-from tuner.engines.base import Cancelled
+from tuner.cancellation import CancelToken
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import SingleWorkload, read_workload
@@ -107,11 +107,11 @@ class Remembering(StubServer):
 
     sent: list[tuple[str, int | None, int]]
 
-    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         assert isinstance(workload, Traffic)
         self.sent.append(("warm", *self._said(workload), -1))
 
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         assert isinstance(workload, Traffic)
         self.sent.append((*workload.classes, *self._said(workload), index))
         return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"goodput": float(index)})

@@ -50,7 +50,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
         "home": str(home()),
-        "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").records()],
+        "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
         "would_run": _would_run(bool(devices), vllm, problem),
         "problem": problem if devices or vllm else None,
     }

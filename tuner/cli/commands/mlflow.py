@@ -36,12 +36,12 @@ def ui(
 ) -> None:
     """Open MLflow's UI on 127.0.0.1 for this folder's studies."""
     from dashboards.mlflow.ui import ui_command
-    from tuner.processes.ports import somebody_answers
+    from tuner.processes.ports import port_answers
 
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
         raise UserError(f"MLFLOW_TRACKING_URI is a server already: open {os.environ['MLFLOW_TRACKING_URI']}")
     uri = tracking_uri(storage_url(storage, create=False))
-    if somebody_answers("127.0.0.1", port):
+    if port_answers("127.0.0.1", port):
         raise UserError(f"--port {port} is taken on 127.0.0.1; choose another")
     database = Path(uri.removeprefix("sqlite:///"))
     print(f"MLflow on http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)

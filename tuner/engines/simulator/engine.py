@@ -9,8 +9,9 @@ from datetime import datetime
 
 from search_spaces import HardwareProfile, version_tuple
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
-from tuner.engines.base import Cancelled, EngineInfo
+from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.clients.from_workload import workload_client
 from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
 from tuner.engines.simulator.config.flags import flag_names
@@ -81,7 +82,7 @@ class SimulatedServer:
         self._runs: list[SimulatedRun] = []
         self._log = spec.artifacts / "server.log"
 
-    def wait_ready(self, cancelled: Cancelled) -> None:
+    def wait_ready(self, cancelled: CancelToken) -> None:
         """See `Server`: weights, memory and compilation take their time, and may fail as vLLM's do."""
         self._refuse_cancelled(cancelled, Phase.READY)
         config = self._config
@@ -113,18 +114,18 @@ class SimulatedServer:
     def _write_log(self, text: str) -> None:
         self._log.write_text(f"{BANNER}\n{shlex.join(self.argv)}\n{text}\n", encoding="utf-8")
 
-    def _refuse_cancelled(self, cancelled: Cancelled, phase: Phase) -> None:
+    def _refuse_cancelled(self, cancelled: CancelToken, phase: Phase) -> None:
         if cancelled.is_set():
             raise trial_failed(FailureKind.CANCELLED, phase, "cancelled")
 
-    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""
         self._refuse_cancelled(cancelled, Phase.WARMUP)
         short = workload.warmup()
         if short is not None:
             self._run(short, 0, self._limits.warmup_s)
 
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """See `Server`."""
         self._refuse_cancelled(cancelled, Phase.BENCHMARK)
         run = self._run(workload, index, self._limits.benchmark_s)

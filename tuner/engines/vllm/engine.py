@@ -22,11 +22,11 @@ from tuner.engines.vllm.warm_start import PlainStart, fits, start_forked
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
-from tuner.processes.supervisor import ServerProcess, start
+from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
 CHECK_PORT = 8000
-GPU_SETTLE_S = 60.0
+GPU_FREE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class VllmEngine:
         """
         self.clock: Clock = RealClock()
         self._home = settings.home
-        self._registry = ProcessRecords(settings.home / "processes", settings.driver)
+        self._records = ProcessRecords(settings.home / "processes", settings.driver)
         found = installation(find_executable(settings.executable), settings.home)
         self._device = _device(settings.device_index)
         self._scratch = scratch.new_folder("vllm")
@@ -103,7 +103,7 @@ class VllmEngine:
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
         environment = {**self._inherited, **own}
-        plainly = partial(start, argv, environment, log, artifacts, self._registry, lease.port, label)
+        plainly = partial(start_server, argv, environment, log, artifacts, self._records, lease.port, label)
         forked = self._fork(argv, environment, log, artifacts, lease.port, label)
         server = VllmServer(
             process=forked or plainly(),
@@ -128,7 +128,7 @@ class VllmEngine:
         resident = self._tools.resident if self._warm_start else None
         if resident is None or resident.device_touched or not fits(environment, self._tools.environment):
             return None
-        return start_forked(resident, argv, environment, log, cwd, self._registry, port, label)
+        return start_forked(resident, argv, environment, log, cwd, self._records, port, label)
 
     def _start_on_free_gpu(self, plainly: Callable[[], ServerProcess]) -> ServerProcess:
         self._wait_for_gpu()
@@ -142,9 +142,9 @@ class VllmEngine:
         device = self._device
         if device is None or device.baseline_gib is None:
             return
-        settled = gpu.wait_until_settled(device.index, device.free_below_gib, GPU_SETTLE_S, threading.Event())
-        if not settled.ok:
-            used = "unknown" if settled.used_gib is None else f"{settled.used_gib:.1f} GiB"
+        wait = gpu.wait_until_free(device.index, device.free_below_gib, GPU_FREE_S, threading.Event())
+        if not wait.free:
+            used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
             message = f"GPU {device.index} still holds {used}, before this study it held {device.baseline_gib:.1f} GiB"
             raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
 

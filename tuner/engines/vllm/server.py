@@ -11,7 +11,7 @@ from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
-from tuner.engines.base import Cancelled
+from tuner.cancellation import CancelToken
 from tuner.engines.vllm.bench import ResultError, bench_words, read_result
 from tuner.engines.vllm.failures import classify, read_log
 from tuner.engines.vllm.logs import facts_from_log
@@ -94,7 +94,7 @@ class VllmServer:
         """The port on 127.0.0.1."""
         return self._lease.port
 
-    def wait_ready(self, cancelled: Cancelled) -> None:
+    def wait_ready(self, cancelled: CancelToken) -> None:
         """See `Server`; a forked server that fails for no known reason is started again as the command, once."""
         try:
             self._wait_ready(cancelled)
@@ -105,9 +105,9 @@ class VllmServer:
             self._wait_ready(cancelled)
             self._plain.worked()
         self._was_ready = True
-        self._process.remember()
+        self._process.record_descendants()
 
-    def _wait_ready(self, cancelled: Cancelled) -> None:
+    def _wait_ready(self, cancelled: CancelToken) -> None:
         name, deadline = self._model.served_name, self._limits.startup_s
         wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify)
 
@@ -117,7 +117,7 @@ class VllmServer:
             self._log.rename(self._log.with_name("server-forked.log"))
         self._process = plain.start()
 
-    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""
         short = workload.warmup()
         if short is None:
@@ -127,7 +127,7 @@ class VllmServer:
             message = f"none of {warmed.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """See `Server`."""
         if self._before is None:
             self._before = scrape(HOST, self.port)
@@ -158,7 +158,7 @@ class VllmServer:
             self.stopped = True
             self._lease.release()
             if self._device is not None and self._device.baseline_gib is not None:
-                gpu.wait_until_settled(
+                gpu.wait_until_free(
                     self._device.index, self._device.free_below_gib, self._limits.stop_s, threading.Event()
                 )
         return None
@@ -170,7 +170,7 @@ class VllmServer:
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return classify(read_log(self._log), exit_code, phase)
 
-    def _load(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _load(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         """Send a load once and read what came of it.
 
         Raises:
@@ -186,7 +186,7 @@ class VllmServer:
     def _deadline_s(self, phase: Phase) -> float:
         return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
 
-    def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         """Have our own generator send traffic; it ends by itself at the deadline, its records written."""
         files = LoadFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
         url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
@@ -203,7 +203,7 @@ class VllmServer:
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
 
-    def _bench(self, workload: ClosedLoop, index: int, phase: Phase, cancelled: Cancelled) -> Repeat:
+    def _bench(self, workload: ClosedLoop, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         """Run the benchmark client once and read its result."""
         name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
@@ -221,7 +221,7 @@ class VllmServer:
             self._fail_if_dying(phase)
             raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
 
-    def _watch(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: Cancelled) -> None:
+    def _watch(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
         while not job.wait(POLL_S):
             if not self._process.alive():

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from storage.records import FailureKind
 from tuner.engines.vllm.resident_client import ResidentHelper, ResidentJob
-from tuner.processes.family import MARK, look
+from tuner.processes.family import MARK
+from tuner.processes.identity import read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.processes.supervisor import ServerProcess
 
@@ -76,8 +77,8 @@ class _Reaper:
 class ForkedServerProcess(ServerProcess):
     """A `ServerProcess` that is the helper's child; it dies with the helper, and so with the tuner."""
 
-    def __init__(self, job: ResidentJob, record: ProcessRecord, registry: ProcessRecords) -> None:
-        super().__init__(_Reaper(job), record, registry)
+    def __init__(self, job: ResidentJob, record: ProcessRecord, records: ProcessRecords) -> None:
+        super().__init__(_Reaper(job), record, records)
         self._job = job
 
     def exit_code(self) -> int | None:
@@ -93,7 +94,7 @@ def start_forked(
     environment: Mapping[str, str],
     log: Path,
     cwd: Path,
-    registry: ProcessRecords,
+    records: ProcessRecords,
     port: int,
     label: str,
 ) -> ServerProcess | None:
@@ -108,15 +109,15 @@ def start_forked(
     variables = {MULTIPROC_METHOD: "fork", **environment, MARK: mark}
     job = resident.run("cli", log, argv=list(argv[1:]), environment=variables, cwd=os.fspath(cwd), hold=True)
     pid = job.wait_started(START_S)
-    seen = look(pid) if pid is not None else None
+    seen = read_process(pid) if pid is not None else None
     if seen is None:
         job.cancel()
         return None
     try:
-        record = registry.record(mark, seen.identity, port, tuple(argv), label)
+        record = records.add(mark, seen.identity, port, tuple(argv), label)
     except OSError:
         job.cancel()
         job.reap()
         raise
     job.release()
-    return ForkedServerProcess(job, record, registry)
+    return ForkedServerProcess(job, record, records)

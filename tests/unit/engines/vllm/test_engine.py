@@ -24,7 +24,7 @@ from tuner.engines.vllm.environment import base_environment, own_environment
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
-from tuner.processes.ports import somebody_answers
+from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
@@ -98,14 +98,14 @@ def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec
     server.warm_up(LOAD, NEVER)
     repeats = [server.benchmark(LOAD, index, NEVER) for index in range(2)]
     facts = server.facts()
-    assert len(ProcessRecords(tmp_path / "home" / "processes").records()) == 1
+    assert len(ProcessRecords(tmp_path / "home" / "processes").all()) == 1
     assert server.stop() is None
     assert server.stop() is None
     assert [(repeat.index, repeat.seed, repeat.completed) for repeat in repeats] == [(0, 100, 12), (1, 101, 12)]
     assert facts.kv_cache_tokens is not None
     assert facts.prefix_hit_rate == pytest.approx(0.125)
-    assert not somebody_answers("127.0.0.1", server.port)
-    assert ProcessRecords(tmp_path / "home" / "processes").records() == []
+    assert not port_answers("127.0.0.1", server.port)
+    assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
 def test_the_command_and_its_environment_are_kept(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_start_that_fails_is_typed(
     failure = failure_of(lambda: server.wait_ready(NEVER))
     assert (failure.kind, failure.phase) == (kind, Phase.READY)
     assert server.stop() is None
-    assert ProcessRecords(tmp_path / "home" / "processes").records() == []
+    assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
 def test_a_start_that_takes_too_long_is_a_timeout(engine: VllmEngine, make_spec: MakeSpec) -> None:
@@ -223,7 +223,7 @@ def test_a_warm_up_without_a_success_ends_the_trial(engine: VllmEngine, make_spe
 def test_close_stops_what_still_runs(engine: VllmEngine, make_spec: MakeSpec) -> None:
     server = started(engine, make_spec())
     engine.close()
-    assert not somebody_answers("127.0.0.1", server.port)
+    assert not port_answers("127.0.0.1", server.port)
 
 
 FORKED_OR_NOT = f"""
@@ -263,7 +263,7 @@ def test_a_fork_that_fails_for_no_known_reason_is_started_as_the_command(
     again = forking.launch(spec, spec.limits)
     assert not isinstance(again._process, ForkedServerProcess)
     assert again.stop() is None
-    assert ProcessRecords(tmp_path / "home" / "processes").records() == []
+    assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
 def test_a_fork_that_fails_for_a_known_reason_is_not_started_again(

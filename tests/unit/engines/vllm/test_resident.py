@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.vllm.resident_client import PlainJob, ResidentHelper
-from tuner.processes.family import look
+from tuner.processes.identity import read_process
 
 SOON = 20.0
 
@@ -28,7 +28,7 @@ def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[ResidentHelper]:
 
 
 def gone(pid: int) -> bool:
-    seen = look(pid)
+    seen = read_process(pid)
     return seen is None or not seen.alive
 
 

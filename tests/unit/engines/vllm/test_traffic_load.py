@@ -13,6 +13,7 @@ import pytest
 
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
+from tuner.engines.vllm import traffic_load
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic_load import too_late
@@ -48,6 +49,7 @@ def words(_: Toolbox, plan: Path, log: Path) -> list[tuple[str, int, int | None]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(Toolbox, "prompts", words)
+    monkeypatch.setattr(traffic_load, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not decide these tests
     wrapper = tmp_path / "vllm"
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
     wrapper.chmod(0o755)
@@ -110,6 +112,14 @@ def test_a_load_that_outlasts_its_limit_is_cut_off_with_all_its_records(run: Run
     assert 0 < repeat.completed < 30
     records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
     assert {str(record.status) for record in records} <= {"completed", "timed_out", "not_sent"}
+
+
+def test_a_late_generator_fails_the_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_load, "TOLERABLE_DELAY_S", 0.0)
+    monkeypatch.setattr(traffic_load, "TOLERABLE_SHARE", 0.0)
+    outcome = run()
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK)
 
 
 def test_prompts_that_cannot_be_made_fail_the_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,24 +28,24 @@ def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[ResidentHelper]:
 
 
 def fork(resident: ResidentHelper, made: MadeVllm, tmp_path: Path, *words: str) -> tuple[ServerProcess, ProcessRecords]:
-    registry = ProcessRecords(tmp_path / "processes")
+    records = ProcessRecords(tmp_path / "processes")
     argv = ("vllm", *words)
     log = tmp_path / "server.log"
-    process = start_forked(resident, argv, made.environment, log, tmp_path, registry, 20001, "trial 1")
+    process = start_forked(resident, argv, made.environment, log, tmp_path, records, 20001, "trial 1")
     assert process is not None
-    return process, registry
+    return process, records
 
 
 def test_it_is_on_record_and_stops(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
-    process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
-    (record,) = registry.records()
+    process, records = fork(resident, made_vllm, tmp_path, "sleep", "600")
+    (record,) = records.all()
     assert (record.process.pid, record.port, record.argv) == (process.pid, 20001, ("vllm", "sleep", "600"))
     assert process.alive()
     assert process.exit_code() is None
     assert process.stop(5) == []
     assert not process.alive()
     assert process.exit_code() == -signal.SIGTERM
-    assert registry.records() == []
+    assert records.all() == []
     assert process.stop(5) == []
 
 
@@ -69,21 +69,21 @@ def test_its_children_are_found_and_end_with_it(resident: ResidentHelper, made_v
 
 
 def test_what_it_forked_ends_when_it_is_killed(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
-    process, registry = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
+    process, records = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
     assert eventually(lambda: (tmp_path / "note.done").exists())
     child = int((tmp_path / "note.done").read_text())
     os.kill(process.pid, signal.SIGKILL)
     assert eventually(lambda: gone(child))
     assert process.stop(0) == []
-    assert registry.records() == []
+    assert records.all() == []
 
 
 def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Path) -> None:
     main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
     main.write_text(main.read_text().replace('"HELLO"', f'"{MARK}"'))
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
-    process, registry = fork(helper, made_vllm, tmp_path, "environment")
-    (record,) = registry.records()
+    process, records = fork(helper, made_vllm, tmp_path, "environment")
+    (record,) = records.all()
     assert eventually(lambda: not process.alive())
     assert process.stop(5) == []
     assert f"{MARK} {record.mark}" in (tmp_path / "server.log").read_text()
@@ -96,7 +96,7 @@ def test_nothing_runs_if_it_cannot_be_recorded(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ProcessRecords, "record", refuse)
+    monkeypatch.setattr(ProcessRecords, "add", refuse)
     with pytest.raises(OSError, match="No space"):
         fork(resident, made_vllm, tmp_path, "sleep", "600")
     log = tmp_path / "server.log"
@@ -106,20 +106,20 @@ def test_nothing_runs_if_it_cannot_be_recorded(
 def test_a_killed_helper_takes_the_server_with_it(
     resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path
 ) -> None:
-    process, registry = fork(resident, made_vllm, tmp_path, "sleep", "600")
+    process, records = fork(resident, made_vllm, tmp_path, "sleep", "600")
     resident.close()
     assert eventually(lambda: gone(process.pid))
     assert not process.alive()
     assert process.stop(5) == []
-    assert registry.records() == []
+    assert records.all() == []
 
 
 def test_without_a_helper_there_is_no_fork(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     resident.close()
-    registry = ProcessRecords(tmp_path / "processes")
+    records = ProcessRecords(tmp_path / "processes")
     argv = ("vllm", "exit", "0")
-    assert start_forked(resident, argv, {}, tmp_path / "log", tmp_path, registry, 1, "x") is None
-    assert registry.records() == []
+    assert start_forked(resident, argv, {}, tmp_path / "log", tmp_path, records, 1, "x") is None
+    assert records.all() == []
 
 
 @pytest.mark.parametrize(("own", "expected"), [({}, "fork"), ({MULTIPROC_METHOD: "spawn"}, "spawn")])
@@ -187,6 +187,7 @@ def test_api_servers_are_started_as_the_engine_is_and_count_together(
         (made_vllm.folder / name).parent.mkdir(exist_ok=True)
         (made_vllm.folder / f"{name}.py").write_text(text)
     (made_vllm.folder / "prometheus_client").mkdir()
+    (made_vllm.folder / "prometheus_client" / "__init__.py").touch()  # else the installed package is imported
     (made_vllm.folder / "prometheus_client" / "values.py").write_text(COUNTERS)
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
     environment = {**made_vllm.environment, MULTIPROC_METHOD: method}
