@@ -7,7 +7,7 @@ Absent values are `None`, never 0 or infinity. Times are seconds, datetimes are 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -244,6 +244,11 @@ class TrialRecord:
     verdict: Verdict | None = None
 
     @property
+    def name(self) -> str:
+        """The trial's short name: `#12`, or `#12 r2` for the second round of a finalist."""
+        return f"#{self.number}" + (f" r{self.round}" if self.round else "")
+
+    @property
     def state(self) -> str:
         """`pending`, `failed`, `infeasible` or `ok`, derived from the outcome and the verdict."""
         if self.outcome is None:
@@ -267,3 +272,13 @@ class StudyRecord:
     premise: Mapping[str, Any]
     facts: Mapping[str, Any]
     conclusion: Mapping[str, Any] | None = None
+
+    @property
+    def flag_effects(self) -> Sequence[Mapping[str, Any]]:
+        """The flag effects of the winner, largest first, as the conclusion holds them; empty before they exist.
+
+        Conclusions of earlier versions have them under the key `earned`.
+        """
+        conclusion = self.conclusion or {}
+        effects: Sequence[Mapping[str, Any]] = conclusion.get("flag_effects", conclusion.get("earned", ()))
+        return effects

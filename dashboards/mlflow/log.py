@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboards.mlflow import run_layout
 from dashboards.mlflow.run_layout import MetricPoint
 from dashboards.mlflow.tracking import artifact_root, embedded_uri, first_line, one_at_a_time, quiet
-from dashboards.plots import pictures
+from dashboards.plots import plot_files
 from storage.errors import StorageError
 from storage.records import StudyRecord, TrialRecord
 from storage.store import Store, open_store
@@ -118,7 +118,7 @@ class Follower:
                     found = self._journal.log(trial)
                 except _ERRORS as error:
                     self._journal.ping()
-                    failed[_key(trial)] = f"{run_layout.run_name(trial)} of {trial.study}: {first_line(error)}"
+                    failed[_key(trial)] = f"{trial.name} of {trial.study}: {first_line(error)}"
                     continue
                 logged, already = logged + (not found), already + found
         if summary:
@@ -168,7 +168,7 @@ class _Journal:
         """Log one finished trial and mark it; return True if an earlier sync had begun its run."""
         outcome = trial.outcome
         if outcome is None:
-            raise StorageError(f"{run_layout.run_name(trial)} of {trial.study} is not finished")
+            raise StorageError(f"{trial.name} of {trial.study} is not finished")
         experiment, parent = self._parent(trial.study)
         uid = f"{parent.data.tags[STUDY_TAG]}/{trial.number}r{trial.round}"
         run = self._find(experiment, TRIAL_TAG, uid)
@@ -181,13 +181,13 @@ class _Journal:
                 TRIAL_TAG: uid,
                 "mlflow.parentRunId": self._owner(experiment, parent, trial).info.run_id,
             }
-            start, name = run_layout.milliseconds(outcome.started_at), run_layout.run_name(trial)
+            start, name = run_layout.milliseconds(outcome.started_at), trial.name
             run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         run_id = run.info.run_id
         self._write(run_id, run_layout.trial_points(trial, outcome), run_layout.trial_params(trial, outcome))
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._client.log_artifact(run_id, str(file))
-        with pictures.of_trial(trial, outcome) as folder:
+        with plot_files.trial_plots(trial, outcome) as folder:
             self._client.log_artifacts(run_id, str(folder))
         self._client.set_terminated(run_id, run_layout.status(outcome), run_layout.milliseconds(outcome.ended_at))
         self._write(parent.info.run_id, run_layout.curve(trial, outcome))
@@ -209,11 +209,11 @@ class _Journal:
             if content is not None:
                 self._client.log_dict(run_id, dict(content), f"{name}.json")
         trials = self._store.trials(study.name, finished=True)
-        with pictures.of_study(study, trials) as folder:
+        with plot_files.study_plots(study, trials) as folder:
             self._client.log_artifacts(run_id, str(folder))
         best = run_layout.best_trial(trials)
         if best is not None:
-            self._write(run_id, run_layout.best_points(best), tags={"best_trial": run_layout.run_name(best)})
+            self._write(run_id, run_layout.best_points(best), tags={"best_trial": best.name})
         self._write(run_id, tags=run_layout.study_tags(study))
         script = run_layout.script_file(study)
         if script is not None:

@@ -26,7 +26,7 @@ def note_of(study: StudyRecord) -> str | None:
     if study.provenance is Provenance.SIMULATED:
         parts.insert(0, "Predicted, not measured: every figure is a simulation's.")
     parts += _finalists(conclusion.get("contenders", ()))
-    parts += _flags(conclusion.get("winner"), conclusion.get("earned", ()))
+    parts += _flags(conclusion.get("winner"), study.flag_effects)
     return "\n\n".join(parts)
 
 

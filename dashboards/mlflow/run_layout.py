@@ -25,7 +25,7 @@ ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
     *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
 )
-"""What is logged of a trial's folder; `dashboards.plots.pictures` draws more from it."""
+"""What is logged of a trial's folder; `dashboards.plots.plot_files` draws more from it."""
 
 INHERITED_TAGS = ("engine", "version")
 """The study's tags that its trials carry too."""
@@ -53,11 +53,6 @@ class MetricPoint:
 def milliseconds(moment: datetime) -> int:
     """Return milliseconds since the epoch."""
     return round(moment.timestamp() * 1000)
-
-
-def run_name(trial: TrialRecord) -> str:
-    """Return `#12`, or `#12 r2` for a finalist's second measurement."""
-    return f"#{trial.number}" + (f" r{trial.round}" if trial.round else "")
 
 
 def experiment_name(study: str) -> str:

@@ -150,7 +150,7 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
 def _earned(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
     """Return what the winner's flags earn, one a line; nothing is known of other trials'."""
     conclusion = study.conclusion or {}
-    lines = flag_effect_lines(conclusion.get("earned", ()), records) if conclusion.get("winner") == number else []
+    lines = flag_effect_lines(study.flag_effects, records) if conclusion.get("winner") == number else []
     return tuple(line.strip() for line in lines)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from dashboards.analysis.traffic_frames import Configuration
+    from dashboards.analysis.tradeoff import Configuration
     from storage.records import StudyRecord, TrialRecord
 
 COLUMNS = 12
@@ -41,48 +41,48 @@ def tradeoff(study: StudyName = None, storage: Storage = None, csv: _AsCsv = Fal
         raise UserError("--json and --csv exclude each other; give one")
     record, trials = read_trials(storage, study)
     found = _configurations(record, trials)
-    from dashboards.analysis import traffic_frames
-    from storage import frames
+    from dashboards.analysis import tradeoff as matrix
+    from dashboards.analysis.trials_frame import to_csv
 
-    best = traffic_frames.best_of_rows(found)
+    best = matrix.best_by_row(found)
     if as_json:
         print(json.dumps(_document(record, found, best), indent=1))
         return
     if csv:
-        sys.stdout.write(frames.to_csv(traffic_frames.matrix(found, best)))
+        sys.stdout.write(to_csv(matrix.share_matrix(found, best)))
         return
-    shown = traffic_frames.select(found, COLUMNS)
+    shown = matrix.select_columns(found, COLUMNS)
     title = f"{record.name} ({record.provenance.value}): share of offered requests within their SLO"
     _print(title, _matrix(shown, best))
     print("* highest of its row, chance included")
-    if traffic_frames.at_own_rates(record):
+    if matrix.measured_at_capacity(record):
         print("each configuration was loaded at its own capacity; `tuner trials` has the capacities")
     for each in shown:
         print(f"#{each.number} {each.text}" + (f" ({each.failure})" if each.failure else ""))
-    more = traffic_frames.left_out(found, shown)
+    more = matrix.omitted_columns(found, shown)
     if more:
         print(f"{more}: --csv has all")
 
 
 def _configurations(study: StudyRecord, trials: list[TrialRecord]) -> list[Configuration]:
-    from dashboards.analysis import traffic_frames
+    from dashboards.analysis import tradeoff as matrix
 
     _require_classes(study)
-    if not traffic_frames.promises_anything(study):
+    if not matrix.has_class_slos(study):
         raise UserError(
             f"the traffic of study {study.name!r} promises its classes nothing, so no request is within an SLO; "
             "give a new study a traffic file with `slo:`, or see `tuner requests`"
         )
-    found = traffic_frames.configurations(study, trials)
+    found = matrix.finished_configurations(study, trials)
     if not found:
         raise UserError(f"study {study.name!r} has no finished trial yet; see `tuner trials`")
     return found
 
 
 def _require_classes(study: StudyRecord) -> None:
-    from dashboards.analysis import traffic_frames
+    from dashboards.analysis.tradeoff import request_classes
 
-    if not traffic_frames.sent_classes(study):
+    if not request_classes(study):
         raise UserError(
             f"the load of study {study.name!r} has no classes of requests; "
             "start a study with traffic, `tuner optimize --workload FILE`, or see `tuner trials`"
@@ -117,7 +117,7 @@ def _print(title: str, table: Table) -> None:
 
 
 def _matrix(shown: list[Configuration], best: dict[str, list[int]]) -> Table:
-    from dashboards.analysis.traffic_frames import percent
+    from dashboards.analysis.tradeoff import percent
 
     table = _table()
     table.add_column("class")
@@ -143,13 +143,13 @@ def requests(
     found = next((t for t in trials if (t.number, t.round) == (number, round_)), None)
     if found is None:
         raise UserError(f"study {record.name!r} has no trial {number} round {round_}; see `tuner trials`")
-    from dashboards.analysis import traffic_frames
-    from storage import frames
+    from dashboards.analysis import trial_files
+    from dashboards.analysis.trials_frame import to_csv
 
     files, rates = _files(found)
-    counts = traffic_frames.requests_by_length_frame(files)
+    counts = trial_files.requests_by_length_frame(files)
     if csv:
-        sys.stdout.write(frames.to_csv(counts))
+        sys.stdout.write(to_csv(counts))
         return
     loads = "1 load" if len(files) == 1 else f"{len(files)} loads"
     named = f"{record.name} #{number}" + (f" round {round_}" if round_ else "")
@@ -159,7 +159,7 @@ def requests(
     if found.outcome.failure is not None:
         print(f"the trial failed: {found.outcome.failure.kind.value}: {found.outcome.failure.message}")
     if rates.is_file():
-        _print(f"{named}: latency by offered rate", _rates(traffic_frames.rate_frame(rates)))
+        _print(f"{named}: latency by offered rate", _rates(trial_files.rate_frame(rates)))
 
 
 def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
@@ -168,13 +168,13 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     Raises:
         UserError: when there are no records, with the reason as far as it is known.
     """
-    from dashboards.analysis import traffic_frames
+    from dashboards.analysis import trial_files
 
     name = f"trial {trial.number}" + (f" round {trial.round}" if trial.round else "")
     if trial.outcome is None:
         raise UserError(f"{name} has not finished; see `tuner trials`")
     folder = Path(trial.outcome.artifacts)
-    files = traffic_frames.numbered_files(folder, "requests-*.parquet")
+    files = trial_files.numbered_files(folder, "requests-*.parquet")
     if files:
         return files, folder / "capacity.csv"
     failure = trial.outcome.failure
@@ -204,7 +204,7 @@ def _counts(frame: pd.DataFrame) -> Table:
 def _rates(frame: pd.DataFrame) -> Table:
     from pandas import isna
 
-    from dashboards.analysis.traffic_frames import percent
+    from dashboards.analysis.tradeoff import percent
     from tuner.cli.output import text
 
     table = _table()
@@ -212,12 +212,12 @@ def _rates(frame: pd.DataFrame) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("SLOs", overflow="fold")
     for row in frame.to_dict("records"):
-        said = ("held, the knee" if row["knee"] else "held") if row["held"] else f"missed {row['missed']}"
+        said = ("held, the knee" if row["is_capacity"] else "held") if row["held"] else f"missed {row['missed']}"
         cells = [text.number(None if isna(row[name]) else row[name]) for name in _RATES]
         table.add_row(
             *cells,
             percent(row["goodput_share"]),
             said.replace("[", "\\["),
-            style="bold" if row["knee"] else None,
+            style="bold" if row["is_capacity"] else None,
         )
     return table

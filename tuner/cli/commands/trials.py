@@ -48,7 +48,7 @@ def trials(
         raise UserError("--json and --csv exclude each other; give one")
     record, found = read_trials(storage, study)
     if as_json or csv:
-        from storage import frames
+        from dashboards.analysis import trials_frame as frames
 
         frame = frames.trials_frame(found)
         sys.stdout.write(frames.to_json(frame) if as_json else frames.to_csv(frame))
@@ -113,7 +113,7 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
         if trial.number == conclusion["winner"] and not trial.round and trial.outcome is not None:
             print(text.result_line(trial.number, found, _objectives(record)))
             print(shlex.join(trial.outcome.argv))
-    for line in flag_effect_lines(conclusion.get("earned", ()), found):
+    for line in flag_effect_lines(record.flag_effects, found):
         print(line)
 
 
@@ -134,7 +134,7 @@ def show(
     if trial is None:
         raise UserError(f"study {record.name!r} has no trial {number} round {round_}; see `tuner trials`")
     if as_json:
-        from storage import frames
+        from dashboards.analysis import trials_frame as frames
 
         sys.stdout.write(frames.to_json(frames.trials_frame([trial])))
         return

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from storage.frames import to_csv, to_json, trials_frame
+from dashboards.analysis.trials_frame import to_csv, to_json, trials_frame
 from storage.metrics import METRICS
 from storage.records import FailureKind, ServerFacts, TrialKind, TrialRecord
 from tests import store_samples as samples

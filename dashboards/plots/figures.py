@@ -1,40 +1,28 @@
-"""Pictures of traffic: who is served within its SLO, who died, where latency bends, what the server did meanwhile.
+"""Figures of traffic: shares of requests within SLO, failed requests, latency by request rate, the server's state.
 
-Each function draws one frame of `dashboards.analysis.traffic_frames`, writes a PNG and returns the figure. `of_trial`
-and `of_study` draw what there is of a trial and of a study. matplotlib is loaded when the first picture is drawn, and
-needs no display.
+Each function draws one frame of `dashboards.analysis`, writes it as a PNG and returns the figure. matplotlib is
+imported when the first figure is drawn; no display is needed.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from dashboards.analysis import traffic_frames
-from dashboards.mlflow import run_layout
-from storage.errors import StorageError
-from storage.frames import to_csv
-from storage.records import StudyRecord, TrialOutcome, TrialRecord
+from dashboards.analysis.tradeoff import percent
+from dashboards.analysis.trial_files import lower_edge
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 16
-"""Configurations that a picture of the matrix shows; its CSV has all."""
-
-_NOT_DRAWN = (StorageError, OSError, ValueError)
-"""What stops one picture: a file that cannot be read, a disk that is full, values that matplotlib cannot place."""
-
-_COMPLETED = "#4878a8"
-_STATUSES = {
+_COMPLETED_COLOR = "#4878a8"
+_STATUS_COLORS = {
     "timed_out": "#d1495b",
     "refused": "#edae49",
     "connection_lost": "#7d4f9e",
@@ -42,78 +30,7 @@ _STATUSES = {
     "malformed": "#8c564b",
     "not_sent": "#5c5c5c",
 }
-_PERCENTILES = {"p50_ttft_ms": "#4878a8", "p95_ttft_ms": "#edae49", "p99_ttft_ms": "#d1495b"}
-
-
-@contextmanager
-def of_trial(trial: TrialRecord, outcome: TrialOutcome) -> Iterator[Path]:
-    """Yield a folder with `pictures/…` of what the trial's loads left; it is removed afterwards.
-
-    A picture that cannot be drawn is missing, and `pictures/undrawn.txt` says why.
-    """
-    folder = Path(outcome.artifacts)
-    named = f"{trial.study} {run_layout.run_name(trial)} ({outcome.provenance.value})"
-    requests = traffic_frames.numbered_files(folder, "requests-*.parquet")
-    states = traffic_frames.numbered_files(folder, "server-*.csv")
-    rates = folder / "capacity.csv"
-    draw: dict[str, Callable[[Path], object]] = {}
-    if requests:
-        draw["pictures/requests.png"] = lambda target: requests_picture(
-            traffic_frames.requests_by_length_frame(requests),
-            target,
-            f"{named}: requests by prompt length over {_loads(requests)}",
-        )
-    if states:
-        draw["pictures/server.png"] = lambda target: server_picture(
-            traffic_frames.server_frame(states), target, f"{named}: the server over {_loads(states)}"
-        )
-    if rates.is_file():
-        draw["pictures/rate.png"] = lambda target: rate_picture(
-            traffic_frames.rate_frame(rates), target, f"{named}: time to first token by rate"
-        )
-    with _drawn(draw) as drawn:
-        yield drawn
-
-
-@contextmanager
-def of_study(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[Path]:
-    """Yield a folder with `tradeoff.csv` and `pictures/tradeoff.png`, empty for a load without promises to classes."""
-    draw: dict[str, Callable[[Path], object]] = {}
-    found = traffic_frames.configurations(study, trials)
-    if found and traffic_frames.promises_anything(study) and traffic_frames.sent_classes(study):
-        best, shown = traffic_frames.best_of_rows(found), traffic_frames.select(found, COLUMNS)
-        csv = to_csv(traffic_frames.matrix(found, best))
-        where = "each at its own capacity, " if traffic_frames.at_own_rates(study) else ""
-        more = traffic_frames.left_out(found, shown)
-        title = (
-            f"{study.name} ({study.provenance.value}): share of offered requests within their SLO\n"
-            f"{where}* highest of its row, chance included" + (f"\n{more}: see tradeoff.csv" if more else "")
-        )
-        draw["tradeoff.csv"] = lambda target: target.write_text(csv, encoding="utf-8")
-        draw["pictures/tradeoff.png"] = partial(tradeoff_picture, traffic_frames.matrix(shown, best), title=title)
-    with _drawn(draw) as drawn:
-        yield drawn
-
-
-@contextmanager
-def _drawn(draw: dict[str, Callable[[Path], object]]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tuner-pictures-") as name:
-        folder, undrawn = Path(name), []
-        if draw:
-            (folder / "pictures").mkdir()
-        for file, make in draw.items():
-            try:
-                make(folder / file)
-            except _NOT_DRAWN as error:
-                undrawn.append(f"{file}: {type(error).__name__}: {error}\n")
-                (folder / file).unlink(missing_ok=True)
-        if undrawn:
-            (folder / "pictures" / "undrawn.txt").write_text("".join(undrawn), encoding="utf-8")
-        yield folder
-
-
-def _loads(files: Sequence[Path]) -> str:
-    return "one load" if len(files) == 1 else f"{len(files)} loads"
+_PERCENTILE_COLORS = {"p50_ttft_ms": "#4878a8", "p95_ttft_ms": "#edae49", "p99_ttft_ms": "#d1495b"}
 
 
 @contextmanager
@@ -131,7 +48,7 @@ def _figure(target: Path, title: str, width: float, height: float) -> Iterator[F
         figure.savefig(target, dpi=120, format="png")
 
 
-def tradeoff_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+def draw_tradeoff(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     """Draw the matrix of `tradeoff_frame`: darker is more, `*` and a frame mark the best of a row, grey is absent."""
     names = [name for name in frame.columns if name not in ("class", "best")]
     numbers = [name.partition(" ")[0] for name in names]
@@ -161,18 +78,18 @@ def _cell(axes: Axes, row: int, column: int, share: float, best: bool) -> None:
     from matplotlib.patches import Rectangle
 
     color, weight = "white" if share > 0.6 else "black", "bold" if best else "normal"
-    text = traffic_frames.percent(share) + ("*" if best else "")
+    text = percent(share) + ("*" if best else "")
     axes.text(column, row, text, ha="center", va="center", color=color, fontweight=weight)
     if best:
         axes.add_patch(Rectangle((column - 0.47, row - 0.45), 0.94, 0.9, fill=False, edgecolor="#d1495b", lw=2))
 
 
-def requests_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     """Draw the counts of `requests_by_length_frame`, a panel a class: completed below, what failed stacked on it."""
     classes = list(dict.fromkeys(frame["class"]))
     bins = _bins(frame["to"])
     failures = [name for name in frame.columns[4:] if name != "completed"]
-    colors = {"completed": _COMPLETED} | {name: _STATUSES.get(name, "#b0b0b0") for name in failures}
+    colors = {"completed": _COMPLETED_COLOR} | {name: _STATUS_COLORS.get(name, "#b0b0b0") for name in failures}
     columns = min(2, len(classes)) or 1
     rows = math.ceil(len(classes) / columns) or 1
     width = max(4.6, 1.6 + 0.75 * len(bins))
@@ -196,7 +113,7 @@ def _bins(uppers: pd.Series) -> dict[int | None, str]:
     bins: dict[int | None, str] = {}
     upper = min(known, default=0)
     while known and upper <= max(known):
-        bins[upper] = f"{traffic_frames.lower_edge(upper)}–{upper}"
+        bins[upper] = f"{lower_edge(upper)}–{upper}"
         upper *= 2
     return bins | ({None: "unknown"} if uppers.isna().any() else {})
 
@@ -219,21 +136,21 @@ def _stack(axes: Axes, counts: pd.DataFrame, bins: dict[int | None, str], colors
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def rate_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+def draw_rates(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     """Draw TTFT of `rate_frame` by rate; a line marks the knee, a cross at the bottom each rate that missed an SLO."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     with _figure(target, title, 8.0, 4.8) as figure:
         axes = figure.add_subplot()
-        for name, color in _PERCENTILES.items():
+        for name, color in _PERCENTILE_COLORS.items():
             axes.plot(frame["rate"], frame[name], marker="o", ms=4, color=color, label=name.partition("_")[0])
-        for rate in dict.fromkeys(frame.loc[frame["knee"], "rate"]):
+        for rate in dict.fromkeys(frame.loc[frame["is_capacity"], "rate"]):
             axes.axvline(rate, color="black", linestyle="--", lw=1.2, label=f"knee: {rate:.4g} requests/s")
         missed = frame.loc[~frame["held"], "rate"]
         if len(missed):
             along = axes.get_xaxis_transform()
             axes.plot(missed, [0.03] * len(missed), "x", color="black", mew=2, transform=along, label="missed an SLO")
-        if not frame[list(_PERCENTILES)].notna().to_numpy().any():
+        if not frame[list(_PERCENTILE_COLORS)].notna().to_numpy().any():
             axes.text(0.5, 0.5, "no request completed at any rate", ha="center", transform=axes.transAxes)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -246,13 +163,13 @@ def rate_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     return figure
 
 
-def server_picture(frame: pd.DataFrame, target: Path, title: str) -> Figure:
+def draw_server(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     """Draw `server_frame`: requests running and waiting, and the KV cache's use; a dotted line begins the next load."""
     with _figure(target, title, 9.0, 5.0) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
-        for load, part in frame.groupby("load"):
+        for load, part in frame.groupby("benchmark"):
             named = {"running": "running", "waiting": "waiting"} if load == 0 else {}
-            for name, color in (("running", _COMPLETED), ("waiting", "#d1495b")):
+            for name, color in (("running", _COMPLETED_COLOR), ("waiting", "#d1495b")):
                 above.plot(part["at_s"], part[name], color=color, label=named.get(name), lw=1.2)
             below.plot(part["at_s"], 100 * part["kv_usage"], color="#2e7d5b", lw=1.2)
             for axes in (above, below):

@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from dashboards.analysis.traffic_frames import rate_frame, requests_by_length_frame, server_frame, tradeoff_frame
+from dashboards.analysis.tradeoff import tradeoff_frame
+from dashboards.analysis.trial_files import rate_frame, requests_by_length_frame, server_frame
 from dashboards.mlflow.log import SyncReport, sync
 from dashboards.mlflow.tracking import embedded_uri
-from dashboards.plots import pictures
+from dashboards.plots import figures, plot_files
 from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from storage.store import open_store
 from tests import store_samples as samples
@@ -74,7 +75,7 @@ def legend(holder: Figure | Axes) -> list[str]:
 def test_the_matrix(tmp_path: Path) -> None:
     died = replace(samples.pending(2), outcome=samples.failed(FailureKind.ENGINE_CRASH), label="awq")
     frame = tradeoff_frame(study(), [trial(0, 0.5, 1.0), trial(1, 0.75, 1.0), died])
-    figure = pictures.tradeoff_picture(frame, tmp_path / "x.png", "demo $x$ (measured)")
+    figure = figures.draw_tradeoff(frame, tmp_path / "x.png", "demo $x$ (measured)")
     matrix, explained = figure.axes[:2]
     assert written(tmp_path / "x.png")
     assert figure.get_suptitle() == "demo $x$ (measured)"
@@ -93,7 +94,7 @@ def test_requests_have_a_panel_a_class(tmp_path: Path) -> None:
     columns = ["class", "from", "to", "offered", "completed", "not_sent", "timed_out"]
     rows = [["a", 1, 64, 10, 10, 0, 0], ["a", 129, 256, 9, 4, 2, 3], ["b", None, None, 5, 0, 5, 0]]
     frame = pd.DataFrame(rows, columns=columns).astype({"from": "Int64", "to": "Int64"})
-    figure = pictures.requests_picture(frame, tmp_path / "x.png", "demo (simulated)")
+    figure = figures.draw_requests(frame, tmp_path / "x.png", "demo (simulated)")
     a, b = figure.axes
     assert written(tmp_path / "x.png")
     assert [axes.get_title() for axes in (a, b)] == ["a", "b"]
@@ -112,7 +113,7 @@ def test_requests_have_a_panel_a_class(tmp_path: Path) -> None:
 
 def test_the_rate_has_its_knee_and_what_missed(tmp_path: Path) -> None:
     (tmp_path / "capacity.csv").write_text(RATES)
-    figure = pictures.rate_picture(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
+    figure = figures.draw_rates(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
     (axes,) = figure.axes
     assert written(tmp_path / "x.png")
     assert axes.get_yscale() == "log"
@@ -125,7 +126,7 @@ def test_the_rate_has_its_knee_and_what_missed(tmp_path: Path) -> None:
 def test_rates_at_which_nothing_completed(tmp_path: Path) -> None:
     header, *_, none = RATES.splitlines()
     (tmp_path / "capacity.csv").write_text(f"{header}\n{none}\n")
-    figure = pictures.rate_picture(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
+    figure = figures.draw_rates(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
     assert texts(figure.axes[0]) == ["no request completed at any rate"]
     assert legend(figure.axes[0]) == ["p50", "p95", "p99", "missed an SLO"]
     assert written(tmp_path / "x.png")
@@ -137,7 +138,7 @@ def test_the_server_over_time(tmp_path: Path) -> None:
             "at_s,running,waiting,kv_usage,preemptions\n1,2,,0.5,0\n2,3,1,0.6,0\n"
         )
     frame = server_frame([tmp_path / "server-0.csv", tmp_path / "server-1.csv"])
-    figure = pictures.server_picture(frame, tmp_path / "x.png", "demo")
+    figure = figures.draw_server(frame, tmp_path / "x.png", "demo")
     above, below = figure.axes
     assert written(tmp_path / "x.png")
     assert legend(above) == ["running", "waiting"]
@@ -147,7 +148,7 @@ def test_the_server_over_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frame", [requests_by_length_frame([]), server_frame([])])
 def test_nothing_is_a_picture_too(tmp_path: Path, frame: pd.DataFrame) -> None:
-    draw = pictures.requests_picture if "class" in frame else pictures.server_picture
+    draw = figures.draw_requests if "class" in frame else figures.draw_server
     draw(frame, tmp_path / "x.png", "demo")
     assert (tmp_path / "x.png").exists()
 
@@ -163,19 +164,19 @@ def loads(folder: Path) -> TrialOutcome:
 
 def test_of_a_trial_all_is_drawn_that_it_left(tmp_path: Path) -> None:
     outcome = loads(tmp_path / "t")
-    with pictures.of_trial(trial(0, 0.5, 1.0), outcome) as folder:
+    with plot_files.trial_plots(trial(0, 0.5, 1.0), outcome) as folder:
         files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
         assert files == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
         assert all(written(folder / file) for file in files)
     assert not folder.exists()
-    with pictures.of_trial(trial(0, 0.5, 1.0), samples.success()) as folder:
+    with plot_files.trial_plots(trial(0, 0.5, 1.0), samples.success()) as folder:
         assert list(folder.iterdir()) == []
 
 
 def test_a_picture_that_cannot_be_drawn_is_named_and_the_others_are_there(tmp_path: Path) -> None:
     outcome = loads(tmp_path / "t")
     (tmp_path / "t" / "requests-1.parquet").write_bytes(b"PAR1 torn")
-    with pictures.of_trial(trial(0, 0.5, 1.0), outcome) as folder:
+    with plot_files.trial_plots(trial(0, 0.5, 1.0), outcome) as folder:
         files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
         assert files == {"pictures/undrawn.txt", "pictures/server.png", "pictures/rate.png"}
         said = (folder / "pictures" / "undrawn.txt").read_text()
@@ -185,15 +186,15 @@ def test_a_picture_that_cannot_be_drawn_is_named_and_the_others_are_there(tmp_pa
 
 def test_of_a_study_the_matrix_is_drawn_and_the_csv_has_all() -> None:
     trials = [trial(number, number / 100, 1.0) for number in range(30)]
-    with pictures.of_study(study(), trials) as folder:
+    with plot_files.study_plots(study(), trials) as folder:
         assert written(folder / "pictures" / "tradeoff.png")
         rows = (folder / "tradeoff.csv").read_text().splitlines()
     assert rows[0].count(",") == 31
     assert rows[1].endswith(",0.29,#29")
     for nothing in (samples.study(), replace(study(), premise={"workload": {"max_concurrency": 1}})):
-        with pictures.of_study(nothing, trials) as folder:
+        with plot_files.study_plots(nothing, trials) as folder:
             assert list(folder.iterdir()) == []
-    with pictures.of_study(study(), []) as folder:
+    with plot_files.study_plots(study(), []) as folder:
         assert list(folder.iterdir()) == []
 
 

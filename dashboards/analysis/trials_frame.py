@@ -24,11 +24,27 @@ _TIMES = ("started_at", "ended_at")
 
 
 def trials_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
-    """Return one row a trial, in the order given.
+    """Return a frame with one row for each trial, in the order given.
 
-    Columns: what the trial is; `objective.<name>` and `constraint.<name>` of its verdict; each metric by its own name
-    as the median over the repeats; `repeats`; the failure; `config.<name>`; `server.<fact>`; `<phase>_s` in seconds;
-    where it ran. What a trial does not have is NaN, NaT or None. Metrics, facts and phases always have their column.
+    Args:
+        records: trials, pending and failed ones included; they may belong to several studies.
+
+    Returns:
+        a frame with these columns, in this order:
+
+        - `study`, `number`, `round`, `kind`, `label`, `state`, `feasible`, `score` (the defaults score 1);
+        - `objective.NAME` in the metric's unit, and `constraint.NAME`, which is met at or below 0;
+        - each metric of `storage.metrics.METRICS` in its unit, and the metrics of request classes as `CLASS.NAME`: the
+          value of `TrialOutcome.metric`, in general the median over the repeats;
+        - `repeats`, the number of benchmarks;
+        - `failure_kind`, `failure_culprit`, `failure_phase`, `failure_message`;
+        - `config.NAME`, the value of a parameter; None where the configuration leaves it to the engine's default;
+        - `server.NAME`, the fields of `ServerFacts`;
+        - `PHASE_s`, the seconds of each `Phase`, and `own_s`, the tuner's own work;
+        - `provenance`, `worker`, `device`, `attempts`, `started_at` and `ended_at` (UTC), `argv` (one line of shell).
+
+        Columns of metrics, server facts and phases always exist, the others where a trial has them. An absent value is
+        NaN, NaT or None.
     """
     rows = [_row(record) for record in records]
     columns = _columns(records)
@@ -43,12 +59,12 @@ def trials_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Return the frame as CSV with a header; absent is empty, times are ISO 8601 in UTC."""
+    """Return the frame as CSV with a header line; an absent value is empty, a time is ISO 8601 in UTC."""
     return frame.to_csv(index=False, lineterminator="\n", date_format="%Y-%m-%dT%H:%M:%S.%f%z")
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """Return the frame as a JSON list with one object a row; absent is null, times are ISO 8601 in UTC."""
+    """Return the frame as a JSON list of one object for each row; an absent value is null, a time ISO 8601 in UTC."""
     plain = frame.astype(object).where(frame.notna(), None)
     rows: list[dict[Any, Any]] = plain.to_dict("records")
     return json.dumps([{str(key): _json_value(value) for key, value in row.items()} for row in rows], allow_nan=False)
@@ -76,9 +92,9 @@ def _columns(records: Sequence[TrialRecord]) -> list[str]:
     ]
 
 
-def _union(known: Iterable[str], more: Iterable[Iterable[str]]) -> list[str]:
+def _union(first: Iterable[str], more: Iterable[Iterable[str]]) -> list[str]:
     """Return the names in the order in which they first appear."""
-    return list(dict.fromkeys([*map(str, known), *(str(name) for names in more for name in names)]))
+    return list(dict.fromkeys([*map(str, first), *(str(name) for names in more for name in names)]))
 
 
 def _float_columns(columns: Sequence[str]) -> Iterable[str]:

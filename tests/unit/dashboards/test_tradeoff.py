@@ -10,22 +10,20 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dashboards.analysis import traffic_frames
-from dashboards.analysis.traffic_frames import (
-    best_of_rows,
-    configurations,
-    left_out,
-    numbered_files,
+from dashboards.analysis.tradeoff import (
+    best_by_row,
+    finished_configurations,
+    has_class_slos,
+    measured_at_capacity,
+    metric_by_row,
+    omitted_columns,
     percent,
-    rate_frame,
-    requests_by_length_frame,
-    select,
-    sent_classes,
-    server_frame,
+    request_classes,
+    select_columns,
     tradeoff_frame,
 )
-from storage.errors import StorageError
-from storage.frames import to_csv
+from dashboards.analysis.trial_files import requests_by_length_frame
+from dashboards.analysis.trials_frame import to_csv
 from storage.records import FailureKind, Repeat, StudyRecord, TrialKind, TrialRecord
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
@@ -47,9 +45,9 @@ def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = 
 def test_classes_of_several_loads_carry_their_loads_name() -> None:
     loads = {"day": study("a", "b").premise["workload"], "night": study("c", slo={}).premise["workload"]}
     found = replace(study(), premise={"workload": {"loads": loads}})
-    assert sent_classes(found) == ["day.a", "day.b", "night.c"]
-    assert traffic_frames.promises_anything(found)
-    assert traffic_frames.rows_of(found)["day.a"] == "day.a.goodput_share"
+    assert request_classes(found) == ["day.a", "day.b", "night.c"]
+    assert has_class_slos(found)
+    assert metric_by_row(found)["day.a"] == "day.a.goodput_share"
 
 
 def trial(
@@ -255,8 +253,8 @@ def test_ties_are_marked_together_even_if_the_last_digit_differs() -> None:
 
 
 def test_rows_are_the_classes_that_are_sent() -> None:
-    assert sent_classes(study("a", "b")) == ["a", "b"]
-    assert sent_classes(samples.study()) == []
+    assert request_classes(study("a", "b")) == ["a", "b"]
+    assert request_classes(samples.study()) == []
     assert list(matrix(trial(0, {"all": 1.0, "": 0.5}), classes=["all"]).index) == ["all", "worst", "all classes"]
 
 
@@ -276,24 +274,24 @@ def test_few_columns_are_the_defaults_the_best_of_rows_and_the_best_by_score() -
         dead(6, FailureKind.PORT_TAKEN),
         dead(7, FailureKind.ENGINE_CRASH),
     ]
-    found = configurations(study("a"), trials)
-    assert best_of_rows(found)["a"] == [2]
-    shown = {most: [each.number for each in select(found, most)] for most in (1, 2, 3, 4, 5, 99)}
+    found = finished_configurations(study("a"), trials)
+    assert best_by_row(found)["a"] == [2]
+    shown = {most: [each.number for each in select_columns(found, most)] for most in (1, 2, 3, 4, 5, 99)}
     assert shown == {1: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 1, 2, 3], 5: [0, 1, 2, 3, 4], 99: [*range(8)]}
-    assert left_out(found, select(found, 4)) == "4 more, 3 of them failed (engine_crash 2, port_taken 1)"
-    assert left_out(found[:4], found[:2]) == "2 more"
-    assert left_out(found, found) == ""
-    frame = tradeoff_frame(study("a"), trials, most=1)
+    assert omitted_columns(found, select_columns(found, 4)) == "4 more, 3 of them failed (engine_crash 2, port_taken 1)"
+    assert omitted_columns(found[:4], found[:2]) == "2 more"
+    assert omitted_columns(found, found) == ""
+    frame = tradeoff_frame(study("a"), trials, limit=1)
     assert list(frame.columns) == ["class", "#0 defaults", "best"]
     assert frame["best"][0] == "#2"
 
 
 def test_studies_say_what_their_shares_mean() -> None:
-    assert traffic_frames.promises_anything(study("a"))
-    assert not traffic_frames.promises_anything(study("a", slo={}))
-    assert not traffic_frames.promises_anything(samples.study())
-    assert traffic_frames.at_own_rates(study("a", objective="capacity:20"))
-    assert not traffic_frames.at_own_rates(study("a"))
+    assert has_class_slos(study("a"))
+    assert not has_class_slos(study("a", slo={}))
+    assert not has_class_slos(samples.study())
+    assert measured_at_capacity(study("a", objective="capacity:20"))
+    assert not measured_at_capacity(study("a"))
 
 
 @pytest.mark.parametrize(
@@ -302,108 +300,3 @@ def test_studies_say_what_their_shares_mean() -> None:
 )
 def test_percent(share: float | None, text: str) -> None:
     assert percent(share) == text
-
-
-def offered(index: int, name: str, tokens: int | None, status: str = "completed") -> RequestRecord:
-    return RequestRecord(index, name, RequestStatus(status), planned_input=tokens)
-
-
-def test_every_offered_request_is_in_one_bin(tmp_path: Path) -> None:
-    write_records(
-        tmp_path / "requests-0.parquet",
-        [
-            *(offered(index, "b", tokens) for index, tokens in enumerate((0, 1, 64, 65, 128, 129))),
-            offered(6, "b", 128, "timed_out"),
-            offered(7, "b", None, "malformed"),
-        ],
-    )
-    write_records(tmp_path / "requests-1.parquet", [offered(0, "a", 4097, "timed_out"), offered(1, "b", 100)])
-    frame = requests_by_length_frame(numbered_files(tmp_path, "requests-*.parquet"))
-    assert to_csv(frame).splitlines() == [
-        "class,from,to,offered,completed,malformed,timed_out",
-        "a,4097,8192,1,0,0,1",
-        "b,1,64,3,3,0,0",
-        "b,65,128,4,3,0,1",
-        "b,129,256,1,1,0,0",
-        "b,,,1,0,1,0",
-    ]
-
-
-def test_no_files_give_no_row() -> None:
-    assert to_csv(requests_by_length_frame([])) == "class,from,to,offered,completed\n"
-    assert server_frame([]).empty
-
-
-def test_files_of_loads_are_in_the_order_of_the_loads(tmp_path: Path) -> None:
-    for name in (
-        "requests-10.parquet",
-        "requests-2.parquet",
-        "requests-0.parquet",
-        "warmup.parquet",
-        "requests-x.parquet",
-    ):
-        (tmp_path / name).touch()
-    names = [file.name for file in numbered_files(tmp_path, "requests-*.parquet")]
-    assert names == ["requests-0.parquet", "requests-2.parquet", "requests-10.parquet"]
-    assert numbered_files(tmp_path / "nowhere", "requests-*.parquet") == []
-
-
-HEADER = (
-    "rate,held,missed,offered,completed,success_rate,goodput_share,goodput,"
-    "p50_ttft_ms,p95_ttft_ms,p99_ttft_ms,p95_tpot_ms"
-)
-
-
-def rates(tmp_path: Path, *rows: tuple[float, bool]) -> pd.DataFrame:
-    lines = [f"{rate},{held},{'' if held else 'x<1 y<2'},10,10,1,1,{rate},1,2,3,4" for rate, held in rows]
-    (tmp_path / "capacity.csv").write_text("\n".join([HEADER, *lines]) + "\n")
-    return rate_frame(tmp_path / "capacity.csv")
-
-
-@pytest.mark.parametrize(
-    ("rows", "knees"),
-    [
-        ([(16, True), (32, True), (64, False), (45, True), (54, True), (59, False)], [54]),
-        ([(16, True), (32, False), (64, True)], [16]),  # 64 held by chance: a lower rate missed
-        ([(16, True), (32, True)], [32]),
-        ([(16, True), (32, True), (32, False)], [16]),
-        ([(16, False), (8, False)], []),
-        ([(16, True), (32, False), (16, True), (24, False)], [16, 16]),  # two searches
-        ([], []),
-    ],
-)
-def test_the_knee(tmp_path: Path, rows: list[tuple[float, bool]], knees: list[float]) -> None:
-    frame = rates(tmp_path, *rows)
-    assert list(frame["rate"]) == sorted(rate for rate, _ in rows)
-    assert list(frame.loc[frame["knee"], "rate"]) == knees
-    assert frame["held"].dtype == frame["knee"].dtype == bool
-
-
-def test_a_rate_at_which_nothing_completed(tmp_path: Path) -> None:
-    (tmp_path / "capacity.csv").write_text(f"{HEADER}\n128,False,x<1,100,0,0,0,,,,,\n64,True,,100,100,1,1,64,5,6,7,8\n")
-    frame = rate_frame(tmp_path / "capacity.csv")
-    assert frame["missed"].tolist() == ["", "x<1"]
-    assert frame["p50_ttft_ms"].isna().tolist() == [False, True]
-    assert frame["completed"].tolist() == [100, 0]
-    assert frame["knee"].tolist() == [True, False]
-
-
-def test_the_server_over_several_loads(tmp_path: Path) -> None:
-    header = "at_s,running,waiting,kv_usage,preemptions"
-    for name, lines in (("0", ["0.5,1,0,0.1,0", "1.0,2,,0.2,0"]), ("1", []), ("2", ["0.5,3,4,0.3,1"])):
-        (tmp_path / f"server-{name}.csv").write_text("\n".join([header, *lines]) + "\n")
-    frame = server_frame(numbered_files(tmp_path, "server-*.csv"))
-    assert frame["at_s"].tolist() == [0.5, 1.0, 1.5]
-    assert frame["load"].tolist() == [0.0, 0.0, 2.0]
-    assert frame["waiting"].isna().tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("content", [b"", b"rate,held\n1,True\n", b"\xff\xfe\x00", None])
-def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "file"
-    if content is not None:
-        file.write_bytes(content)
-    for read in (rate_frame, lambda one: requests_by_length_frame([one]), lambda one: server_frame([one])):
-        with pytest.raises(StorageError, match=f"^{file} cannot be read: ") as raised:
-            read(file)
-        assert len(str(raised.value).splitlines()) == 1
