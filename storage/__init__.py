@@ -1,7 +1,7 @@
 """The tuner's own tables beside Optuna's, and the records that the whole project speaks in.
 
 `storage.records` and `storage.metrics` need nothing but the standard library; SQLAlchemy is loaded when the store is
-first asked for, pandas by `storage.frames`.
+first asked for.
 """
 
 from __future__ import annotations
