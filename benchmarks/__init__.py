@@ -1,1 +1,1 @@
-"""Benchmarks: each prints its figures; none is a test."""
+"""Benchmarks of the samplers, the load generator, the simulator and the tuner's own cost; README.md lists them."""

@@ -1,20 +1,16 @@
-"""Is what a flag is said to earn what it earns? Searches whose truth is known, and their winners taken apart.
+"""Are the estimated flag effects right? Searches whose true scores are known, and the flag effects of their winners.
 
     python -m benchmarks.search.flag_effects [--problems NAME …] [--seeds 10] [--trials 60] [--jobs 2] [--json FILE]
 
-After each search the trial that the sampler thinks best is asked for what each of its parameters earns
-(`tuner.sampler.flag_effects`), by the search's trials alone, and again after one more trial for each parameter,
-without it (`tuner optimize --ablate`). The truth is the ratio of the two scores without noise. Printed for each
-problem: the median error of the estimate, its correlation with the truth (of the logarithms), the share of intervals of
-95 % that hold the truth, their median half-width, and of the claims that a flag earns or costs something how many are
-true.
+The winner of each search is the trial that the residual sampler recommends. Its flag effects are estimated twice
+(`tuner.sampler.flag_effects`): from the trials of the search, and with one more trial for each parameter, which is
+reset to its default (`tuner optimize --ablate`). The true effect is the ratio of the two scores without noise.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -22,24 +18,46 @@ from pathlib import Path
 
 import numpy as np
 import optuna
+from optuna.study import Study
+from optuna.trial import FrozenTrial
 
-from benchmarks.search.play import Search
-from benchmarks.search.problems.catalogue import Settings, make_problem
+from benchmarks.command_line import documented_parser, write_json
+from benchmarks.search.play.search import VirtualSearch, noise_seed
+from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Problem
-from benchmarks.search.samplers.catalogue import RIVALS
+from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.text_table import print_table
+from search_spaces import ParameterValue
 from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.flag_effects import reset_to_default
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Params
 
-PROBLEMS = ("conditional", "two-objectives", "sim-t4", "sim-t4-greedy")
-SEED = 1000
-"""Of the measurements without a flag, beyond those of the search."""
+DEFAULT_PROBLEMS = ("conditional", "two-objectives", "sim-t4", "sim-t4-greedy")
+FROM_SEARCH, WITH_ABLATION = "search", "ablated"
+ABLATION_NOISE_NUMBER = 1000
+"""Number of the first ablation trial for its noise seed, beyond the trials of the search."""
+CAPTION = (
+    "Estimated and true flag effects (score with the flag / score with its default), in logarithms: median error "
+    "(lower is better), median true effect, correlation, share of the 95 % intervals that contain the true effect, "
+    "their median half-width, and how many of the intervals that exclude no effect are on the right side"
+)
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a parameter is said to earn, and what it earns; `kind` is `search` or `ablated`."""
+class EffectEstimate:
+    """The estimated and the true effect of one parameter.
+
+    Attributes:
+        problem: the problem's name.
+        seed: of the search.
+        kind: `search` or `ablated`.
+        name: the parameter's name.
+        ratio: the estimated effect.
+        low: lower end of the 95 % interval.
+        high: upper end of the 95 % interval.
+        truth: the true effect.
+    """
 
     problem: str
     seed: int
@@ -51,89 +69,118 @@ class Estimate:
     truth: float
 
 
-def estimates_of(problem: Problem, seed: int, trials: int) -> list[Estimate]:
-    """Search, take what is thought best apart, measure it without each parameter, and take it apart again."""
-    search = Search(problem, RIVALS["ours"], seed)
-    while len(search.done) < trials and not search.exhausted:
-        search.begin()
-        search.finish()
-    study, sampler = search.study, search.study.sampler
-    assert isinstance(sampler, ResidualSampler)
-    best = sampler.recommend(study)
-    if best is None or best.number == 0:
+def effect_estimates(problem: Problem, seed: int, trials: int) -> list[EffectEstimate]:
+    """Return the flag effects of the winner of one search; none if the defaults win."""
+    study = _searched_study(problem, seed, trials)
+    assert isinstance(study.sampler, ResidualSampler)
+    winner = study.sampler.recommend(study)
+    if winner is None or winner.number == 0:
         return []
     space = CandidateSpace(problem.define)
     defaults = study.get_trials(deepcopy=False)[0].params
-    without = reset_to_default(space, best.params, defaults)
-    whole = problem.truth(dict(best.params))
-    truths = {name: problem.truth(dict(config)) for name, config in without.items()}
-    found = []
-    for kind in ("search", "ablated"):
-        if kind == "ablated":
-            _measure(study, problem, space, list(without.values()), seed)
-        fresh = ResidualSampler(
-            problem.define, allowed=problem.allowed, weights=[o.weight for o in problem.objectives], seed=seed
-        )
-        for each in fresh.flag_effects(study, best.number, 0, [o.metric for o in problem.objectives]):
-            truth = truths[each.name]
-            if truth and whole:
-                known = (each.ratio, each.low, each.high, whole / truth)
-                found.append(Estimate(problem.name, seed, kind, each.name, *known))
-    return found
+    ablated = reset_to_default(space, winner.params, defaults)
+    winner_score = problem.true_score(dict(winner.params))
+    scores = {name: problem.true_score(dict(config)) for name, config in ablated.items()}
+    true_effects = {name: winner_score / score for name, score in scores.items() if score and winner_score}
+    estimates = _estimate(problem, study, winner, seed, FROM_SEARCH, true_effects)
+    _measure(study, problem, space, list(ablated.values()), seed)
+    return estimates + _estimate(problem, study, winner, seed, WITH_ABLATION, true_effects)
 
 
-def _measure(study: optuna.Study, problem: Problem, space: CandidateSpace, configs: list[Params], seed: int) -> None:
+def _searched_study(problem: Problem, seed: int, trials: int) -> Study:
+    search = VirtualSearch(problem, SAMPLERS[RESIDUAL_NAME], seed)
+    while len(search.ended) < trials and not search.exhausted:
+        search.begin()
+        search.finish()
+    return search.study
+
+
+def _estimate(
+    problem: Problem, study: Study, winner: FrozenTrial, seed: int, kind: str, true_effects: dict[str, float]
+) -> list[EffectEstimate]:
+    """Return the effects that a fresh sampler without a prior estimates from the study's trials."""
+    weights = [objective.weight for objective in problem.objectives]
+    sampler = ResidualSampler(problem.define, allowed=problem.allowed, weights=weights, seed=seed)
+    metrics = [objective.metric for objective in problem.objectives]
+    return [
+        EffectEstimate(problem.name, seed, kind, each.name, each.ratio, each.low, each.high, true_effects[each.name])
+        for each in sampler.flag_effects(study, winner.number, 0, metrics)
+        if each.name in true_effects
+    ]
+
+
+def _measure(study: Study, problem: Problem, space: CandidateSpace, configs: Sequence[Params], seed: int) -> None:
+    """Add a measured trial for each configuration; those that crash are left out."""
     for place, config in enumerate(configs):
-        outcome = problem.measure(config, seed * 10_007 + SEED + place)
+        values: dict[str, ParameterValue] = dict(config)
+        outcome = problem.measure(values, noise_seed(seed, ABLATION_NOISE_NUMBER + place))
         if outcome.values is None:
             continue
-        known = {name: space.distributions[name] for name in config}
-        trial = optuna.trial.create_trial(params=dict(config), distributions=known, values=list(outcome.values))
+        distributions = {name: space.distributions[name] for name in config}
+        trial = optuna.trial.create_trial(params=values, distributions=distributions, values=list(outcome.values))
         for name, value in outcome.constraints.items():
             trial.set_constraint(name, value)
         study.add_trial(trial)
 
 
-def one(task: tuple[str, int], trials: int) -> list[Estimate]:
-    """Return the estimates of one search."""
+def _estimates_of_task(task: tuple[str, int], trials: int) -> list[EffectEstimate]:
     name, seed = task
-    return estimates_of(make_problem(name, Settings()), seed, trials)
+    return effect_estimates(make_problem(name, ProblemSettings()), seed, trials)
 
 
-def summary(found: list[Estimate]) -> str:
-    """Return the figures of some estimates on one line."""
-    said = np.log([each.ratio for each in found])
-    true = np.log([each.truth for each in found])
-    widths = [math.log(each.high / each.low) / 2 for each in found]
-    held = np.mean([each.low <= each.truth <= each.high for each in found])
-    sure = [each for each in found if each.low > 1 or each.high < 1]
-    right = sum((each.truth > 1) == (each.low > 1) and each.truth != 1 for each in sure)
-    return (
-        f"{len(found)} flags, error {np.median(np.abs(said - true)):.3f} where the truth is off 1 by "
-        f"{np.median(np.abs(true)):.3f}, correlation {np.corrcoef(said, true)[0, 1]:.2f}, intervals hold {held:.2f}, "
-        f"half-width {np.median(widths):.3f}, {right} of {len(sure)} claims true"
-    )
+def _cells(estimates: Sequence[EffectEstimate]) -> list[str]:
+    """Return the figures of some estimates, in the order of the caption."""
+    if not estimates:
+        return ["0", "", "", "", "", "", ""]
+    estimated = np.log([each.ratio for each in estimates])
+    true = np.log([each.truth for each in estimates])
+    half_widths = [math.log(each.high / each.low) / 2 for each in estimates]
+    covered = np.mean([each.low <= each.truth <= each.high for each in estimates])
+    certain = [each for each in estimates if each.low > 1 or each.high < 1]
+    right = sum((each.truth > 1) == (each.low > 1) and each.truth != 1 for each in certain)
+    return [
+        f"{len(estimates)}",
+        f"{np.median(np.abs(estimated - true)):.3f}",
+        f"{np.median(np.abs(true)):.3f}",
+        f"{np.corrcoef(estimated, true)[0, 1]:.2f}",
+        f"{covered:.2f}",
+        f"{np.median(half_widths):.3f}",
+        f"{right} of {len(certain)}",
+    ]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", nargs="+", default=PROBLEMS)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--trials", type=int, default=60)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path)
+def check_flag_effects() -> None:
+    """Run the searches and print the figures."""
+    parser = documented_parser(__doc__)
+    parser.add_argument("--problems", nargs="+", default=DEFAULT_PROBLEMS)
+    parser.add_argument("--seeds", type=int, default=10, help="searches on each problem [10]")
+    parser.add_argument("--trials", type=int, default=60, help="trials of a search [60]")
+    parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
+    parser.add_argument("--json", type=Path, help="write every estimate to this file")
     arguments = parser.parse_args()
     tasks = [(name, seed) for name in arguments.problems for seed in range(arguments.seeds)]
     with get_context("spawn").Pool(arguments.jobs) as pool:
-        found = [each for part in pool.imap(partial(one, trials=arguments.trials), tasks) for each in part]
+        parts = pool.imap(partial(_estimates_of_task, trials=arguments.trials), tasks)
+        estimates = [each for part in parts for each in part]
+    rows = []
     for name in arguments.problems:
-        for kind in ("search", "ablated"):
-            some = [each for each in found if (each.problem, each.kind) == (name, kind)]
-            print(f"{name}, {kind}: {summary(some)}" if some else f"{name}, {kind}: nothing to take apart")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(each) for each in found]))
+        for kind in (FROM_SEARCH, WITH_ABLATION):
+            selected = [each for each in estimates if (each.problem, each.kind) == (name, kind)]
+            rows.append([name, kind, *_cells(selected)])
+    header = [
+        "problem",
+        "trials",
+        "n flags",
+        "error",
+        "effect",
+        "correlation",
+        "coverage",
+        "half-width",
+        "right side",
+    ]
+    print_table(f"{CAPTION}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
+    write_json(arguments.json, [asdict(each) for each in estimates])
 
 
 if __name__ == "__main__":
-    main()
+    check_flag_effects()

@@ -1,1 +1,1 @@
-"""The problems that samplers are compared on."""
+"""The problems that samplers are compared on: recorded tables, simulated studies and formulas."""

@@ -1,1 +1,1 @@
-"""The samplers that are compared."""
+"""The samplers under comparison."""

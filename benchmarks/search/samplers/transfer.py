@@ -1,4 +1,4 @@
-"""A search that knows of an earlier one: on a problem that is like this one, or that misleads."""
+"""The residual sampler with a source study: a search of its own on another problem, related or unrelated."""
 
 from __future__ import annotations
 
@@ -7,44 +7,60 @@ from functools import cache
 
 from optuna.samplers import BaseSampler
 
-from benchmarks.search.play import Played, Record, play
-from benchmarks.search.problems.catalogue import Settings, make_problem
-from benchmarks.search.problems.problem import Config, Problem
-from benchmarks.search.problems.simulated import SimulatedProblem
-from benchmarks.search.samplers.catalogue import RIVALS, Rival, ours, predictor_of
+from benchmarks.search.play.records import PlayedTrial, SearchRecord
+from benchmarks.search.play.search import play
+from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
+from benchmarks.search.problems.problem import Problem
+from benchmarks.search.problems.simulated.problem import SimulatedProblem
+from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.search.samplers.compared import ComparedSampler
+from benchmarks.search.samplers.residual import make_residual, prior_of
 from search_spaces import ParameterValue
+from storage.records import Config
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
 
-SEEDS_APART = 1000
-"""The earlier search has another seed, as another study has."""
+SOURCE_SEED_OFFSET = 1000
+"""The source study has a seed of its own, as two studies have."""
 
 
-def taught_by(rival: Rival, earlier: str, settings: Settings, trials: int) -> Rival:
-    """Return this project's sampler, told of a search of its own on the problem `earlier`; others as they are."""
-    if rival.name != "ours":
-        return rival
+def with_source_study(sampler: ComparedSampler, source: str, settings: ProblemSettings, trials: int) -> ComparedSampler:
+    """Return the residual sampler with a source study; other samplers are returned unchanged.
 
-    def taught(problem: Problem, seed: int) -> BaseSampler:
-        known = make_problem(earlier, settings)
-        return ours(problem, seed, [lessons(problem, known, searched(earlier, settings, trials, seed))])
+    Args:
+        sampler: the sampler.
+        source: the name of the source study's problem.
+        settings: of the problems.
+        trials: number of trials in the source study.
+    """
+    if sampler.name != RESIDUAL_NAME:
+        return sampler
 
-    return replace(rival, sampler=taught)
+    def make(problem: Problem, seed: int) -> BaseSampler:
+        record = _source_search(source, settings, trials, seed)
+        return make_residual(problem, seed, [source_history(problem, make_problem(source, settings), record)])
+
+    return replace(sampler, make=make)
 
 
 @cache
-def searched(name: str, settings: Settings, trials: int, seed: int) -> Record:
-    """Return the earlier search."""
-    return play(make_problem(name, settings), RIVALS["ours"], trials, seed + SEEDS_APART)
+def _source_search(name: str, settings: ProblemSettings, trials: int, seed: int) -> SearchRecord:
+    return play(make_problem(name, settings), SAMPLERS[RESIDUAL_NAME], trials, seed + SOURCE_SEED_OFFSET)
 
 
-def lessons(problem: Problem, known: Problem, record: Record) -> SourceHistory:
-    """Return the search of the problem `known` as a source for `problem`; see `tuner.study.source_studies`."""
-    history, physics = History(), predictor_of(known)
-    measured: list[Played] = []
-    failed: list[Played] = []
+def source_history(problem: Problem, source: Problem, record: SearchRecord) -> SourceHistory:
+    """Return a search as a source study; see `tuner.study.source_studies`.
+
+    Args:
+        problem: the problem that the sampler will search.
+        source: the problem that was searched.
+        record: the search of `source`.
+    """
+    history, prior = History(), prior_of(source)
+    measured: list[PlayedTrial] = []
+    failed: list[PlayedTrial] = []
     for trial in record.trials:
-        config = translated(problem, trial.config, record)
+        config = translated_config(problem, trial.config, record)
         if config is None:
             continue
         if trial.outcome.values is None:
@@ -55,18 +71,18 @@ def lessons(problem: Problem, known: Problem, record: Record) -> SourceHistory:
         history.measured.append(config)
         history.values.append(trial.outcome.values)
         history.constraints.append(trial.outcome.constraints)
-    if physics is None:
+    if prior is None:
         return SourceHistory(history)
-    return SourceHistory(history, lambda: ([physics(t.config) for t in measured], [physics(t.config) for t in failed]))
+    return SourceHistory(history, lambda: ([prior(t.config) for t in measured], [prior(t.config) for t in failed]))
 
 
-def translated(problem: Problem, config: Config, record: Record) -> dict[str, ParameterValue] | None:
-    """Return a configuration in the parameters of another problem; None where a value is not in its space."""
-    shown = {name for trial in record.trials for name in trial.config}
-    hints = {name: value for name, value in problem.defaults()[1].items() if not config or name not in shown}
-    found = {**hints, **config}
+def translated_config(problem: Problem, config: Config, record: SearchRecord) -> dict[str, ParameterValue] | None:
+    """Return a configuration in the parameters of another problem; None if its space does not contain a value."""
+    searched = {name for trial in record.trials for name in trial.config}
+    hints = {name: value for name, value in problem.defaults()[1].items() if not config or name not in searched}
+    translated = {**hints, **config}
     if not isinstance(problem, SimulatedProblem):
-        return found
-    known = {parameter.name: parameter for parameter in problem.space.parameters}
-    found = {name: value for name, value in found.items() if name in known}
-    return found if all(known[name].contains(value) for name, value in found.items()) else None
+        return translated
+    parameters = {parameter.name: parameter for parameter in problem.space.parameters}
+    translated = {name: value for name, value in translated.items() if name in parameters}
+    return translated if all(parameters[name].contains(value) for name, value in translated.items()) else None

@@ -1,4 +1,4 @@
-"""What the simulator predicts of any configuration that the parameters of a recorded table can make."""
+"""The simulator's predictions for the configurations of recorded tables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import math
 from dataclasses import replace
 
-from benchmarks.search.problems.problem import Config
-from benchmarks.search.problems.rows import Metrics
-from benchmarks.search.problems.simulated import RIGS, Rig
-from benchmarks.search.problems.tables import Predict
+from benchmarks.search.problems.problem import MetricValues
+from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES, SimulatedStudy
+from benchmarks.search.problems.tables.problem import Predict
 from benchmarks.simulator.rows import H200_PACKAGES, Row, h200, predict
 from search_spaces import Parameter, ParameterValue, SpaceError
+from storage.records import Config
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
@@ -29,25 +29,25 @@ FLAGS = {
     "optimization_level": "-O",
 }
 SWITCHES = {"prefix_caching": "enable-prefix-caching", "async_scheduling": "async-scheduling"}
-STUDIES = {"h200-study": "sim-h200", "h200-7b-study": "sim-h200-7b"}
-"""This project's own studies on a card that is simulated, and what was searched in them."""
+STUDIES_OF_TABLES = {"h200-study": "sim-h200", "h200-7b-study": "sim-h200-7b"}
+"""The tables that are studies on a card that the simulator knows, with the simulated study of the same space."""
 COMPILATION = {"cudagraph_mode": "cudagraph_mode", "capture_max": "max_cudagraph_capture_size"}
 
 
 def predictor(name: str) -> Predict | None:
-    """Return what predicts a table's configurations; None where the simulator has no such card."""
-    if name in STUDIES:
-        rig = replace(RIGS[STUDIES[name]](), packages=H200_PACKAGES)
-        return lambda config: _by_rig(rig, config)
+    """Return the prior of a table; None if the simulator does not know its card."""
+    if name in STUDIES_OF_TABLES:
+        study = replace(SIMULATED_STUDIES[STUDIES_OF_TABLES[name]](), packages=H200_PACKAGES)
+        return lambda config: _predict_by_study(study, config)
     rows = [row for row in h200() if row.group == name.replace("-", "_")]
     if not rows:
         return None
-    usual = next(row for row in rows if row.id.endswith("-default"))
-    return lambda config: _by_flags(usual, config)
+    defaults = next(row for row in rows if row.id.endswith("-default"))
+    return lambda config: _predict_by_flags(defaults, config)
 
 
 def flags_of(config: Config) -> tuple[str, ...]:
-    """Return the flags that a configuration of `h200_a05.jsonl` or `h200_b7.jsonl` was measured with."""
+    """Return the flags of `vllm serve` for a configuration of `h200_a05.jsonl` or `h200_b7.jsonl`."""
     words: list[str] = []
     for name, flag in FLAGS.items():
         if config.get(name) is not None:
@@ -59,26 +59,28 @@ def flags_of(config: Config) -> tuple[str, ...]:
     return (*words, "--compilation-config", json.dumps(compilation)) if compilation else tuple(words)
 
 
-def _by_flags(usual: Row, config: Config) -> Metrics | None:
+def _predict_by_flags(defaults: Row, config: Config) -> MetricValues | None:
     try:
-        return predict(replace(usual, args=(*usual.args, *flags_of(config))))
+        return predict(replace(defaults, args=(*defaults.args, *flags_of(config))))
     except (ConfigRefused, StartFailed):
         return None
 
 
-def _by_rig(rig: Rig, config: Config) -> Metrics | None:
-    known = {parameter.name: parameter for parameter in rig.spec.space.parameters}
-    fitting = {
-        name: _nearest(known[name], value) for name, value in config.items() if value is not None and name in known
+def _predict_by_study(study: SimulatedStudy, config: Config) -> MetricValues | None:
+    parameters = {parameter.name: parameter for parameter in study.spec.space.parameters}
+    in_space = {
+        name: _nearest(parameters[name], value)
+        for name, value in config.items()
+        if value is not None and name in parameters
     }
     try:
-        return rig.run(fitting, parameters_of(rig.card.key)).metrics
+        return study.run(in_space, parameters_of(study.card.key)).metrics
     except SpaceError:
         return None
 
 
 def _nearest(parameter: Parameter, value: ParameterValue) -> ParameterValue:
-    """Return a number as the space has it: one of its choices, or a whole number of steps."""
+    """Return the nearest number that the parameter can take; other values are returned unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     numbers = [each for each in parameter.values if isinstance(each, int | float) and not isinstance(each, bool)]

@@ -1,0 +1,1 @@
+"""Problems whose measurements come from the simulator with perturbed parameters."""

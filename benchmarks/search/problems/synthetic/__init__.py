@@ -1,0 +1,1 @@
+"""Problems that are formulas with known optima; nothing is measured or simulated."""

@@ -1,0 +1,1 @@
+"""Problems that replay recorded tables of real measurements."""

@@ -1,0 +1,103 @@
+"""Trials that suggest values without Optuna: random values, and values that are known already."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from search_spaces import ParameterValue, Trial
+from storage.records import Config
+
+Value = TypeVar("Value", bound=ParameterValue)
+NEIGHBOUR_DEVIATION = 0.1
+"""Standard deviation of a neighbouring number, as a share of its range."""
+
+
+class KnownValues:
+    """A trial that passes the parameters in `known` on to another trial.
+
+    Every other parameter gets a fixed value, which the other trial does not record.
+    """
+
+    def __init__(self, trial: Trial, known: Config) -> None:
+        self._trial = trial
+        self._known = known
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return an integer in [low, high]."""
+        return self._trial.suggest_int(name, low, high, step=step, log=log) if name in self._known else low
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a number in [low, high]."""
+        return self._trial.suggest_float(name, low, high, step=step, log=log) if name in self._known else low
+
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return one of the choices."""
+        if name in self._known:
+            return self._trial.suggest_categorical(name, choices)
+        return None if None in choices else choices[0]
+
+
+class RandomTrial:
+    """A trial that draws its values at random.
+
+    Args:
+        random: the source of random numbers.
+        given: values that are returned instead of random ones.
+        near: numbers; a value is drawn near the parameter's number.
+
+    Attributes:
+        params: the suggested values.
+        integer_ranges: the lowest and highest value of each suggested integer.
+    """
+
+    def __init__(self, random: np.random.Generator, given: Config | None = None, near: Config | None = None) -> None:
+        self._random = random
+        self._given = given or {}
+        self._near = near or {}
+        self.params: dict[str, ParameterValue] = {}
+        self.integer_ranges: dict[str, tuple[int, int]] = {}
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Return an integer in [low, high]."""
+        self.integer_ranges[name] = low, high
+        given = self._given.get(name)
+        if isinstance(given, int) and not isinstance(given, bool):
+            return self._record(name, given)
+        value = self._number(name, float(low), float(high), log)
+        return self._record(name, min(high - (high - low) % step, low + step * round((value - low) / step)))
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Return a number in [low, high]."""
+        given = self._given.get(name)
+        if isinstance(given, float):
+            return self._record(name, given)
+        value = self._number(name, low, high, log)
+        return self._record(name, value if step is None else min(high, low + step * round((value - low) / step)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return one of the choices."""
+        if name in self._given and self._given[name] in choices:
+            return self._record(name, self._given[name])
+        return self._record(name, choices[int(self._random.integers(len(choices)))])
+
+    def _record(self, name: str, value: Value) -> Value:
+        self.params[name] = value
+        return value
+
+    def _number(self, name: str, low: float, high: float, log: bool) -> float:
+        into: Callable[[float], float] = math.log if log else float
+        out: Callable[[float], float] = math.exp if log else float
+        near = self._near.get(name)
+        if isinstance(near, int | float) and not isinstance(near, bool):
+            drawn = self._random.normal(into(near), NEIGHBOUR_DEVIATION * (into(high) - into(low)))
+        else:
+            drawn = self._random.uniform(into(low), into(high))
+        return min(high, max(low, out(drawn)))

@@ -1,0 +1,1 @@
+"""From searches to figures, printed tables, JSON files and a plot."""

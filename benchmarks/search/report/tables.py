@@ -1,0 +1,86 @@
+"""Prints the figures of one problem as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.search.report.figures import (
+    MIN_GAIN,
+    IntervalEstimate,
+    SummariesBySampler,
+    estimate,
+    mean_differences,
+    seed_values,
+)
+from benchmarks.search.report.summary import LATE_TRIALS
+from benchmarks.text_table import MISSING, print_table
+
+SCORE_FIGURES = ("trials_to_95%", "trials_to_99%", "score_10", "score_15", "score_30", "score_60")
+COST_FIGURES = ("mean_trial_score_15", "infeasible", "hypervolume_60", "measured_over_true", "hours_to_95%", "ask_s")
+CONVERGENCE_FIGURES = ("converged_trials", "converged_score", "converged_hours")
+COMPARED_FIGURES = (
+    *("trials_to_95%", "trials_to_99%", "score_15", "score_30", "score_60"),
+    *("infeasible", "mean_trial_score_15"),
+)
+DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3, "converged_trials": 0}
+OTHER_DECIMALS = 2
+
+SCORE_CAPTION = (
+    "Trials until the incumbent reaches 95 % and 99 % of the best known score (budget + 1: never; lower is better), "
+    "and its true score / the best known one after 10 to 60 trials (higher is better)"
+)
+COST_CAPTION = (
+    "Mean true score of trials 2 to 15 / the best known one (0 if infeasible), share of infeasible trials after the "
+    f"{LATE_TRIALS}th, hypervolume after 60 trials (the defaults: 1), the winner's measured / true score (1: no bias), "
+    "virtual hours until 95 % of the best known score or to the end, and seconds per suggestion"
+)
+CONVERGENCE_CAPTION = (
+    f"Trials until the search converges (--min-gain {MIN_GAIN}) or to the end, and the incumbent's score and the "
+    "virtual hours then / those at the end: a score near 1 in few hours is good"
+)
+
+
+def print_problem(name: str, by_sampler: SummariesBySampler, best: float, against: str) -> None:
+    """Print the figures of a problem, and the differences between one sampler and each other.
+
+    Args:
+        name: the problem's name.
+        by_sampler: the searches.
+        best: the best known score.
+        against: the sampler that the others are compared with.
+    """
+    seeds = max((len(runs) for runs in by_sampler.values()), default=0)
+    print(f"\n{name}: best known score {best:.4g}; median [95 % interval] of n = {seeds} seeds")
+    estimates = {
+        sampler: {figure: estimate(values) for figure, values in seed_values(runs, best).items()}
+        for sampler, runs in by_sampler.items()
+    }
+    for caption, figures in (
+        (SCORE_CAPTION, SCORE_FIGURES),
+        (COST_CAPTION, COST_FIGURES),
+        (CONVERGENCE_CAPTION, CONVERGENCE_FIGURES),
+    ):
+        rows = [[sampler, *_cells(found, figures)] for sampler, found in estimates.items()]
+        print_table(caption, ["sampler", *figures], rows)
+    if against in by_sampler and len(by_sampler) > 1:
+        _print_differences(by_sampler, best, against)
+
+
+def _print_differences(by_sampler: SummariesBySampler, best: float, against: str) -> None:
+    differences = {
+        sampler: mean_differences(by_sampler[against], runs, best)
+        for sampler, runs in by_sampler.items()
+        if sampler != against
+    }
+    caption = (
+        f"{against} minus each sampler, mean [95 % interval] over the seeds of both: a difference if it excludes 0"
+    )
+    rows = [[sampler, *_cells(found, COMPARED_FIGURES)] for sampler, found in differences.items()]
+    print_table(caption, ["sampler", *COMPARED_FIGURES], rows)
+
+
+def _cells(estimates: dict[str, IntervalEstimate | None], figures: Sequence[str]) -> list[str]:
+    return [
+        MISSING if (found := estimates.get(figure)) is None else found.text(DECIMALS.get(figure, OTHER_DECIMALS))
+        for figure in figures
+    ]
