@@ -27,7 +27,7 @@ def studied(folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: 
     folder.mkdir()
     file = folder / "two.yaml"
     file.write_text(SPACE.replace("high: 64", "high: 4096"))
-    monkeypatch.setattr(run, "physics_of", lambda spec, engine: prior)
+    monkeypatch.setattr(run, "simulator_prior", lambda spec, engine: prior)
     bench = Bench(folder, file)
     bench.run(peak_at_16, trials=14, slots=slots, sampler=RESIDUAL, confirm_rounds=0)
     return [dict(record.config) for record in bench.records()]

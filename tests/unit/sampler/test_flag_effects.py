@@ -74,7 +74,7 @@ def study() -> optuna.Study:
 
 def test_the_truth_lies_within_and_what_earns_nothing_is_not_said_to(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    found = {each.name: each for each in sampler.ablation(study, 1, 0, ["speed", "token_ms"])}
+    found = {each.name: each for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])}
     truth = {
         "method": (1.3**3 / 1.1) ** 0.25,
         "batch": 1.25**0.75,
@@ -95,14 +95,14 @@ def test_the_truth_lies_within_and_what_earns_nothing_is_not_said_to(study: optu
 
 def test_a_flag_that_an_slo_needs_is_said_to_be_needed(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    needed = {each.name: each.needed for each in sampler.ablation(study, 1, 0, ["speed", "token_ms"])}
+    needed = {each.name: each.needed for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])}
     assert needed["method"] > 0.9
     assert max(needed["batch"], needed["cache"], needed["idle"]) < 0.2
 
 
 def test_the_most_earned_comes_first(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    ratios = [each.ratio for each in sampler.ablation(study, 1, 0, ["speed", "token_ms"])]
+    ratios = [each.ratio for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])]
     assert ratios == sorted(ratios, reverse=True)
 
 

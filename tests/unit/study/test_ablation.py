@@ -146,7 +146,7 @@ def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise ValueError("array must not contain infs or NaNs")
 
-    monkeypatch.setattr(OptunaStudy, "ablation", broken)
+    monkeypatch.setattr(OptunaStudy, "flag_effects", broken)
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,))
     assert result.conclusion is not None
     assert (result.conclusion.winner, result.conclusion.earned) == (1, ())
