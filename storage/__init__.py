@@ -1,7 +1,7 @@
-"""The tuner's own tables beside Optuna's, and the records that the whole project speaks in.
+"""Studies and trials in a database, in tables beside Optuna's, and the records that describe them.
 
-`storage.records` and `storage.metrics` need nothing but the standard library; SQLAlchemy is loaded when the store is
-first asked for.
+Importing `storage`, `storage.records` and `storage.metrics` loads the standard library only. SQLAlchemy is loaded with
+the first use of `open_store`, `Store`, `FailedAttempt` or `normalise_url`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening a database: its URL, its engine, its schema, and errors in one line without the password."""
+"""Open a database: its URL, its SQLAlchemy engine, its schema, and its errors as one line without the password."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from storage.errors import StorageError
+from storage.errors import StorageError, database_reason, first_line
 
 VERSION_TABLE = "tuner_alembic_version"
 BUSY_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 10
 _MIGRATIONS = Path(__file__).parent / "migrations"
-MIGRATION_LOCK = 0x74756E6572  # "tuner": one migration at a time in a PostgreSQL database
-_ONE_UPGRADE = threading.Lock()  # alembic.context is one global of the process
-_WRITE = "tuner_write"
-_POSTGRESQL = ("postgres://", "postgresql://")
+MIGRATION_LOCK = 0x74756E6572  # "tuner" in ASCII; PostgreSQL's advisory lock that serialises migrations
+_UPGRADE_LOCK = threading.Lock()  # alembic.context is a global of the process
+_WRITE_OPTION = "tuner_write"
+_POSTGRESQL_SCHEMES = ("postgres://", "postgresql://")
+_SUPPORTED = "use SQLite (a file such as study.db) or PostgreSQL (postgresql://user:password@host:port/database)"
 
 
 def normalise_url(text: str) -> str:
-    """Return an SQLAlchemy URL for what a user wrote: a path becomes SQLite, PostgreSQL gets the driver psycopg.
+    """Return the SQLAlchemy URL of a path or a URL: a path becomes SQLite, PostgreSQL gets the driver psycopg.
+
+    Args:
+        text: a path such as `study.db`, or a URL such as `postgresql://user:password@host:port/database`.
 
     Raises:
-        StorageError: if it is empty.
+        StorageError: if the text is empty.
     """
     text = text.strip()
     if not text:
         raise StorageError("the storage is empty: give a file such as study.db, or a URL such as postgresql://host/db")
-    for scheme in _POSTGRESQL:
+    for scheme in _POSTGRESQL_SCHEMES:
         if text.startswith(scheme):
             return "postgresql+psycopg://" + text.removeprefix(scheme)
     if "://" in text:
@@ -48,48 +52,45 @@ def normalise_url(text: str) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
 
 
-def masked(url: URL) -> str:
-    """Return the URL without its password, wherever it stands."""
+def mask_password(url: URL) -> str:
+    """Return the URL as text, with every password in it replaced by `***`."""
     secret = [key for key in url.query if "pass" in key.lower()]
     return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
 @contextmanager
-def translated(url: URL) -> Iterator[None]:
-    """Turn a database's errors into one line with the masked URL and the next step.
+def storage_errors(url: URL) -> Iterator[None]:
+    """Raise errors of SQLAlchemy and Alembic as `StorageError`: one line with the URL, the reason and what to do.
 
     Raises:
-        StorageError: instead of SQLAlchemy's and Alembic's own.
+        StorageError: for each of their errors.
     """
     try:
         yield
     except (SQLAlchemyError, CommandError) as error:
-        raise StorageError(f"cannot use the database {masked(url)}: {_reason(error)}; {_remedy(url)}") from error
-
-
-def _reason(error: Exception) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    lines = str(cause).strip().splitlines()
-    return lines[0].rstrip(".:; ") if lines else type(cause).__name__
+        reason = database_reason(error) or first_line(error)
+        raise StorageError(f"cannot use the database {mask_password(url)}: {reason}; {_remedy(url)}") from error
 
 
 def _remedy(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
-        return "check that the file is a database of the tuner, that it and its folder are writable, and disk space"
-    return "check host, port, user and password, that the database exists, and the right to create tables in it"
+        return (
+            "check that the file is a database of the tuner, that it and its folder are writable, and the disk's space"
+        )
+    return "check host, port, user and password, that the database exists, and that the user may create tables in it"
 
 
-def parse(text: str) -> URL:
-    """Parse and check a storage URL.
+def parse_storage_url(text: str) -> URL:
+    """Return the URL of a path or a URL, see `normalise_url`.
 
     Raises:
-        StorageError: if it is no URL, a database in memory, or a file in a folder that does not exist.
+        StorageError: if the text is not a URL, or names a database in memory or a file in a folder that does not exist.
     """
     try:
         url = make_url(normalise_url(text))
     except (ArgumentError, ValueError):
-        message = "the storage is not a database URL; write dialect://user:password@host:port/database"
-        raise StorageError(f"{message} (a password's @ / : as %40 %2F %3A)") from None
+        message = "the storage is not a database URL; write postgresql://user:password@host:port/database"
+        raise StorageError(f"{message} (in a password, write @ / : as %40 %2F %3A)") from None
     if url.get_backend_name() == "sqlite":
         _check_sqlite_file(url)
     return url
@@ -98,7 +99,7 @@ def parse(text: str) -> URL:
 def _check_sqlite_file(url: URL) -> None:
     name = url.database
     if not name or name == ":memory:" or "mode=memory" in name or url.query.get("mode") == "memory":
-        raise StorageError("a database in memory would be lost with the command: give a file such as study.db")
+        raise StorageError("a database in memory is lost when the command ends: give a file such as study.db")
     if name.startswith("file:"):
         return
     path = Path(name)
@@ -108,11 +109,11 @@ def _check_sqlite_file(url: URL) -> None:
         raise StorageError(f"cannot use the database {path}: that is a folder; give a file in it, such as study.db")
 
 
-def connect(url: URL) -> Engine:
-    """Return an engine for the URL; nothing is opened yet.
+def create_database_engine(url: URL) -> Engine:
+    """Return an engine for the URL, with the timeouts and SQLite settings that the store needs; nothing connects yet.
 
     Raises:
-        StorageError: if the database's driver is missing or unknown.
+        StorageError: if the kind of database is not supported, or its driver is not installed.
     """
     backend = url.get_backend_name()
     connect_args: dict[str, int] = {}
@@ -123,23 +124,31 @@ def connect(url: URL) -> Engine:
     try:
         engine = create_engine(url, connect_args=connect_args, pool_pre_ping=backend != "sqlite")
     except NoSuchModuleError:
-        raise StorageError(f"no database is called {url.drivername!r}; use sqlite or postgresql") from None
+        raise StorageError(f"{url.drivername} is not a supported database: {_SUPPORTED}") from None
     except ModuleNotFoundError as error:
-        step = "pip install 'tuner[postgresql]'" if backend == "postgresql" else f"pip install {error.name}"
-        raise StorageError(f"the driver {error.name} of {url.drivername} is not installed: {step}") from None
+        raise StorageError(_missing_driver(url, error.name)) from None
     if backend == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def writing(engine: Engine) -> Engine:
-    """Return the same engine for transactions that write: on SQLite they take the lock first, then read."""
-    return engine.execution_options(**{_WRITE: True})
+def _missing_driver(url: URL, module: str | None) -> str:
+    backend = url.get_backend_name()
+    if backend == "postgresql":
+        return f"the driver {module} of {url.drivername} is not installed: pip install 'tuner[postgresql]'"
+    if backend == "sqlite":
+        return f"the driver {module} of {url.drivername} is not installed: pip install {module}, or give a file"
+    return f"{url.drivername} is not a supported database: {_SUPPORTED}"
+
+
+def writing_engine(engine: Engine) -> Engine:
+    """Return the engine for transactions that write; on SQLite they take the write lock before they read."""
+    return engine.execution_options(**{_WRITE_OPTION: True})
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    # The driver would open transactions late, after the first reads; `_begin_sqlite` opens them instead.
+    # The driver opens a transaction at the first write, after earlier reads; `_begin_sqlite` opens it before them.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -147,19 +156,21 @@ def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE) else "BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE_OPTION) else "BEGIN")
 
 
-def prepare(engine: Engine) -> None:
-    """Bring the schema to the newest version, in one transaction, one process at a time; prove that it is writable.
+def upgrade_schema(engine: Engine) -> None:
+    """Create the tables or migrate them to the newest version, and check that the database is writable.
+
+    One transaction does it. Concurrent processes wait for each other.
 
     Raises:
         StorageError: if the schema is newer than this program, or the database cannot be written.
     """
-    with translated(engine.url):
+    with storage_errors(engine.url):
         if engine.dialect.name == "sqlite":
             _switch_to_wal(engine)
-        with writing(engine).begin() as connection:
+        with writing_engine(engine).begin() as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             _migrate(connection)
@@ -167,7 +178,10 @@ def prepare(engine: Engine) -> None:
 
 
 def _switch_to_wal(engine: Engine) -> None:
-    """Set WAL, which the file remembers. SQLite's own busy timeout does not cover this switch."""
+    """Switch the file to WAL for good, and retry while another program holds it.
+
+    SQLite's own busy timeout does not cover this switch.
+    """
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         mode = _try_wal(engine)
@@ -175,14 +189,14 @@ def _switch_to_wal(engine: Engine) -> None:
             return
         if time.monotonic() > deadline:
             raise StorageError(
-                f"cannot use the database {engine.url.database}: no WAL journal ({mode}); end the program that holds "
-                "it open, or use a local disk or PostgreSQL"
+                f"cannot use the database {engine.url.database}: SQLite cannot switch to its WAL journal ({mode}); end "
+                "the program that holds the file open, move the file to a local disk, or use PostgreSQL"
             )
         time.sleep(0.05)
 
 
 def _try_wal(engine: Engine) -> str:
-    """Return the journal's mode after trying to set it, or why that was not possible for now."""
+    """Try to set WAL; return the journal mode that the file has now, or SQLite's message if the file is locked."""
     dbapi = engine.dialect.loaded_dbapi
     try:
         with closing(engine.raw_connection()) as connection:
@@ -196,7 +210,7 @@ def _try_wal(engine: Engine) -> str:
 
 
 def migration_config(connection: Connection) -> Config:
-    """Return Alembic's configuration for a connection; there is no alembic.ini."""
+    """Return Alembic's configuration for a connection; it replaces the file alembic.ini."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -212,8 +226,8 @@ def _migrate(connection: Connection) -> None:
         return
     if current is not None and current not in {script.revision for script in scripts.walk_revisions()}:
         raise StorageError(
-            f"the database {masked(connection.engine.url)} was written by a newer tuner (schema {current}; this one "
-            f"knows {head}): upgrade the tuner, or give another --storage"
+            f"a newer tuner wrote the database {mask_password(connection.engine.url)} (its schema is {current}, this "
+            f"version's is {head}): upgrade the tuner, or use another database"
         )
-    with _ONE_UPGRADE:
+    with _UPGRADE_LOCK:
         command.upgrade(config, "head")

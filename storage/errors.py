@@ -1,7 +1,26 @@
-"""What the store raises; free of SQLAlchemy so that a command can catch it without loading the database's library."""
+"""The store's exception, and the database's own message in an exception. Importing this loads no SQLAlchemy."""
 
 from __future__ import annotations
 
 
 class StorageError(Exception):
-    """The database cannot be used, or refuses what it was asked; one line with the reason and the next step."""
+    """The database cannot be used, or it refuses an operation. The message is one line: the reason, then what to do."""
+
+
+def database_reason(error: BaseException) -> str | None:
+    """Return the first line of the database's message if a database error caused `error`; else None.
+
+    Optuna wraps such errors in one of its own, whose text names no cause. Chained causes are searched.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__module__.startswith("sqlalchemy."):
+            return first_line(getattr(cause, "orig", None) or cause)
+        cause = cause.__cause__
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text without its final punctuation; the error's class if it has no text."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:; ") if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Between the frozen records and the rows of the database."""
+"""Conversion between the frozen records and the rows of the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storage.records import (
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed and was retried; `timings` maps phases to seconds."""
+    """A failed attempt at a trial that was retried, or that will be; `timings` maps a phase to its seconds."""
 
     number: int
     round: int
@@ -41,50 +41,54 @@ class FailedAttempt:
     timings: Mapping[str, float]
 
 
-def plain(where: str, value: Any) -> Any:
-    """Return a value as plain JSON: tuples become lists, mappings dicts.
+def to_json_value(where: str, value: Any) -> Any:
+    """Return a value as JSON holds it: a tuple becomes a list, a mapping a dict with text keys.
+
+    Args:
+        where: the value's place, for the error message.
+        value: text, a number, a truth value, None, or lists and mappings of them.
 
     Raises:
-        StorageError: naming the place, for inf and nan (what was not measured is None) and what JSON cannot hold.
+        StorageError: for inf, nan, and types that JSON does not have; the message names the place.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise StorageError(f"{where} is {value}: only finite numbers are stored; write None for what was not measured")
+        raise StorageError(f"{where} is {value}: only finite numbers can be stored; use None for an absent value")
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(f"{where}.{key}", item) for key, item in value.items()}
+        return {str(key): to_json_value(f"{where}.{key}", item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(f"{where}[{index}]", item) for index, item in enumerate(value)]
-    raise StorageError(f"{where} is a {type(value).__name__}, which JSON cannot hold; write it as text or numbers")
+        return [to_json_value(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    raise StorageError(f"{where} is a {type(value).__name__}, which JSON cannot hold; convert it to text or numbers")
 
 
 def study_row(record: StudyRecord) -> StudyRow:
-    """Build a study's row."""
+    """Return the row of a study."""
     return StudyRow(
         name=record.name,
         created_at=record.created_at,
         provenance=record.provenance.value,
-        premise=plain("premise", record.premise),
-        facts=plain("facts", record.facts),
-        conclusion=plain("conclusion", record.conclusion),
+        premise=to_json_value("premise", record.premise),
+        facts=to_json_value("facts", record.facts),
+        conclusion=to_json_value("conclusion", record.conclusion),
     )
 
 
 def study_record(row: StudyRow) -> StudyRecord:
-    """Read a study's row."""
+    """Return the study of a row."""
     return StudyRecord(row.name, row.created_at, Provenance(row.provenance), row.premise, row.facts, row.conclusion)
 
 
 def trial_row(record: TrialRecord, study: StudyRow) -> TrialRow:
-    """Build a pending trial's row; it carries its study's provenance."""
+    """Return the row of a pending trial; its provenance is the study's."""
     return TrialRow(
         study_id=study.id,
         number=record.number,
         round=record.round,
         kind=record.kind.value,
         label=record.label,
-        params=plain("params", record.params),
-        config=plain("config", record.config),
+        params=to_json_value("params", record.params),
+        config=to_json_value("config", record.config),
         attempts=record.attempts,
         created_at=record.created_at,
         provenance=study.provenance,
@@ -92,7 +96,7 @@ def trial_row(record: TrialRecord, study: StudyRow) -> TrialRow:
 
 
 def verdict_columns(verdict: Verdict | None) -> dict[str, Any]:
-    """Return a verdict as columns of a trial.
+    """Return the columns of `TrialRow` that hold a verdict, all None without one.
 
     Raises:
         StorageError: if a value is inf or nan.
@@ -100,34 +104,34 @@ def verdict_columns(verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None:
         return {"verdict_values": None, "verdict_constraints": None, "score": None}
     return {
-        "verdict_values": plain("objective", verdict.values),
-        "verdict_constraints": plain("constraint", verdict.constraints),
-        "score": plain("score", verdict.score),
+        "verdict_values": to_json_value("objective", verdict.values),
+        "verdict_constraints": to_json_value("constraint", verdict.constraints),
+        "score": to_json_value("score", verdict.score),
     }
 
 
 def outcome_columns(outcome: TrialOutcome) -> dict[str, Any]:
-    """Return what of an outcome is a column of the trial itself."""
+    """Return the columns of `TrialRow` that hold an outcome; `outcome_rows` has the rest of it."""
     return {
         "started_at": outcome.started_at,
         "ended_at": outcome.ended_at,
         "worker": outcome.worker,
         "device": outcome.device,
         "artifacts": outcome.artifacts,
-        "argv": plain("argv", outcome.argv),
-        "environment": plain("environment", outcome.environment),
+        "argv": to_json_value("argv", outcome.argv),
+        "environment": to_json_value("environment", outcome.environment),
     }
 
 
 def outcome_rows(trial_id: int, attempt: int, outcome: TrialOutcome) -> Iterator[Base]:
-    """Yield the rows that belong to a finished trial: repeats, server facts, failure, timings.
+    """Yield the rows of an outcome in the other tables: repeats, server facts, failure, timings.
 
     Raises:
         StorageError: if a number is inf or nan.
     """
     yield from _repeat_rows(trial_id, outcome)
     if outcome.server is not None:
-        yield ServerFactsRow(trial_id=trial_id, **plain("server", asdict(outcome.server)))
+        yield ServerFactsRow(trial_id=trial_id, **to_json_value("server", asdict(outcome.server)))
     yield from attempt_rows(trial_id, attempt, outcome)
 
 
@@ -140,13 +144,13 @@ def _repeat_rows(trial_id: int, outcome: TrialOutcome) -> Iterator[RepeatRow]:
             offered=repeat.offered,
             completed=repeat.completed,
             failed=repeat.failed,
-            duration_s=plain(f"repeat {repeat.index}: duration_s", repeat.duration_s),
-            metrics=plain(f"repeat {repeat.index}: metric", repeat.metrics),
+            duration_s=to_json_value(f"repeat {repeat.index}: duration_s", repeat.duration_s),
+            metrics=to_json_value(f"repeat {repeat.index}: metric", repeat.metrics),
         )
 
 
 def attempt_rows(trial_id: int, attempt: int, outcome: TrialOutcome) -> Iterator[FailureRow | TimingRow]:
-    """Yield the rows of one attempt: its failure, if it failed, and its timings."""
+    """Yield the rows of one attempt: its failure, if there is one, and its timings."""
     if outcome.failure is not None:
         failure = outcome.failure
         yield FailureRow(
@@ -163,12 +167,12 @@ def attempt_rows(trial_id: int, attempt: int, outcome: TrialOutcome) -> Iterator
             device=outcome.device,
             artifacts=outcome.artifacts,
         )
-    for position, (phase, seconds) in enumerate(plain("timing", outcome.timings).items()):
+    for position, (phase, seconds) in enumerate(to_json_value("timing", outcome.timings).items()):
         yield TimingRow(trial_id=trial_id, attempt=attempt, phase=phase, position=position, seconds=seconds)
 
 
 def trial_record(row: TrialRow, study: str) -> TrialRecord:
-    """Read a trial's row with everything that belongs to it."""
+    """Return the trial of a row and of the rows in other tables that belong to it."""
     return TrialRecord(
         study=study,
         number=row.number,
@@ -223,7 +227,7 @@ def _verdict(row: TrialRow) -> Verdict | None:
 
 
 def failed_attempt(row: FailureRow, trial: TrialRow) -> FailedAttempt:
-    """Read a retried attempt; `trial.timings` holds the timings of all attempts."""
+    """Return the failed attempt of a row; `trial.timings` holds the timings of all attempts of its trial."""
     return FailedAttempt(
         number=trial.number,
         round=trial.round,

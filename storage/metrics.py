@@ -1,18 +1,20 @@
-"""Every metric of a trial: name, unit, direction and definition, stated once.
+"""Every metric of a trial: its name, unit, direction and meaning.
 
-The names are those of the result file of `vllm bench serve` where it has the metric, so that a number can be followed
-from the benchmark's JSON through the database and MLflow to the exported script without a translation.
+The names are those of the result file of `vllm bench serve` where that file has the metric. A number keeps its name
+from the benchmark's result file through the database and MLflow to the exported script. `docs/metrics.md` lists all
+metrics; a test compares it with this module.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Direction(StrEnum):
-    """Which way a metric gets better."""
+    """Whether a metric is better when it is higher or when it is lower."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"
@@ -20,65 +22,111 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name, its unit, which way it gets better, and what exactly it counts."""
+    """A metric of a trial.
+
+    Attributes:
+        name: its name, the same in objectives, SLOs, the database, MLflow and result files.
+        unit: `tok/s`, `req/s`, `ms` or `share`; a share is in [0, 1].
+        direction: which values are better.
+        meaning: one sentence that says what is measured, and in which unit.
+    """
 
     name: str
     unit: str
     direction: Direction
-    definition: str
+    meaning: str
 
 
 PERCENTILES = (50, 90, 95, 99)
+"""Percentiles of each latency; they interpolate linearly between order statistics."""
+
+TRAFFIC_ONLY = frozenset({"goodput", "goodput_share", "capacity"})
+"""Metrics that need requests with SLOs of their own, which only traffic has. `vllm bench serve` lacks them."""
 
 _LATENCIES = {
-    "ttft": "time to first token: from sending the request to its first token",
-    "tpot": "time per output token: (end-to-end latency - TTFT) / (output tokens - 1), one value a request",
-    "itl": "inter-token latency: the gap between two consecutive chunks of one response",
-    "e2el": "end-to-end latency: from sending the request to its last token",
+    "ttft": ("time to first token", "from sending a request to its first token"),
+    "tpot": ("time per output token", "(end-to-end latency - TTFT) / (output tokens - 1), one value for each request"),
+    "itl": ("inter-token latency", "each gap between two consecutive chunks of one response"),
+    "e2el": ("end-to-end latency", "from sending a request to its last token"),
+}
+_STATISTICS = {"mean": "Mean", "median": "Median", "std": "Standard deviation of the"} | {
+    f"p{p}": f"{p}th percentile of the" for p in PERCENTILES
 }
 
 
-def _throughputs() -> Iterable[Metric]:
-    up = Direction.MAXIMIZE
-    yield Metric("output_throughput", "tok/s", up, "output tokens of completed requests / benchmark duration")
-    yield Metric("total_token_throughput", "tok/s", up, "input and output tokens of completed requests / duration")
-    yield Metric("request_throughput", "req/s", up, "completed requests / benchmark duration")
-    yield Metric("success_rate", "share", up, "completed requests / offered requests, in [0, 1]")
-    yield Metric("goodput", "req/s", up, "requests that completed within their class's SLO / benchmark duration")
-    yield Metric("goodput_share", "share", up, "requests that completed within their class's SLO / offered requests")
-    yield Metric("capacity", "req/s", up, "highest request rate at which every SLO held")
+def _rates_and_shares() -> Iterable[Metric]:
+    higher = Direction.MAXIMIZE
+    yield Metric(
+        "output_throughput",
+        "tok/s",
+        higher,
+        "Output tokens of completed requests divided by the duration of the benchmark, in tokens per second.",
+    )
+    yield Metric(
+        "total_token_throughput",
+        "tok/s",
+        higher,
+        "Input and output tokens of completed requests divided by the duration of the benchmark, in tokens per second.",
+    )
+    yield Metric(
+        "request_throughput",
+        "req/s",
+        higher,
+        "Completed requests divided by the duration of the benchmark, in requests per second.",
+    )
+    yield Metric("success_rate", "share", higher, "Completed requests as a share of all offered requests, from 0 to 1.")
+    yield Metric(
+        "goodput",
+        "req/s",
+        higher,
+        "Requests that met the SLO of their class divided by the duration of the benchmark, in requests per second.",
+    )
+    yield Metric(
+        "goodput_share",
+        "share",
+        higher,
+        "Requests that met the SLO of their class as a share of all offered requests, from 0 to 1.",
+    )
+    yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
 
 
 def _latencies() -> Iterable[Metric]:
-    for name, definition in _LATENCIES.items():
-        for statistic in ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES)):
-            text = f"{statistic} over completed requests of the {definition}"
-            yield Metric(f"{statistic}_{name}_ms", "ms", Direction.MINIMIZE, text)
+    for short, (latency, detail) in _LATENCIES.items():
+        for statistic, words in _STATISTICS.items():
+            meaning = f"{words} {latency} of completed requests, in milliseconds: {detail}."
+            yield Metric(f"{statistic}_{short}_ms", "ms", Direction.MINIMIZE, meaning)
 
 
-TRAFFIC_ONLY = frozenset({"goodput", "goodput_share", "capacity"})
-"""Metrics that need requests with SLOs of their own; `vllm bench serve` does not give them."""
-
-METRICS: dict[str, Metric] = {m.name: m for m in (*_throughputs(), *_latencies())}
+METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_latencies())}
+"""All metrics by name, without the prefixes that `metric` accepts."""
 
 
 def metric(name: str) -> Metric:
-    """Return the metric called `name`; `CLASS.name` is that of one class of requests.
+    """Return the metric called `name`.
 
-    Two prefixes are no classes: `worst.name` is the worst class's, `client.name` counts a latency from when a request
-    was sent and not from when it was due.
+    Args:
+        name: a name of `METRICS`, or one with a prefix. `CLASS.name` covers one request class, `WORKLOAD.name` one
+            workload of a suite. `worst.name` is the value of the request class that has the worst one. `client.name`
+            is a latency from when a request was sent, instead of from when it was due.
 
     Raises:
-        KeyError: with a message that names close matches, if there is no such metric.
+        KeyError: if there is no such metric. The message lists similar names.
     """
-    import difflib
-
     prefix, dot, base = name.rpartition(".")
     if dot and prefix and base in METRICS:
         known = METRICS[base]
-        return Metric(name, known.unit, known.direction, f"of {prefix}: {known.definition}")
+        return Metric(name, known.unit, known.direction, f"For {_scope(prefix)}: {known.meaning}")
     if name in METRICS:
         return METRICS[name]
     near = difflib.get_close_matches(name, METRICS, n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else f"; metrics: {', '.join(METRICS)}"
     raise KeyError(f"no metric is called {name!r}{hint}")
+
+
+def _scope(prefix: str) -> str:
+    workload, _, last = prefix.rpartition(".")
+    scope = {
+        "worst": "the worst request class",
+        "client": "all request classes, with latencies from when a request was sent",
+    }.get(last, last)
+    return f"{scope} of {workload}" if workload else scope

@@ -1,9 +1,11 @@
-"""The tuner's tables as SQLAlchemy models. Every name starts with `tuner_`, because Optuna's tables live beside them.
+"""The tuner's tables as SQLAlchemy models. Their names start with `tuner_`; Optuna's tables are in the same database.
 
-Metrics are one JSON object a repeat, not rows: a repeat is written and read whole, its metric names grow with the
-benchmark, and 1,000 trials of three repeats would be over 100,000 rows to load before each resume. Both databases can
-still query inside it (`metrics ->> 'output_throughput'`). The type is JSON, not JSONB: JSONB forgets the order of keys
-(objectives have one) and turns 1e16 into an integer.
+The metrics of a repeat are one JSON object instead of rows. A repeat is always written and read whole, and the set of
+metric names grows with the benchmark. As rows, 1,000 trials of three repeats would be over 100,000 rows to load at each
+resume. Both databases can query inside the object (`metrics ->> 'output_throughput'`).
+
+The column type is JSON instead of JSONB, because JSONB loses the order of keys, which objectives have, and turns 1e16
+into an integer.
 """
 
 from __future__ import annotations
@@ -33,13 +35,17 @@ KEYWORD_LENGTH = 64
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A timezone-aware UTC datetime on every database; SQLite keeps no zone, so it is put back on reading."""
+    """A timezone-aware UTC datetime on every database. SQLite stores no zone, so reading adds it."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert to UTC; a datetime without a zone is refused because its meaning is unknown."""
+        """Convert to UTC.
+
+        Raises:
+            ValueError: for a datetime without a zone, whose instant is ambiguous.
+        """
         if value is None:
             return None
         if value.tzinfo is None:
@@ -47,27 +53,27 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return an aware UTC datetime."""
+        """Return a timezone-aware UTC datetime."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class CleanText(TypeDecorator[str]):
-    """Text from logs: NUL and broken surrogates, which a database refuses, become U+FFFD so that no trial is lost."""
+    """Text from logs. NUL and lone surrogates, which a database rejects, become U+FFFD, so that the trial is stored."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace what cannot be stored."""
+        """Replace the characters that cannot be stored."""
         if value is None:
             return None
         return value.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Base(DeclarativeBase):
-    """The tuner's tables; constraints are named so that a later migration can change them."""
+    """Base of the tuner's tables. Constraints have names, so that a later migration can change them."""
 
     metadata = MetaData(
         naming_convention={
@@ -77,7 +83,7 @@ class Base(DeclarativeBase):
             "ix": "ix_%(table_name)s_%(column_0_name)s",
         }
     )
-    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy's own contract)
+    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy requires this attribute)
         datetime: UtcDateTime,
         float: Double,
         dict[str, Any]: JSON(none_as_null=True),
@@ -86,7 +92,7 @@ class Base(DeclarativeBase):
 
 
 class StudyRow(Base):
-    """A study; `mlflow_run` is the parent run once MLflow has it."""
+    """A study. `mlflow_run` is the id of its parent run in MLflow, None until that run exists."""
 
     __tablename__ = "tuner_studies"
 
@@ -101,7 +107,7 @@ class StudyRow(Base):
 
 
 class TrialRow(Base):
-    """A trial. It is finished when `ended_at` is set; the columns from `started_at` on are its outcome and verdict."""
+    """A trial. The columns from `started_at` on are its outcome and verdict; `ended_at` is set if it is finished."""
 
     __tablename__ = "tuner_trials"
     __table_args__ = (UniqueConstraint("study_id", "number", "round", name="uq_tuner_trials_number"),)
@@ -137,7 +143,7 @@ class TrialRow(Base):
 
 
 class RepeatRow(Base):
-    """One run of the benchmark in a finished trial."""
+    """One benchmark of a finished trial."""
 
     __tablename__ = "tuner_repeats"
 
@@ -152,7 +158,7 @@ class RepeatRow(Base):
 
 
 class ServerFactsRow(Base):
-    """What the server said of itself: one column for each field of `storage.records.ServerFacts`."""
+    """The facts that a trial's server reported: one column for each field of `storage.records.ServerFacts`."""
 
     __tablename__ = "tuner_server_facts"
 
@@ -176,7 +182,7 @@ class ServerFactsRow(Base):
 
 
 class FailureRow(Base):
-    """A failed attempt: the trial's last one is its outcome, earlier ones were retried."""
+    """A failed attempt. The last one of a finished trial is its outcome; earlier ones were retried."""
 
     __tablename__ = "tuner_failures"
 
@@ -195,7 +201,7 @@ class FailureRow(Base):
 
 
 class TimingRow(Base):
-    """The seconds that one phase of one attempt took."""
+    """The duration of one phase of one attempt, in seconds."""
 
     __tablename__ = "tuner_timings"
 
@@ -207,7 +213,7 @@ class TimingRow(Base):
 
 
 class SyncRow(Base):
-    """A finished trial that MLflow has, and its run there."""
+    """A finished trial that is completely logged to MLflow, and the id of its run there."""
 
     __tablename__ = "tuner_syncs"
 

@@ -1,7 +1,7 @@
-"""What crosses a boundary: frozen records of trials, repeats, server facts, failures and studies.
+"""Frozen records of studies, trials, repeats, server facts and failures, which all packages exchange.
 
-These are the project's shared vocabulary. They know nothing of SQL, Optuna, MLflow or vLLM.
-Absent values are `None`, never 0 or infinity. Times are seconds, datetimes are timezone-aware UTC.
+They depend on the standard library only, not on SQL, Optuna, MLflow or vLLM. An absent value is None, never 0 or
+infinity. Durations are in seconds; datetimes are timezone-aware and in UTC.
 """
 
 from __future__ import annotations
@@ -13,87 +13,40 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from storage.failures import Culprit, Failure, FailureKind, Phase
+
+__all__ = [
+    "Config",
+    "Culprit",
+    "Failure",
+    "FailureKind",
+    "JsonScalar",
+    "Phase",
+    "Provenance",
+    "Repeat",
+    "ServerFacts",
+    "StudyRecord",
+    "TrialKind",
+    "TrialOutcome",
+    "TrialRecord",
+    "Verdict",
+]
+
 JsonScalar = str | int | float | bool | None
 
 Config = Mapping[str, JsonScalar]
-"""Parameter name to value; a parameter that is missing is left to the engine's own default."""
+"""Parameter name to value. A parameter that is missing or None keeps the engine's default."""
 
 
 class Provenance(StrEnum):
-    """Where a number comes from. The two never mix."""
+    """Where a number comes from. A study holds numbers of one provenance only."""
 
     MEASURED = "measured"
     SIMULATED = "simulated"
 
 
-class Culprit(StrEnum):
-    """Who is to blame for a failure."""
-
-    CONFIGURATION = "configuration"
-    INFRASTRUCTURE = "infrastructure"
-    TUNER = "tuner"
-
-
-class FailureKind(StrEnum):
-    """The closed vocabulary of failures; `culprit` says who is to blame."""
-
-    INVALID_CONFIGURATION = "invalid_configuration"
-    OUT_OF_MEMORY_STARTUP = "out_of_memory_startup"
-    KV_CACHE_TOO_SMALL = "kv_cache_too_small"
-    ENGINE_CRASH = "engine_crash"
-    STARTUP_TIMEOUT = "startup_timeout"
-    OUT_OF_MEMORY_LOAD = "out_of_memory_load"
-    BENCHMARK_FAILED = "benchmark_failed"
-    REQUESTS_FAILED = "requests_failed"
-
-    LOAD_GENERATOR_LATE = "load_generator_late"
-    PORT_TAKEN = "port_taken"
-    GPU_BUSY = "gpu_busy"
-    SERVER_KILLED = "server_killed"
-    WORKER_LOST = "worker_lost"
-    DISK_FULL = "disk_full"
-    ENVIRONMENT_BROKEN = "environment_broken"
-    CANCELLED = "cancelled"
-
-    TUNER_ERROR = "tuner_error"
-
-    @property
-    def culprit(self) -> Culprit:
-        """Who is to blame: a configuration's failure teaches the sampler, infrastructure's is retried."""
-        if self is FailureKind.TUNER_ERROR:
-            return Culprit.TUNER
-        return Culprit.INFRASTRUCTURE if self in _INFRASTRUCTURE else Culprit.CONFIGURATION
-
-
-_INFRASTRUCTURE = frozenset(
-    {
-        FailureKind.LOAD_GENERATOR_LATE,
-        FailureKind.PORT_TAKEN,
-        FailureKind.GPU_BUSY,
-        FailureKind.SERVER_KILLED,
-        FailureKind.WORKER_LOST,
-        FailureKind.DISK_FULL,
-        FailureKind.ENVIRONMENT_BROKEN,
-        FailureKind.CANCELLED,
-    }
-)
-
-
-class Phase(StrEnum):
-    """The steps of a trial, in order; each has its seconds in `TrialOutcome.timings`."""
-
-    CHECK = "check"
-    LAUNCH = "launch"
-    READY = "ready"
-    WARMUP = "warmup"
-    BENCHMARK = "benchmark"
-    COLLECT = "collect"
-    STOP = "stop"
-    SCORE = "score"
-
-
 class TrialKind(StrEnum):
-    """Why a trial was run."""
+    """The purpose of a trial: the defaults, a given configuration, the search, or a round of the confirmation."""
 
     BASELINE = "baseline"
     ENQUEUED = "enqueued"
@@ -102,31 +55,17 @@ class TrialKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why a trial has no score.
-
-    `message` is one line for people, `evidence` the causal lines of the log (at most a few), `exit_code` the server's
-    or the client's (negative: ended by that signal) if there was one.
-    """
-
-    kind: FailureKind
-    phase: Phase
-    message: str
-    evidence: str | None = None
-    exit_code: int | None = None
-
-    @property
-    def culprit(self) -> Culprit:
-        """Who is to blame."""
-        return self.kind.culprit
-
-
-@dataclass(frozen=True)
 class Repeat:
-    """One run of the benchmark against one server.
+    """One benchmark: one scored run of the workload against one server.
 
-    `metrics` holds names of `storage.metrics.METRICS` (absent: None); `offered` counts every request that the workload
-    wanted to send, `completed` and `failed` what the client says of them.
+    Attributes:
+        index: position among the benchmarks of the trial, from 0.
+        seed: seed of the prompts and arrivals.
+        offered: requests of the workload, whether or not they could be sent.
+        completed: requests that the client counts as completed.
+        failed: requests that the client counts as failed.
+        duration_s: duration of the benchmark; None if the client reports none.
+        metrics: values by metric name, see `storage.metrics.metric`; None where a metric was not measured.
     """
 
     index: int
@@ -140,10 +79,28 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the server says of itself, from its log and from `/metrics`; None where it says nothing.
+    """Facts that the server reports in its log and at `/metrics`; None where it reports none.
 
-    `preemptions`, `queue_time_mean_s`, `prefix_hit_rate` and the speculation figures cover the scored benchmark only:
-    they are differences of counters between its start and its end. Shares are in [0, 1].
+    `preemptions`, `queue_time_mean_s`, `prefix_hit_rate`, `kv_usage_*` and `spec_*` cover the scored benchmarks only.
+    Rates and usages are shares in [0, 1].
+
+    Attributes:
+        kv_cache_tokens: capacity of the KV cache in tokens.
+        kv_cache_gib: size of the KV cache in GiB.
+        max_concurrency: requests of maximum length that fit in the KV cache at once.
+        weights_gib: memory of the model's weights in GiB.
+        graph_gib: memory of CUDA graphs in GiB.
+        graph_capture_s: time to capture CUDA graphs.
+        compile_s: time of torch.compile.
+        engine_init_s: time to initialise the engine, from profiling to warm-up.
+        attention_backend: name of the attention kernels.
+        preemptions: requests that were preempted.
+        prefix_hit_rate: share of prompt tokens that were found in the prefix cache.
+        queue_time_mean_s: mean time of a request in the server's queue.
+        kv_usage_max: highest share of the KV cache in use.
+        kv_usage_mean: mean share of the KV cache in use.
+        spec_acceptance_rate: share of speculative tokens that were accepted.
+        spec_tokens_per_draft: accepted tokens for each draft.
     """
 
     kv_cache_tokens: int | None = None
@@ -166,10 +123,21 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What a worker brings back from one attempt at a trial: repeats or a failure, and where the time went.
+    """The result of one attempt at a trial on a worker: repeats or a failure, and how long each phase took.
 
-    `timings` maps a `Phase` to seconds, plus `own` (the tuner's own work on the worker). `argv` is the server's exact
-    command, `environment` what was set beyond the inherited variables, `artifacts` the folder of logs and JSON files.
+    Attributes:
+        started_at: start of the attempt.
+        ended_at: end of the attempt.
+        provenance: measured or simulated.
+        worker: name of the worker.
+        device: name of its GPU or CPU.
+        timings: `Phase` to seconds; `own` is the tuner's own work on the worker.
+        artifacts: folder of logs and result files, on the worker's machine.
+        argv: the command of the server.
+        environment: variables that were set for the server beyond the inherited ones.
+        repeats: one for each benchmark that ran to its end.
+        server: facts that the server reported; None if there was no server.
+        failure: None if the attempt succeeded.
     """
 
     started_at: datetime
@@ -187,14 +155,18 @@ class TrialOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """True if the benchmark ran to its end and nothing failed."""
+        """True if there is a repeat and no failure."""
         return self.failure is None and bool(self.repeats)
 
     def metric(self, name: str) -> float | None:
-        """Return the median of a metric over the repeats; None if any repeat lacks it or there is none.
+        """Return the value of a metric over all repeats, in the metric's unit; None if any repeat lacks it.
 
-        The success rate is that of all their requests together, and shares of a class or within SLOs are means: a
-        median would drop the repeat in which some failed.
+        It is the median over the repeats, with two exceptions. `success_rate` is that of all requests of the repeats
+        together. The success rate of a class and each `goodput_share` are means, because a median would drop the
+        single repeat in which requests failed.
+
+        Args:
+            name: see `storage.metrics.metric`.
         """
         if name == "success_rate" and self.repeats:
             return sum(repeat.completed for repeat in self.repeats) / sum(repeat.offered for repeat in self.repeats)
@@ -209,7 +181,13 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an outcome is judged: objective values in the study's order, constraints (<= 0 is met), the scalar score."""
+    """The evaluation of an outcome.
+
+    Attributes:
+        values: objective to its value in the metric's unit, in the order of the study; None where it was not measured.
+        constraints: constraint to its violation; a constraint is satisfied at or below 0.
+        score: weighted geometric mean of the improvements over the defaults, which score 1; None without one.
+    """
 
     values: Mapping[str, float | None]
     constraints: Mapping[str, float]
@@ -217,18 +195,27 @@ class Verdict:
 
     @property
     def feasible(self) -> bool:
-        """True if every constraint is met and every objective was measured."""
+        """True if every constraint is satisfied and every objective was measured."""
         measured = bool(self.values) and all(value is not None for value in self.values.values())
         return measured and all(value <= 0 for value in self.constraints.values())
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial as it stands in the database.
+    """A trial as the database has it.
 
-    `number` is the Optuna trial's number. `round` is 0 for the trial itself; a finalist measured again has the number
-    of the trial that it repeats and rounds 1, 2, … `attempts` counts launches, retries included. `config` is what was
-    rendered to flags, `params` what the sampler chose (a superset only where conditional parameters are unused).
+    Attributes:
+        study: name of its study.
+        number: number of the Optuna trial.
+        round: 0 for the trial itself; 1, 2, … for the rounds of a finalist, which keep the trial's number.
+        kind: its purpose.
+        label: name of a given configuration; None without one.
+        params: parameters that the sampler chose, unused conditional ones included.
+        config: parameters that were rendered to flags.
+        attempts: launches so far, retries included.
+        created_at: when it was added.
+        outcome: result of the last attempt; None while the trial is pending.
+        verdict: evaluation of the outcome; None for a failure.
     """
 
     study: str
@@ -250,7 +237,7 @@ class TrialRecord:
 
     @property
     def state(self) -> str:
-        """`pending`, `failed`, `infeasible` or `ok`, derived from the outcome and the verdict."""
+        """`pending`, `failed`, `infeasible` or `ok`; it follows from the outcome and the verdict."""
         if self.outcome is None:
             return "pending"
         if not self.outcome.succeeded:
@@ -260,10 +247,16 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study: its name, its premise (what must not change when it goes on) and what it ran on.
+    """A study: all trials for one model, workload, search space and set of objectives.
 
-    `premise` is plain JSON: model, workload, space, objectives, SLOs, engine. `facts` is what was found when it
-    started: engine version, devices, host; it may grow.
+    Attributes:
+        name: unique in its database.
+        created_at: when it was created.
+        provenance: of all its trials.
+        premise: settings that must be the same when the study is resumed, as JSON: model, workload, search space,
+            objectives, SLOs, engine.
+        facts: facts about its environment, as JSON: engine version, devices, host. Later runs may add some.
+        conclusion: result of the confirmation, as JSON; None before it.
     """
 
     name: str

@@ -1,69 +1,69 @@
-"""The store: what the tuner writes down and reads back. The only door to the `tuner_` tables."""
+"""The store: all reads and writes of the tuner's tables, in terms of `storage.records`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Engine, Select, delete, func, or_, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session, contains_eager, joinedload, subqueryload
+from sqlalchemy.orm import contains_eager, subqueryload
 
 from storage import database, mapping
 from storage.errors import StorageError
+from storage.lookup import (
+    TRIAL_ORDER,
+    existing_study,
+    finished_trial_ids,
+    pending_trial,
+    read_trials,
+    require_same_provenance,
+    trial_query,
+    trial_text,
+)
 from storage.mapping import FailedAttempt
-from storage.models import NAME_LENGTH, FailureRow, StudyRow, SyncRow, TimingRow, TrialRow
+from storage.models import NAME_LENGTH, FailureRow, StudyRow, TimingRow, TrialRow
+from storage.outbox import Outbox
 from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
-
-_ORDER = (TrialRow.study_id, TrialRow.number, TrialRow.round)
 
 
 def open_store(url: str) -> Store:
-    """Open a database (a path or an SQLAlchemy URL) and bring its schema to the newest version.
+    """Open a database, create or migrate the tuner's tables in it, and return the store.
+
+    Args:
+        url: a path such as `study.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
 
     Raises:
-        StorageError: one line, without the password, if it cannot be reached or written, or its schema is newer.
+        StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
+            version of the tuner wrote it. The message is one line, without the password.
     """
-    engine = database.connect(database.parse(url))
+    engine = database.create_database_engine(database.parse_storage_url(url))
     try:
-        database.prepare(engine)
+        database.upgrade_schema(engine)
     except BaseException:
         engine.dispose()
         raise
     return Store(engine)
 
 
-class Store:
-    """Studies and trials in one database; safe to use from several threads and processes.
+class Store(Outbox):
+    """Studies and trials in one database; threads and processes can share the database.
 
-    Every method is one transaction, and raises `StorageError` if the database fails or if a study or a trial that it
-    is told to change does not exist.
+    Every method is one transaction, and either all of its changes happen or none.
+
+    Raises:
+        StorageError: by every method, if the database fails, and if the named study does not exist, unless the method
+            returns None for that. Methods list further reasons.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._writer = database.writing(engine)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with database.translated(self._engine.url), Session(self._engine) as session, session.begin():
-            yield session
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with database.translated(self._engine.url), Session(self._writer) as session, session.begin():
-            yield session
-
     def create_study(self, record: StudyRecord) -> None:
-        """Write a new study down; refused if one has its name."""
+        """Store a new study.
+
+        Raises:
+            StorageError: if the name is taken, or is not 1 to 512 printable characters, or if a value is not JSON.
+        """
         if not 1 <= len(record.name) <= NAME_LENGTH or not record.name.isprintable():
-            raise StorageError(f"a study's name is 1 to {NAME_LENGTH} printable characters, not {record.name!r:.60}")
+            raise StorageError(f"a study's name has 1 to {NAME_LENGTH} printable characters, not {record.name!r:.60}")
         with self._writing() as session:
             session.add(mapping.study_row(record))
             try:
@@ -72,58 +72,83 @@ class Store:
                 raise StorageError(f"there is already a study called {record.name!r}; choose another name") from None
 
     def study(self, name: str) -> StudyRecord | None:
-        """Return a study; None if there is none of that name."""
+        """Return the study of that name; None if there is none."""
         with self._reading() as session:
             row = session.scalar(select(StudyRow).where(StudyRow.name == name))
             return None if row is None else mapping.study_record(row)
 
     def studies(self) -> list[StudyRecord]:
-        """Return all studies, oldest first."""
+        """Return all studies, in the order in which they were created."""
         with self._reading() as session:
             return [mapping.study_record(row) for row in session.scalars(select(StudyRow).order_by(StudyRow.id))]
 
     def update_study(
         self, name: str, facts: Mapping[str, Any] | None = None, conclusion: Mapping[str, Any] | None = None
     ) -> None:
-        """Merge `facts` into the study's (top-level keys are replaced) and set its conclusion; None leaves it."""
+        """Change a study's facts and conclusion.
+
+        Args:
+            name: the study.
+            facts: new facts. Each top-level key replaces the old value of that key; other keys stay.
+            conclusion: the new conclusion; None keeps the old one.
+
+        Raises:
+            StorageError: if a value is not JSON.
+        """
         with self._writing() as session:
-            row = _study_row(session, name, lock=True)
+            row = existing_study(session, name, lock=True)
             if facts is not None:
-                row.facts = {**row.facts, **mapping.plain("facts", facts)}
+                row.facts = {**row.facts, **mapping.to_json_value("facts", facts)}
             if conclusion is not None:
-                row.conclusion = mapping.plain("conclusion", conclusion)
+                row.conclusion = mapping.to_json_value("conclusion", conclusion)
 
     def add_trial(self, record: TrialRecord) -> None:
-        """Write a pending trial down; refused if it has an outcome or its number and round are there already."""
+        """Store a new pending trial.
+
+        Raises:
+            StorageError: if the record has an outcome or a verdict, or if its number and round exist already.
+        """
+        trial = trial_text(record.study, record.number, record.round)
         if record.outcome is not None or record.verdict is not None:
-            raise StorageError(f"{_named(record.study, record.number, record.round)} must be added before it is run")
+            raise StorageError(f"{trial} has an outcome already; add a trial before it runs")
         with self._writing() as session:
-            session.add(mapping.trial_row(record, _study_row(session, record.study)))
+            session.add(mapping.trial_row(record, existing_study(session, record.study)))
             try:
                 session.flush()
             except IntegrityError:
-                named = _named(record.study, record.number, record.round)
-                raise StorageError(f"{named} is already there; read it with Store.trial") from None
+                raise StorageError(f"{trial} exists already; read it with Store.trial") from None
 
     def begin_attempt(self, study: str, number: int, round: int = 0) -> int:
-        """Count one more attempt at a pending trial and return which one it is, from 1."""
+        """Count one more attempt at a pending trial and return its number, from 1.
+
+        Raises:
+            StorageError: if there is no such trial, or it is finished.
+        """
         with self._writing() as session:
-            row = _pending(session, study, number, round)
+            row = pending_trial(session, study, number, round)
             row.attempts += 1
             return row.attempts
 
     def finish_trial(self, study: str, number: int, round: int, outcome: TrialOutcome, verdict: Verdict | None) -> None:
-        """Write a trial's outcome and verdict, all or nothing.
+        """Store the outcome and the verdict of a pending trial.
 
-        Refused if the trial is finished already, if the outcome's provenance is not the study's, if it holds neither
-        a repeat nor a failure, or if a number in it is inf or nan.
+        Args:
+            study: the trial's study.
+            number: the trial's number.
+            round: the trial's round, 0 for the trial itself.
+            outcome: the result of the trial's last attempt, with a repeat or a failure.
+            verdict: its evaluation; None for a failure.
+
+        Raises:
+            StorageError: if there is no such trial, it is finished, the outcome has another provenance than the study
+                or neither a repeat nor a failure, or a number is inf or nan.
         """
-        named = _named(study, number, round)
+        trial = trial_text(study, number, round)
         if outcome.failure is None and not outcome.repeats:
-            raise StorageError(f"the outcome of {named} holds neither a repeat nor a failure")
+            raise StorageError(f"the outcome of {trial} holds neither a repeat nor a failure")
         with self._writing() as session:
-            row = _pending(session, study, number, round)
-            _refuse_mixed_provenance(row, outcome, named)
+            row = pending_trial(session, study, number, round)
+            require_same_provenance(row, outcome, trial)
             for table in (FailureRow, TimingRow):
                 session.execute(delete(table).where(table.trial_id == row.id, table.attempt == row.attempts))
             columns = {**mapping.outcome_columns(outcome), **mapping.verdict_columns(verdict)}
@@ -132,159 +157,83 @@ class Store:
             session.add_all(mapping.outcome_rows(row.id, row.attempts, outcome))
 
     def record_failed_attempt(self, study: str, number: int, round: int, attempt: int, outcome: TrialOutcome) -> None:
-        """Write down an attempt that failed and will be retried; the trial stays pending.
+        """Store a failed attempt that will be retried; the trial stays pending.
 
-        Refused if the outcome has no failure, or that attempt has not begun or is recorded already.
+        Args:
+            study: the trial's study.
+            number: the trial's number.
+            round: the trial's round, 0 for the trial itself.
+            attempt: the attempt, from 1, see `begin_attempt`.
+            outcome: the result of the attempt, with a failure.
+
+        Raises:
+            StorageError: if there is no such trial, it is finished, the outcome has no failure or another provenance
+                than the study, or the attempt did not begin or is stored already.
         """
-        named = _named(study, number, round)
+        trial = trial_text(study, number, round)
         if outcome.failure is None:
-            raise StorageError(f"attempt {attempt} of {named} did not fail; finish the trial instead")
+            raise StorageError(f"attempt {attempt} of {trial} did not fail; finish the trial instead")
         with self._writing() as session:
-            row = _pending(session, study, number, round)
-            _refuse_mixed_provenance(row, outcome, named)
+            row = pending_trial(session, study, number, round)
+            require_same_provenance(row, outcome, trial)
             if not 1 <= attempt <= row.attempts:
-                raise StorageError(f"attempt {attempt} of {named} has not begun: {row.attempts} have")
+                raise StorageError(f"attempt {attempt} of {trial} has not begun: the last one is {row.attempts}")
             session.add_all(mapping.attempt_rows(row.id, attempt, outcome))
             try:
                 session.flush()
             except IntegrityError:
-                raise StorageError(f"attempt {attempt} of {named} is recorded already") from None
+                raise StorageError(f"attempt {attempt} of {trial} is stored already") from None
 
     def trials(self, study: str, kind: TrialKind | None = None, finished: bool | None = None) -> list[TrialRecord]:
-        """Return a study's trials in full, by number and round; five statements, however many there are."""
+        """Return the trials of a study by number and round, each with its outcome, in a constant number of statements.
+
+        Args:
+            study: the study.
+            kind: return only trials of this kind; None returns all.
+            finished: True returns trials with an outcome, False pending ones, None all.
+        """
         with self._reading() as session:
-            query = select(TrialRow).where(TrialRow.study_id == _study_row(session, study).id)
+            query = select(TrialRow).where(TrialRow.study_id == existing_study(session, study).id)
             if kind is not None:
                 query = query.where(TrialRow.kind == kind.value)
             if finished is not None:
                 query = query.where(TrialRow.ended_at.is_not(None) if finished else TrialRow.ended_at.is_(None))
-            return _records(session, query)
+            return read_trials(session, query)
 
     def trial(self, study: str, number: int, round: int = 0) -> TrialRecord | None:
-        """Return one trial; None if the study has no such."""
+        """Return a trial with its outcome; None if the study has no trial of that number and round."""
         with self._reading() as session:
-            query = select(TrialRow).where(
-                TrialRow.study_id == _study_row(session, study).id, TrialRow.number == number, TrialRow.round == round
-            )
-            return next(iter(_records(session, query)), None)
+            return next(iter(read_trials(session, trial_query(session, study, number, round))), None)
 
     def failed_attempts(self, study: str) -> list[FailedAttempt]:
-        """Return the attempts that failed and were retried, by number, round and attempt."""
+        """Return the failed attempts that were or will be retried, by number, round and attempt."""
         with self._reading() as session:
             query = (
                 select(TrialRow)
                 .join(TrialRow.failures)
-                .where(TrialRow.study_id == _study_row(session, study).id)
+                .where(TrialRow.study_id == existing_study(session, study).id)
                 .where(or_(TrialRow.ended_at.is_(None), FailureRow.attempt != TrialRow.attempts))
-                .order_by(*_ORDER, FailureRow.attempt)
+                .order_by(*TRIAL_ORDER, FailureRow.attempt)
                 .options(contains_eager(TrialRow.failures), subqueryload(TrialRow.timings))
             )
             rows = session.scalars(query).unique().all()
             return [mapping.failed_attempt(failure, row) for row in rows for failure in row.failures]
 
     def set_verdicts(self, study: str, verdicts: Mapping[tuple[int, int], Verdict]) -> None:
-        """Replace the verdicts of finished trials, keyed by (number, round), all or nothing."""
+        """Replace the verdicts of finished trials.
+
+        Args:
+            study: the study.
+            verdicts: (number, round) to the new verdict.
+
+        Raises:
+            StorageError: if one of the trials does not exist or is pending.
+        """
         with self._writing() as session:
-            found = _finished_ids(session, study)
+            found = finished_trial_ids(session, study)
             missing = [key for key in verdicts if key not in found]
             if missing:
-                raise StorageError(f"{_named(study, *missing[0])} has no outcome to judge")
+                raise StorageError(f"{trial_text(study, *missing[0])} has no outcome for a verdict")
             changes = [{"id": found[key], **mapping.verdict_columns(verdict)} for key, verdict in verdicts.items()]
             if changes:
                 session.execute(update(TrialRow), changes)
-
-    def unsynced(self, study: str | None = None, limit: int = 100) -> list[TrialRecord]:
-        """Return at most `limit` finished trials that are not marked as synced, of one study or of all."""
-        with self._reading() as session:
-            query = select(TrialRow).where(TrialRow.ended_at.is_not(None))
-            query = query.where(~select(SyncRow).where(SyncRow.trial_id == TrialRow.id).exists())
-            if study is not None:
-                query = query.where(TrialRow.study_id == _study_row(session, study).id)
-            return _records(session, query.limit(limit))
-
-    def logged_counts(self, study: str) -> tuple[int, int]:
-        """Return how many of a study's finished trials are marked as synced, and how many are finished."""
-        with self._reading() as session:
-            finished = select(func.count()).select_from(TrialRow).where(TrialRow.ended_at.is_not(None))
-            finished = finished.where(TrialRow.study_id == _study_row(session, study).id)
-            synced = finished.join(SyncRow, SyncRow.trial_id == TrialRow.id)
-            return session.scalar(synced) or 0, session.scalar(finished) or 0
-
-    def mark_synced(self, study: str, number: int, round: int, run_id: str) -> None:
-        """Mark a finished trial as logged; the same run again changes nothing, another one is refused."""
-        with self._writing() as session:
-            trial_id = _finished_ids(session, study).get((number, round))
-            if trial_id is None:
-                raise StorageError(f"{_named(study, number, round)} has no outcome that could be synced")
-            row = session.get(SyncRow, trial_id)
-            if row is None:
-                session.add(SyncRow(trial_id=trial_id, run_id=run_id, synced_at=datetime.now(UTC)))
-            elif row.run_id != run_id:
-                raise StorageError(f"{_named(study, number, round)} is already synced as run {row.run_id}")
-
-    def synced_run(self, study: str, number: int, round: int = 0) -> str | None:
-        """Return the run that a trial was marked with; None if it is not marked."""
-        with self._reading() as session:
-            query = select(SyncRow.run_id).join(TrialRow, TrialRow.id == SyncRow.trial_id)
-            trial = (TrialRow.number == number, TrialRow.round == round)
-            return session.scalar(query.where(TrialRow.study_id == _study_row(session, study).id, *trial))
-
-    def study_run(self, study: str) -> str | None:
-        """Return the study's parent run; None if it has none yet."""
-        with self._reading() as session:
-            return _study_row(session, study).mlflow_run
-
-    def set_study_run(self, study: str, run_id: str) -> None:
-        """Remember the study's parent run; the last one counts."""
-        with self._writing() as session:
-            _study_row(session, study, lock=True).mlflow_run = run_id
-
-
-def _named(study: str, number: int, round: int) -> str:
-    again = f" (round {round})" if round else ""
-    return f"trial {number}{again} of study {study!r}"
-
-
-def _study_row(session: Session, name: str, lock: bool = False) -> StudyRow:
-    query = select(StudyRow).where(StudyRow.name == name)
-    row = session.scalar(query.with_for_update() if lock else query)
-    if row is None:
-        names = session.scalars(select(StudyRow.name).order_by(StudyRow.id)).all()
-        there = f"there are: {', '.join(names)}" if names else "the database has no study yet"
-        raise StorageError(f"no study is called {name!r}; {there}")
-    return row
-
-
-def _pending(session: Session, study: str, number: int, round: int) -> TrialRow:
-    query = select(TrialRow).where(
-        TrialRow.study_id == _study_row(session, study).id, TrialRow.number == number, TrialRow.round == round
-    )
-    row = session.scalar(query.with_for_update())
-    if row is None:
-        raise StorageError(f"there is no {_named(study, number, round)}; add it first")
-    if row.ended_at is not None:
-        raise StorageError(f"{_named(study, number, round)} is finished already")
-    return row
-
-
-def _refuse_mixed_provenance(row: TrialRow, outcome: TrialOutcome, named: str) -> None:
-    if outcome.provenance.value != row.provenance:
-        raise StorageError(
-            f"{named} belongs to a {row.provenance} study and its outcome is {outcome.provenance.value}: "
-            "the two never mix; use another study"
-        )
-
-
-def _finished_ids(session: Session, study: str) -> dict[tuple[int, int], int]:
-    query = select(TrialRow.number, TrialRow.round, TrialRow.id).where(
-        TrialRow.study_id == _study_row(session, study).id, TrialRow.ended_at.is_not(None)
-    )
-    return {(number, round): trial_id for number, round, trial_id in session.execute(query)}
-
-
-def _records(session: Session, query: Select[TrialRow]) -> list[TrialRecord]:
-    parts = (TrialRow.repeats, TrialRow.failures, TrialRow.timings)
-    query = query.order_by(*_ORDER).options(
-        joinedload(TrialRow.study), joinedload(TrialRow.facts), *(subqueryload(part) for part in parts)
-    )
-    return [mapping.trial_record(row, row.study.name) for row in session.scalars(query)]

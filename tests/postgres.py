@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server from the installed package, on a Unix socket in a temporary folder."""
+"""A temporary PostgreSQL server from the installed package, on a Unix socket in a temporary folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PostgresServer:
     socket: Path
 
     def new_database(self) -> str:
-        """Create an empty database and return its URL, in the form that a user would write."""
+        """Create an empty database and return its URL as a user would write it."""
         name = f"t{uuid.uuid4().hex}"
         with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
@@ -39,7 +39,7 @@ class PostgresServer:
 
 
 def find_programs() -> Path | None:
-    """Return the folder of `initdb` and `postgres`, the newest if there are several; None if there is none."""
+    """Return the folder of the newest `initdb` and `postgres`; None if PostgreSQL is not installed."""
     versions = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if versions:
         return versions[-1].parent
@@ -48,7 +48,7 @@ def find_programs() -> Path | None:
 
 
 def require_programs() -> Path:
-    """Return the programs' folder; without them CI fails and any other run skips, with the reason."""
+    """Return the programs' folder. Without PostgreSQL, the test fails in CI and is skipped elsewhere."""
     programs = find_programs()
     if programs is not None:
         return programs
@@ -58,7 +58,7 @@ def require_programs() -> Path:
 
 
 def unprivileged_user() -> str | None:
-    """Return the user to run as when this is root, whom PostgreSQL refuses; None if this is somebody else."""
+    """Return the user to run PostgreSQL as, because it refuses root; None if this process is not root's."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Records to store, with values that are easy to follow by eye."""
+"""Sample records with recognisable values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def repeat(index: int, throughput: float | None = 3332.25) -> Repeat:
 def success(
     *repeats: Repeat, provenance: Provenance = Provenance.MEASURED, server: ServerFacts | None = None
 ) -> TrialOutcome:
-    """An outcome of 90 s with two repeats, unless others are given."""
+    """A successful outcome of 90 s, by default with two repeats."""
     return TrialOutcome(
         started_at=START,
         ended_at=START + timedelta(seconds=90),

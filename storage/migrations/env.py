@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection it is given, sees only the tuner's tables, has a version table of its own."""
+"""Alembic's entry point: migrate the tuner's tables on the given connection, with a version table of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.models import TABLE_PREFIX, Base
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
-    """Leave Optuna's tables out of every comparison."""
+    """Return True for the tuner's own tables, so that comparisons ignore Optuna's."""
     return kind != "table" or (name is not None and name.startswith(TABLE_PREFIX) and name != VERSION_TABLE)
 
 

@@ -69,7 +69,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--timeout", "soon"], ["--timeout 'soon' is not a duration", "2h"]),
         (["--timeout", "0"], ["--timeout '0' leaves no time", "2h"]),
         (["--storage", "nowhere/x.db"], ["--storage 'nowhere/x.db'", "there is no folder", "make it first"]),
-        (["--storage", "nosql://x"], ["no database is called 'nosql'", "use sqlite or postgresql"]),
+        (["--storage", "nosql://x"], ["nosql is not a supported database", "use SQLite"]),
         (["--storage", ""], ["the storage is empty", "give a file"]),
         (["--storage", "postgresql://127.0.0.1:1/x"], ["127.0.0.1:1/x", "onnection refused", "check host, port"]),
         (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
@@ -110,7 +110,7 @@ def test_found_before_anything_starts(
             ["--load-fromat is not a flag of the installed stub 0.0+stub", "did you mean --load-format?"],
         ),
         (["--", "--zz"], ["--zz is not a flag of the installed stub", "vllm serve --help"]),
-        (["--storage", "sqlite://"], ["a database in memory would be lost", "give a file"]),
+        (["--storage", "sqlite://"], ["a database in memory is lost", "give a file"]),
     ],
 )
 def test_found_before_anything_is_written(optimize: Optimize, folder: Path, argv: list[str], parts: list[str]) -> None:

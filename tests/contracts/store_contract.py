@@ -1,4 +1,4 @@
-"""What every database must do for the store. An implementation supplies the fixture `url` of an empty database."""
+"""The contract of the store on every supported database; a test module supplies the fixture `url` of an empty one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.contracts.store_processes import ProcessContract, SizeContract, Store
 class StudyContract(StoreFixture):
     """Studies."""
 
-    def test_a_study_comes_back_as_it_was(self, store: Store) -> None:
+    def test_a_stored_study_is_read_back_unchanged(self, store: Store) -> None:
         record = samples.study()
         store.create_study(record)
         assert store.study("s") == record
@@ -28,14 +28,14 @@ class StudyContract(StoreFixture):
             store.create_study(samples.study(name))
         assert [study.name for study in store.studies()] == ["b", "a"]
 
-    def test_a_name_is_taken_once(self, store: Store) -> None:
+    def test_a_second_study_of_the_same_name_is_refused(self, store: Store) -> None:
         store.create_study(samples.study())
         with pytest.raises(StorageError, match="already a study called 's'"):
             store.create_study(samples.study())
         assert len(store.studies()) == 1
 
     @pytest.mark.parametrize("name", ["", "x" * 513, "a\x00b", "a\nb", "\udcff"])
-    def test_a_name_has_bounds(self, store: Store, name: str) -> None:
+    def test_an_invalid_study_name_is_refused(self, store: Store, name: str) -> None:
         with pytest.raises(StorageError, match="1 to 512 printable characters"):
             store.create_study(samples.study(name))
 
@@ -48,25 +48,25 @@ class StudyContract(StoreFixture):
         assert study.facts == {"engine": "0.33.0", "devices": ["T4"]}
         assert study.conclusion == {"winner": 3}
 
-    def test_an_unknown_study_is_named_with_those_there_are(self, store: Store) -> None:
+    def test_an_unknown_study_lists_the_existing_ones(self, store: Store) -> None:
         with pytest.raises(StorageError, match="no study is called 's'; the database has no study yet"):
             store.trials("s")
         store.create_study(samples.study("a"))
-        with pytest.raises(StorageError, match="no study is called 's'; there are: a"):
+        with pytest.raises(StorageError, match="no study is called 's'; the database has: a"):
             store.update_study("s", facts={})
 
-    def test_infinity_in_facts_is_refused_with_its_place(self, store: Store) -> None:
+    def test_infinity_in_facts_is_refused_and_located(self, store: Store) -> None:
         store.create_study(samples.study())
         with pytest.raises(StorageError, match=r"facts\.gpu\[0\]\.gib is inf"):
             store.update_study("s", facts={"gpu": [{"gib": math.inf}]})
         assert store.study("s") == samples.study()
 
-    def test_what_is_not_json_is_refused(self, store: Store) -> None:
+    def test_a_value_that_json_cannot_hold_is_refused(self, store: Store) -> None:
         store.create_study(samples.study())
         with pytest.raises(StorageError, match=r"facts\.a\.when is a datetime, which JSON cannot hold"):
             store.update_study("s", facts={"a": {"when": datetime.now(UTC)}})
 
-    def test_the_parent_run_is_remembered(self, store: Store) -> None:
+    def test_the_last_parent_run_is_stored(self, store: Store) -> None:
         store.create_study(samples.study())
         assert store.study_run("s") is None
         store.set_study_run("s", "r1")
@@ -77,7 +77,7 @@ class StudyContract(StoreFixture):
 class TrialContract(StoreFixture):
     """A trial from pending to finished."""
 
-    def test_a_pending_trial_comes_back_as_it_was(self, store: Store) -> None:
+    def test_a_pending_trial_is_read_back_unchanged(self, store: Store) -> None:
         store.create_study(samples.study())
         record = dataclasses.replace(samples.pending(0), label="eager", kind=TrialKind.ENQUEUED)
         store.add_trial(record)
@@ -85,20 +85,20 @@ class TrialContract(StoreFixture):
         assert record.state == "pending"
         assert store.trial("s", 1) is None
 
-    def test_a_number_and_round_is_taken_once(self, begun: Store) -> None:
-        with pytest.raises(StorageError, match="trial 0 of study 's' is already there"):
+    def test_a_second_trial_of_the_same_number_and_round_is_refused(self, begun: Store) -> None:
+        with pytest.raises(StorageError, match="trial 0 of study 's' exists already"):
             begun.add_trial(samples.pending(0))
         begun.add_trial(samples.pending(0, round=1))
         assert [(trial.number, trial.round) for trial in begun.trials("s")] == [(0, 0), (0, 1)]
 
-    def test_the_same_number_lives_in_two_studies(self, begun: Store) -> None:
+    def test_two_studies_can_have_the_same_trial_number(self, begun: Store) -> None:
         begun.create_study(samples.study("t"))
         begun.add_trial(samples.pending(0, study="t"))
         assert [len(begun.trials(name)) for name in ("s", "t")] == [1, 1]
 
-    def test_a_trial_is_added_before_it_runs(self, store: Store) -> None:
+    def test_a_trial_with_an_outcome_cannot_be_added(self, store: Store) -> None:
         store.create_study(samples.study())
-        with pytest.raises(StorageError, match="must be added before it is run"):
+        with pytest.raises(StorageError, match="has an outcome already; add a trial before it runs"):
             store.add_trial(dataclasses.replace(samples.pending(0), outcome=samples.success()))
         assert store.trials("s") == []
 
@@ -109,7 +109,7 @@ class TrialContract(StoreFixture):
         with pytest.raises(StorageError, match="there is no trial 7 of study 's'"):
             store.begin_attempt("s", 7, 0)
 
-    def test_a_success_comes_back_whole(self, begun: Store) -> None:
+    def test_a_successful_outcome_is_read_back_unchanged(self, begun: Store) -> None:
         server = ServerFacts(kv_cache_tokens=2**33, weights_gib=0.1, attention_backend="TRITON_ATTN", preemptions=0.0)
         outcome = samples.success(samples.repeat(0), samples.repeat(1, None), samples.repeat(2, 1e16), server=server)
         begun.finish_trial("s", 0, 0, outcome, samples.verdict())
@@ -121,7 +121,7 @@ class TrialContract(StoreFixture):
         assert list(trial.verdict.values) == ["output_throughput", "p99_tpot_ms"]
         assert isinstance(trial.outcome.repeats[2].metrics["output_throughput"], float)  # type: ignore[union-attr]
 
-    def test_a_failure_comes_back_whole(self, begun: Store) -> None:
+    def test_a_failure_is_read_back_unchanged(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.failed(), None)
         trial = begun.trial("s", 0)
         assert trial is not None
@@ -129,14 +129,14 @@ class TrialContract(StoreFixture):
         assert trial.verdict is None
         assert trial.state == "failed"
 
-    def test_a_server_that_says_nothing_differs_from_none(self, begun: Store) -> None:
+    def test_server_facts_without_values_differ_from_no_server(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.success(server=ServerFacts()), None)
         trial = begun.trial("s", 0)
         assert trial is not None
         assert trial.outcome is not None
         assert trial.outcome.server == ServerFacts()
 
-    def test_times_come_back_in_utc(self, begun: Store) -> None:
+    def test_times_are_read_back_in_utc(self, begun: Store) -> None:
         outcome = dataclasses.replace(samples.success(), ended_at=datetime(2026, 7, 1, 0, 30, tzinfo=samples.BERLIN))
         begun.finish_trial("s", 0, 0, outcome, None)
         trial = begun.trial("s", 0)
@@ -150,7 +150,7 @@ class TrialContract(StoreFixture):
         with pytest.raises(StorageError, match="without a time zone"):
             begun.finish_trial("s", 0, 0, outcome, None)
 
-    def test_a_log_with_bytes_that_are_no_text_loses_no_trial(self, begun: Store) -> None:
+    def test_invalid_text_in_a_log_is_replaced(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.failed(message="a\x00b\udcffc 😀"), None)
         trial = begun.trial("s", 0)
         assert trial is not None
@@ -158,7 +158,7 @@ class TrialContract(StoreFixture):
         assert trial.outcome.failure is not None
         assert trial.outcome.failure.message == "a\ufffdb\ufffdc 😀"
 
-    def test_arguments_that_are_no_text_come_back_as_they_were(self, begun: Store) -> None:
+    def test_arguments_that_are_not_valid_text_are_read_back_unchanged(self, begun: Store) -> None:
         outcome = dataclasses.replace(samples.success(), argv=("a\udcff", "b\x00"), environment={"A": "\udcff😀"})
         begun.finish_trial("s", 0, 0, outcome, None)
         trial = begun.trial("s", 0)
@@ -176,17 +176,17 @@ class TrialContract(StoreFixture):
         assert trial.outcome == samples.success()
         assert trial.attempts == 1
 
-    def test_simulated_and_measured_never_mix(self, begun: Store) -> None:
-        with pytest.raises(StorageError, match="measured study and its outcome is simulated"):
+    def test_an_outcome_of_another_provenance_is_refused(self, begun: Store) -> None:
+        with pytest.raises(StorageError, match="measured study, but its outcome is simulated"):
             begun.finish_trial("s", 0, 0, samples.success(provenance=Provenance.SIMULATED), None)
         assert [trial.state for trial in begun.trials("s")] == ["pending"]
 
-    def test_an_outcome_says_something(self, begun: Store) -> None:
+    def test_an_outcome_without_a_repeat_or_a_failure_is_refused(self, begun: Store) -> None:
         with pytest.raises(StorageError, match="neither a repeat nor a failure"):
             begun.finish_trial("s", 0, 0, dataclasses.replace(samples.success(), repeats=()), None)
 
     @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-    def test_a_number_that_is_none_is_refused_whole(self, begun: Store, value: float) -> None:
+    def test_inf_and_nan_are_refused_and_nothing_is_stored(self, begun: Store, value: float) -> None:
         outcome = samples.success(samples.repeat(0), samples.repeat(1, value))
         with pytest.raises(StorageError, match=r"repeat 1: metric\.output_throughput is -?(inf|nan)"):
             begun.finish_trial("s", 0, 0, outcome, None)
@@ -213,10 +213,10 @@ class TrialContract(StoreFixture):
         assert keys(TrialKind.SEARCH) == [(0, 0), (10, 0)]
         assert keys(TrialKind.CONFIRM, finished=True) == []
 
-    def test_verdicts_are_rewritten_together_or_not_at_all(self, begun: Store) -> None:
+    def test_verdicts_are_replaced_all_or_none(self, begun: Store) -> None:
         begun.add_trial(samples.pending(1))
         begun.finish_trial("s", 0, 0, samples.success(), samples.verdict(1.0))
-        with pytest.raises(StorageError, match="trial 1 of study 's' has no outcome to judge"):
+        with pytest.raises(StorageError, match="trial 1 of study 's' has no outcome for a verdict"):
             begun.set_verdicts("s", {(0, 0): samples.verdict(2.0), (1, 0): samples.verdict(2.0)})
         assert begun.trials("s")[0].verdict == samples.verdict(1.0)
         new = Verdict({"p99_ttft_ms": None}, {}, None)
@@ -226,28 +226,28 @@ class TrialContract(StoreFixture):
 
 
 class RetryContract(StoreFixture):
-    """Attempts that failed for reasons that are not the configuration's."""
+    """Failed attempts that are retried."""
 
-    def test_a_retried_attempt_is_kept_beside_the_outcome(self, begun: Store) -> None:
+    def test_a_retried_attempt_is_stored_beside_the_outcome(self, begun: Store) -> None:
         lost = samples.failed(FailureKind.WORKER_LOST, "the worker is gone")
         begun.record_failed_attempt("s", 0, 0, 1, lost)
         assert lost.failure is not None
-        kept = FailedAttempt(
+        retried = FailedAttempt(
             0, 0, 1, lost.failure, lost.started_at, lost.ended_at, "host:gpu1", "Tesla T4", "trials/1", {"launch": 9.0}
         )
-        assert begun.failed_attempts("s") == [kept]
+        assert begun.failed_attempts("s") == [retried]
         trial = begun.trial("s", 0)
         assert trial is not None
         assert trial.outcome is None
 
         assert begun.begin_attempt("s", 0, 0) == 2
         begun.finish_trial("s", 0, 0, samples.success(), None)
-        assert begun.failed_attempts("s") == [kept]
+        assert begun.failed_attempts("s") == [retried]
         trial = begun.trial("s", 0)
         assert trial is not None
         assert trial.outcome == samples.success()
 
-    def test_the_last_attempts_failure_is_the_outcome_not_a_retry(self, begun: Store) -> None:
+    def test_the_failure_of_the_last_attempt_is_the_outcome(self, begun: Store) -> None:
         begun.record_failed_attempt("s", 0, 0, 1, samples.failed(FailureKind.PORT_TAKEN))
         begun.begin_attempt("s", 0, 0)
         begun.record_failed_attempt("s", 0, 0, 2, samples.failed(FailureKind.GPU_BUSY))
@@ -267,24 +267,26 @@ class RetryContract(StoreFixture):
         assert [(row.number, row.attempt) for row in begun.failed_attempts("s")] == [(0, 1), (0, 2), (1, 1)]
 
     @pytest.mark.parametrize("attempt", [0, 2])
-    def test_only_an_attempt_that_began_can_fail(self, begun: Store, attempt: int) -> None:
-        with pytest.raises(StorageError, match=f"attempt {attempt} of trial 0 of study 's' has not begun: 1 have"):
+    def test_an_attempt_that_did_not_begin_cannot_fail(self, begun: Store, attempt: int) -> None:
+        with pytest.raises(
+            StorageError, match=f"attempt {attempt} of trial 0 .* has not begun: the last one is 1"
+        ):
             begun.record_failed_attempt("s", 0, 0, attempt, samples.failed())
 
-    def test_an_attempt_fails_once_and_only_with_a_failure(self, begun: Store) -> None:
+    def test_a_failed_attempt_is_stored_once_and_needs_a_failure(self, begun: Store) -> None:
         with pytest.raises(StorageError, match="did not fail"):
             begun.record_failed_attempt("s", 0, 0, 1, samples.success())
         begun.record_failed_attempt("s", 0, 0, 1, samples.failed())
-        with pytest.raises(StorageError, match="is recorded already"):
+        with pytest.raises(StorageError, match="is stored already"):
             begun.record_failed_attempt("s", 0, 0, 1, samples.failed())
 
 
 class OutboxContract(StoreFixture):
-    """What MLflow still has to get."""
+    """Which finished trials are logged to MLflow."""
 
     def test_a_finished_trial_is_unsynced_until_it_is_marked(self, begun: Store) -> None:
         assert begun.unsynced() == []
-        with pytest.raises(StorageError, match="no outcome that could be synced"):
+        with pytest.raises(StorageError, match="no outcome that MLflow could have"):
             begun.mark_synced("s", 0, 0, "r")
         begun.finish_trial("s", 0, 0, samples.success(), None)
         assert [trial.outcome for trial in begun.unsynced("s")] == [samples.success()]
@@ -293,7 +295,7 @@ class OutboxContract(StoreFixture):
         assert begun.unsynced("s") == []
         assert begun.synced_run("s", 0, 0) == "r"
 
-    def test_finished_trials_of_a_study_are_counted_with_those_that_are_marked(self, begun: Store) -> None:
+    def test_finished_and_synced_trials_of_a_study_are_counted(self, begun: Store) -> None:
         begun.create_study(samples.study("t"))
         for study, number in (("t", 0), ("s", 1), ("s", 2)):
             begun.add_trial(samples.pending(number, study=study))
@@ -303,14 +305,14 @@ class OutboxContract(StoreFixture):
         begun.mark_synced("s", 2, 0, "r")
         assert begun.logged_counts("s") == (1, 2)
 
-    def test_a_trial_has_one_run(self, begun: Store) -> None:
+    def test_a_synced_trial_keeps_its_run(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.success(), None)
         begun.mark_synced("s", 0, 0, "r")
         begun.mark_synced("s", 0, 0, "r")
         with pytest.raises(StorageError, match="already synced as run r"):
             begun.mark_synced("s", 0, 0, "other")
 
-    def test_all_studies_or_one_and_a_limit(self, begun: Store) -> None:
+    def test_unsynced_trials_of_all_studies_or_of_one_up_to_a_limit(self, begun: Store) -> None:
         begun.create_study(samples.study("t"))
         for study, number in (("t", 0), ("s", 2), ("s", 1)):
             begun.add_trial(samples.pending(number, study=study))
@@ -321,4 +323,4 @@ class OutboxContract(StoreFixture):
 
 
 class StoreContract(StudyContract, TrialContract, RetryContract, OutboxContract, ProcessContract, SizeContract):
-    """All of it."""
+    """The whole contract."""

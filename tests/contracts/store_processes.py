@@ -1,4 +1,4 @@
-"""The store under several processes and threads, under a kill, and with a thousand trials."""
+"""The contract of the store for several processes and threads, a killed process, and a thousand trials."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class StoreFixture:
 
 
 class ProcessContract(StoreFixture):
-    """More than one process, and one that is killed."""
+    """Several processes and threads, and a killed process."""
 
-    def test_four_processes_open_a_new_database_and_write_at_once(self, url: str) -> None:
+    def test_four_processes_create_and_write_one_database_at_once(self, url: str) -> None:
         firsts = range(0, 4000, 1000)
         writers = [_Writer(url, "many", first, 25) for first in firsts]
         for step in ("ready", "open"):
@@ -69,20 +69,20 @@ class ProcessContract(StoreFixture):
             counted = list(pool.map(lambda _: begun.begin_attempt("s", 0, 0), range(20)))
         assert sorted(counted) == list(range(2, 22))
 
-    def test_a_killed_writer_leaves_every_finished_trial_whole(self, url: str) -> None:
+    def test_every_finished_trial_survives_a_killed_process(self, url: str) -> None:
         store = open_store(url)
         store.create_study(samples.study("killed"))
-        told: list[int] = []
+        reported: list[int] = []
         for first in (0, 100_000):
             writer = _Writer(url, "killed", first, 90_000)
             for step in ("ready", "open"):
                 assert writer.line() == step
                 writer.go()
-            told += [int(writer.line()) for _ in range(15)]
-            told += writer.kill()
+            reported += [int(writer.line()) for _ in range(15)]
+            reported += writer.kill()
         trials = store.trials("killed")
         finished = [trial for trial in trials if trial.outcome is not None]
-        assert {trial.number for trial in finished} >= set(told)
+        assert {trial.number for trial in finished} >= set(reported)
         assert all(trial.outcome == samples.success() and trial.verdict == samples.verdict() for trial in finished)
         assert len(trials) - len(finished) <= 2
         store.add_trial(samples.pending(999_999, study="killed"))
@@ -92,7 +92,7 @@ class ProcessContract(StoreFixture):
 class SizeContract(StoreFixture):
     """A thousand trials."""
 
-    def test_loading_takes_the_same_few_statements_however_many_trials(self, store: Store) -> None:
+    def test_the_number_of_statements_does_not_depend_on_the_number_of_trials(self, store: Store) -> None:
         store.create_study(samples.study())
         counts = []
         for first, last in ((0, 3), (3, 1000)):
@@ -123,7 +123,7 @@ class _counted:
 
 
 class _Writer:
-    """A process of `store_writer`, led step by step."""
+    """A process of `store_writer`, controlled step by step."""
 
     def __init__(self, url: str, study: str, first: int, count: int) -> None:
         command = [sys.executable, "-m", "tests.contracts.store_writer", url, study, str(first), str(count)]
@@ -134,23 +134,23 @@ class _Writer:
         )
 
     def line(self) -> str:
-        """Wait for one line of its output."""
+        """Return the next line of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def go(self) -> None:
-        """Let it take its next step."""
+        """Let the process take its next step."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end; return its exit code and its errors."""
+        """Wait for its end and return its exit code and its standard error."""
         _, errors = self._process.communicate(timeout=120)
         return self._process.returncode, errors
 
     def kill(self) -> list[int]:
-        """End it with SIGKILL; return the numbers that it had still printed."""
+        """End it with SIGKILL and return the numbers that it had printed and that were not read yet."""
         self._process.kill()
         output, _ = self._process.communicate(timeout=30)
         return [int(line) for line in output.split()]

@@ -1,7 +1,7 @@
-"""A process of its own that writes trials: `python -m tests.contracts.store_writer URL STUDY FIRST COUNT`.
+"""A separate process that writes trials: `python -m tests.contracts.store_writer URL STUDY FIRST COUNT`.
 
-It says `ready`, opens the database after a line on its standard input, says `open`, and after another line prints each
-trial's number once the store has accepted its outcome.
+It prints `ready` and opens the database after a line on its standard input. It then prints `open`, and after another
+line it writes the trials and prints each trial's number once the store has accepted its outcome.
 """
 
 from __future__ import annotations

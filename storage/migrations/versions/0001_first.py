@@ -1,7 +1,7 @@
-"""The first schema: studies, trials and what belongs to a trial.
+"""The first schema: studies, trials, and the tables that belong to a trial.
 
-A migration states its tables in full and imports no model, so that it stays what it was. The tests compare a migrated
-database with `storage.models`.
+A migration defines its tables in full and imports no model, so that a later change of the models does not alter it. The
+tests compare a migrated database with `storage.models`.
 """
 
 from __future__ import annotations

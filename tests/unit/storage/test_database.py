@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from storage import StorageError, normalise_url
-from storage.database import masked, parse
+from storage.database import create_database_engine, mask_password, parse_storage_url
+from storage.errors import database_reason
 
 
 @pytest.mark.parametrize(
@@ -21,16 +25,16 @@ from storage.database import masked, parse
         ("postgresql+psycopg2://h/d", "postgresql+psycopg2://h/d"),
     ],
 )
-def test_what_a_user_writes_becomes_a_url(text: str, url: str) -> None:
+def test_a_path_or_a_url_is_normalised(text: str, url: str) -> None:
     assert normalise_url(text) == url
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "a#b.db", "100%.db", "%41.db"])
-def test_a_file_keeps_its_name(name: str) -> None:
+def test_special_characters_of_a_file_name_are_kept(name: str) -> None:
     assert make_url(normalise_url(name)).database == name
 
 
-def test_a_home_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert normalise_url("~/study.db") == "sqlite:////home/me/study.db"
 
@@ -40,8 +44,28 @@ def test_nothing_is_no_storage() -> None:
         normalise_url("  ")
 
 
-def test_a_password_is_masked_wherever_it_stands() -> None:
-    url = parse("postgresql://me:s3cret@host/db?password=s3cret&connect_timeout=3")
-    assert "s3cret" not in masked(url)
-    assert masked(url).startswith("postgresql+psycopg://me:***@host/db?")
-    assert "connect_timeout=3" in masked(url)
+def test_every_password_in_a_url_is_masked() -> None:
+    url = parse_storage_url("postgresql://me:s3cret@host/db?password=s3cret&connect_timeout=3")
+    assert "s3cret" not in mask_password(url)
+    assert mask_password(url).startswith("postgresql+psycopg://me:***@host/db?")
+    assert "connect_timeout=3" in mask_password(url)
+
+
+@pytest.mark.parametrize("url", ["mysql://me:s3cret@host/db", "mysql+nodriver://host/db", "oracel://host/db"])
+def test_an_unsupported_database_lists_the_supported_ones(url: str) -> None:
+    with pytest.raises(StorageError, match=r"is not a supported database: use SQLite .* or PostgreSQL") as raised:
+        create_database_engine(parse_storage_url(url))
+    assert "pip install" not in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_missing_driver_of_a_supported_database_says_what_to_install() -> None:
+    with pytest.raises(StorageError, match=r"the driver .* is not installed: pip install 'tuner\[postgresql\]'"):
+        create_database_engine(parse_storage_url("postgresql+asyncpg://host/db"))
+
+
+def test_a_wrapped_database_error_has_its_reason() -> None:
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = OperationalError("SELECT 1", {}, sqlite3.OperationalError("database is locked.\nmore"))
+    assert database_reason(wrapped) == "database is locked"
+    assert database_reason(RuntimeError("other")) is None

@@ -1,4 +1,4 @@
-"""The records cost nothing to import."""
+"""Importing records and metrics loads no heavy library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_store_loads_sqlalchemy_and_no_pandas() -> None:
     assert loaded_after("from storage import open_store") == {"sqlalchemy", "alembic"}
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in storage.__all__:
         assert getattr(storage, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -1,4 +1,4 @@
-"""The schema: migrated equals modelled, Optuna's tables are left alone, a newer schema is refused."""
+"""The schema: migrations create the models' tables, ignore Optuna's, and a newer schema is refused."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
-    """An engine on the same database, to look at it."""
-    engine = database.connect(database.parse(url))
+    """A second engine on the same database, for inspection."""
+    engine = database.create_database_engine(database.parse_storage_url(url))
     yield engine
     engine.dispose()
 
 
 def differences(engine: Engine) -> list[object]:
-    """What Alembic would change to turn the tuner's tables into the models."""
+    """Return the changes that would turn the tuner's tables into the models."""
     options = {
         "version_table": database.VERSION_TABLE,
         "compare_type": True,
@@ -47,23 +47,23 @@ def differences(engine: Engine) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata))
 
 
-def test_a_migrated_database_is_what_the_models_say(url: str, engine: Engine) -> None:
+def test_migrations_create_the_tables_of_the_models(url: str, engine: Engine) -> None:
     assert differences(engine) != []
     open_store(url).close()
     assert differences(engine) == []
     assert set(inspect(engine).get_table_names()) == {*Base.metadata.tables, "tuner_alembic_version"}
 
 
-def test_all_tables_can_be_dropped_again(url: str, engine: Engine) -> None:
+def test_a_downgrade_drops_all_tables(url: str, engine: Engine) -> None:
     open_store(url).close()
-    with database.writing(engine).begin() as connection:
+    with database.writing_engine(engine).begin() as connection:
         command.downgrade(database.migration_config(connection), "base")
     assert inspect(engine).get_table_names() == ["tuner_alembic_version"]
     open_store(url).close()
     assert differences(engine) == []
 
 
-def test_opening_again_keeps_what_is_there(url: str) -> None:
+def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
     store.close()
@@ -72,7 +72,7 @@ def test_opening_again_keeps_what_is_there(url: str) -> None:
     store.close()
 
 
-def test_optunas_tables_and_version_are_left_alone(url: str, engine: Engine) -> None:
+def test_tables_and_version_of_optuna_are_unchanged(url: str, engine: Engine) -> None:
     optuna_url = database.normalise_url(url)
     study = optuna.create_study(storage=optuna_url, study_name="s")
     study.tell(study.ask(), 1.0)
@@ -87,23 +87,25 @@ def test_optunas_tables_and_version_are_left_alone(url: str, engine: Engine) -> 
     assert optuna.load_study(storage=optuna_url, study_name="s").best_value == 1.0
 
 
-def test_optuna_comes_second(url: str, engine: Engine) -> None:
+def test_optuna_can_create_its_tables_later(url: str, engine: Engine) -> None:
     open_store(url).close()
     optuna.create_study(storage=database.normalise_url(url), study_name="s")
     assert differences(engine) == []
     open_store(url).close()
 
 
-def test_a_newer_schema_is_refused_and_kept(url: str, engine: Engine) -> None:
+def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> None:
     open_store(url).close()
-    with database.writing(engine).begin() as connection:
+    with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
-    with pytest.raises(StorageError, match=r"written by a newer tuner \(schema 9999; this one knows 0001\): upgrade"):
+    with pytest.raises(
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0001\): upgrade"
+    ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]
 
 
-def test_every_server_fact_has_its_column() -> None:
+def test_every_server_fact_has_a_column() -> None:
     columns = [column.name for column in ServerFactsRow.__table__.columns]
     assert columns == ["trial_id", *(field.name for field in fields(ServerFacts))]
 

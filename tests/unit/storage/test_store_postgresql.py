@@ -1,4 +1,4 @@
-"""The store on a real PostgreSQL: the contract, and what only a server can do wrong."""
+"""The store on a real PostgreSQL server: the contract, and the errors of database servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.postgres import PostgresServer
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    """An empty database of its own."""
+    """A new, empty database."""
     return postgres.new_database()
 
 
@@ -25,14 +25,14 @@ class TestPostgresqlStore(StoreContract):
 
 
 def closed_port() -> int:
-    """A loopback port that nobody listens on."""
+    """A loopback port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("place", ["me:s3cr%40t@", "me@"])
-def test_an_unreachable_server_is_one_line_without_the_password(place: str) -> None:
+def test_an_unreachable_server_gives_one_line_without_the_password(place: str) -> None:
     query = "" if ":" in place else "?password=s3cr%40t"
     with pytest.raises(StorageError) as raised:
         open_store(f"postgresql://{place}127.0.0.1:{closed_port()}/db{query}")
@@ -43,14 +43,14 @@ def test_an_unreachable_server_is_one_line_without_the_password(place: str) -> N
     assert "s3cr" not in message
 
 
-def test_a_url_that_does_not_parse_shows_nothing_of_its_password() -> None:
+def test_the_error_for_an_invalid_url_hides_its_password() -> None:
     with pytest.raises(StorageError, match="not a database URL") as raised:
         open_store("postgresql://me@host:s3cret/db")
     assert "s3cret" not in str(raised.value)
     assert raised.value.__cause__ is None
 
 
-def test_a_missing_database_is_named(postgres: PostgresServer) -> None:
+def test_a_missing_database_is_reported(postgres: PostgresServer) -> None:
     with pytest.raises(StorageError, match='database "none" does not exist; check'):
         open_store(f"postgresql://tuner@/none?host={postgres.socket}")
 
@@ -61,7 +61,7 @@ def test_a_database_that_cannot_be_written_is_refused(postgres: PostgresServer, 
         open_store(f"{url}&options=-cdefault_transaction_read_only%3Don")
 
 
-def test_a_connection_that_the_server_ended_is_made_anew(postgres: PostgresServer, url: str) -> None:
+def test_the_store_reconnects_after_the_server_closed_its_connection(postgres: PostgresServer, url: str) -> None:
     store = open_store(url)
     assert store.studies() == []
     with psycopg.connect(host=str(postgres.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
@@ -70,12 +70,12 @@ def test_a_connection_that_the_server_ended_is_made_anew(postgres: PostgresServe
     store.close()
 
 
-def test_an_unknown_kind_of_database_is_named() -> None:
-    with pytest.raises(StorageError, match="no database is called 'oracel'; use sqlite or postgresql"):
+def test_an_unknown_kind_of_database_lists_the_supported_ones() -> None:
+    with pytest.raises(StorageError, match=r"oracel is not a supported database: use SQLite .* or PostgreSQL"):
         open_store("oracel://host/db")
 
 
-def test_a_second_process_waits_for_the_first_ones_migration(postgres: PostgresServer, url: str) -> None:
+def test_a_second_process_waits_for_a_running_migration(postgres: PostgresServer, url: str) -> None:
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     name = url.split("/")[3].split("?")[0]
     with (
@@ -94,7 +94,7 @@ def test_a_second_process_waits_for_the_first_ones_migration(postgres: PostgresS
 
 
 @pytest.mark.parametrize(("ci", "result"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_without_postgresql_ci_fails_and_others_skip(
+def test_without_postgresql_a_test_fails_in_ci_and_is_skipped_elsewhere(
     monkeypatch: pytest.MonkeyPatch, ci: str, result: type[BaseException]
 ) -> None:
     monkeypatch.setattr(server, "find_programs", lambda: None)

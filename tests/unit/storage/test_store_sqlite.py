@@ -1,4 +1,4 @@
-"""The store on SQLite: the contract, and what only a file can do wrong."""
+"""The store on SQLite: the contract, and the errors of database files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.contracts.store_contract import StoreContract
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A file that does not exist yet, with characters that a URL would read as its own."""
+    """A file that does not exist yet, with characters that have a meaning in URLs."""
     return str(tmp_path / "a study?100%#.db")
 
 
@@ -26,7 +26,7 @@ class TestSqliteStore(StoreContract):
     """The contract on SQLite."""
 
 
-def test_the_file_is_in_wal_mode_and_has_exactly_the_given_name(url: str) -> None:
+def test_the_file_has_the_given_name_and_a_wal_journal(url: str) -> None:
     open_store(url).close()
     with sqlite3.connect(url) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -34,18 +34,18 @@ def test_the_file_is_in_wal_mode_and_has_exactly_the_given_name(url: str) -> Non
     connection.close()
 
 
-def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"its folder {tmp_path / 'none'} does not exist"):
         open_store(str(tmp_path / "none" / "study.db"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_no_database(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="that is a folder"):
         open_store(str(tmp_path))
 
 
-def test_another_file_is_no_database_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be looked at\n" * 50)
     with pytest.raises(StorageError, match=r"cannot use the database .*file is not a database; check") as raised:
@@ -63,23 +63,23 @@ def test_a_database_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", ":memory:"])
 def test_a_database_in_memory_is_refused(url: str) -> None:
-    with pytest.raises(StorageError, match="would be lost"):
+    with pytest.raises(StorageError, match="is lost when the command ends"):
         open_store(url)
 
 
-def test_foreign_keys_hold(url: str) -> None:
+def test_foreign_keys_are_enforced(url: str) -> None:
 
     store = open_store(url)
     store.create_study(samples.study())
     store.close()
-    engine = database.writing(database.connect(database.parse(url)))
+    engine = database.writing_engine(database.create_database_engine(database.parse_storage_url(url)))
     insert = text("INSERT INTO tuner_syncs (trial_id, run_id, synced_at) VALUES (7, 'r', '2026-01-01')")
     with pytest.raises(IntegrityError, match="FOREIGN KEY"), engine.begin() as connection:
         connection.execute(insert)
     engine.dispose()
 
 
-def test_a_file_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+def test_an_unopenable_file_gives_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="unable to open database file; check") as raised:
         open_store(f"sqlite:///file:{tmp_path}/none/study.db?uri=true")
     assert "\n" not in str(raised.value)
