@@ -101,7 +101,8 @@ def test_metrics_in_the_pages_exist() -> None:
         for name in _METRIC_LIKE.findall(code)
     }
     assert ("README.md", "output_throughput") in named
-    assert sorted(name for name in named if name[1] not in METRICS) == []
+    defined_by_an_example = {("metric.md", "input_throughput")}
+    assert sorted(name for name in named - defined_by_an_example if name[1] not in METRICS) == []
 
 
 def test_slos_in_the_pages_are_slos() -> None:

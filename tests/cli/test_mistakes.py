@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.exc import OperationalError
 
 from tests.cli.command import Said, refused, run_here
 from tests.fakes import install_fake_vllm
@@ -183,3 +186,19 @@ def test_debug_shows_the_traceback_and_the_default_does_not(
     assert said.code == 1
     assert said.err.startswith("Traceback (most recent call last):")
     assert "in break_down" in said.err
+
+
+def test_a_database_error_that_optuna_wraps_is_one_line_with_its_reason(
+    optimize: Optimize, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_the_database(*_: object) -> InlineExecutor:
+        cause = OperationalError("INSERT", {}, sqlite3.OperationalError("disk I/O error"))
+        raise StorageInternalError("An exception is raised during the commit. … exceeding max length. ") from cause
+
+    monkeypatch.setattr(optimize_run, "_executor", lose_the_database)
+    said = optimize()
+    assert said.code == 1
+    assert said.err == (
+        "tuner: the database failed: disk I/O error; check that it runs and has space, "
+        "then run the same command again\n"
+    )

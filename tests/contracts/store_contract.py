@@ -268,9 +268,7 @@ class RetryContract(StoreFixture):
 
     @pytest.mark.parametrize("attempt", [0, 2])
     def test_an_attempt_that_did_not_begin_cannot_fail(self, begun: Store, attempt: int) -> None:
-        with pytest.raises(
-            StorageError, match=f"attempt {attempt} of trial 0 .* has not begun: the last one is 1"
-        ):
+        with pytest.raises(StorageError, match=f"attempt {attempt} of trial 0 .* has not begun: the last one is 1"):
             begun.record_failed_attempt("s", 0, 0, attempt, samples.failed())
 
     def test_a_failed_attempt_is_stored_once_and_needs_a_failure(self, begun: Store) -> None:

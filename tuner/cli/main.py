@@ -90,7 +90,7 @@ def main() -> None:
 def _explain(error: Exception) -> int:
     """Print one line about an error and return the exit code."""
     from search_spaces.errors import SpaceError
-    from storage.errors import StorageError
+    from storage.errors import StorageError, database_reason
 
     if isinstance(error, typer.Exit):
         return error.exit_code
@@ -107,6 +107,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, SpaceError | StorageError):
         _say(str(error))
         return EXIT_USER
+    reason = database_reason(error)
+    if reason is not None:
+        _say(f"the database failed: {reason}; check that it runs and has space, then run the same command again")
+        return EXIT_OURS
     _say(f"internal error: {type(error).__name__}: {error} (run with `tuner --debug …` for the traceback)")
     return EXIT_OURS
 
