@@ -1,1 +1,1 @@
-"""Tables computed from the records of a study."""
+"""pandas frames computed from the trials of a study and from their files."""

@@ -1,7 +1,7 @@
-"""The study in words, as the description of its parent run in MLflow's UI: who won, by how much, what its flags earn.
+"""The description of a study's parent run in MLflow's UI, in Markdown: the verdict, the finalists, the flag effects.
 
-Markdown, made from the study's conclusion alone (`Conclusion.to_dict` in `tuner.study.conclusion.decide`); a conclusion
-of an older version lacks what came later, and so does its description.
+Its source is the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion.decide`). Parts that the
+conclusion of an older version lacks are left out.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from storage.records import Provenance, StudyRecord
 NOTE_TAG = "mlflow.note.content"
 """The tag that MLflow shows as a run's description."""
 
-_KEPT = "\N{NO-BREAK SPACE}"
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def note_of(study: StudyRecord) -> str | None:
-    """Return the description of a study that is concluded; None before that."""
+    """Return the description of a study that has a conclusion; None for one without."""
     conclusion = study.conclusion or {}
     if not conclusion.get("reason"):
         return None
-    parts = [f"**{_plain(conclusion['reason'])}**"]
+    parts = [f"**{_escaped(conclusion['reason'])}**"]
     if study.provenance is Provenance.SIMULATED:
-        parts.insert(0, "Predicted, not measured: every figure is a simulation's.")
+        parts.insert(0, "Simulated, not measured: every number is a prediction of the simulator.")
     parts += _finalists(conclusion.get("contenders", ()))
-    parts += _flags(conclusion.get("winner"), study.flag_effects)
+    parts += _flag_effects(conclusion.get("winner"), study.flag_effects)
     return "\n\n".join(parts)
 
 
@@ -39,17 +39,20 @@ def _finalists(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
             f"#{contender['number']}",
             _interval(contender["score"]),
             *(_interval(contender["metrics"].get(name)) for name in metrics),
-            _plain(contender["disqualified"] or ""),
+            _escaped(contender["disqualified"] or ""),
         ]
         for contender in contenders
     ]
-    return ["Finalists, their ratio to the defaults [95 % interval]:", _table(["", "score", *metrics, "out"], rows)]
+    return [
+        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
+        _table(["", "score", *metrics, "disqualified"], rows),
+    ]
 
 
-def _flags(winner: int | None, earned: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not earned:
+def _flag_effects(winner: int | None, effects: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not effects:
         return []
-    metrics = list(earned[0]["metrics"])
+    metrics = list(effects[0]["metrics"])
     rows = [
         [
             _code(f"{each['name']}={each['value']}"),
@@ -58,23 +61,24 @@ def _flags(winner: int | None, earned: Sequence[Mapping[str, Any]]) -> list[str]
             *(f"{each['metrics'][name]:.2f}" for name in metrics),
             f"{100 * each['needed']:.0f} %",
         ]
-        for each in earned
+        for each in effects
     ]
     title = (
-        f"What each flag of #{winner} earns: its figures over those with the flag alone put back, estimated from "
-        f"{earned[0]['trials']} trials [95 % interval]; needed: how likely it is that without it the server fails or "
-        "an SLO is missed."
+        f"Flag effects of #{winner}: each value with the flag relative to the value with the flag reset to its "
+        f"default, estimated from {effects[0]['trials']} trials [95 % confidence interval]. Failure risk: the probability that "
+        "the server fails or misses an SLO with the flag reset to its default."
     )
-    return [title, _table(["flag", "default", "score", *metrics, "needed"], rows)]
+    return [title, _table(["flag", "default", "score", *metrics, "failure risk"], rows)]
 
 
 def _interval(ratio: Mapping[str, Any] | None, digits: int = 3) -> str:
-    """Return a ratio and its interval with spaces at which no cell is broken."""
+    """Return a ratio and its interval, with no-break spaces so that a cell stays on one line."""
     if ratio is None:
         return "–"
     if ratio["low"] is None or ratio["high"] is None:
         return f"{ratio['ratio']:.{digits}f}"
-    return f"{ratio['ratio']:.{digits}f}{_KEPT}[{ratio['low']:.{digits}f},{_KEPT}{ratio['high']:.{digits}f}]"
+    text = f"{ratio['ratio']:.{digits}f} [{ratio['low']:.{digits}f}, {ratio['high']:.{digits}f}]"
+    return text.replace(" ", _NO_BREAK_SPACE)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,11 +86,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _plain(text: str) -> str:
-    """Return text that Markdown leaves as it is, on one line."""
+def _escaped(text: str) -> str:
+    """Return text on one line, with Markdown's special characters escaped."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in " ".join(text.split()))
 
 
 def _code(value: object) -> str:
-    """Return a value as code within a table's cell."""
+    """Return a value as inline code for a table cell."""
     return f"`{' '.join(str(value).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

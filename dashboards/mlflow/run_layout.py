@@ -1,8 +1,16 @@
-"""What a run says of a trial or a study: names and values of parameters, metrics, tags and artifacts.
+"""The contents of a run in MLflow: names and values of its parameters, metrics, tags and artifacts.
 
-Metrics without a `/` are the trial's own, medians over its repeats and its score. The groups beside them, each a
-section in the UI, are `repeat/…` (one step a repeat), `server/…`, `timing/…_s` and `constraint/…`. The parent run has
-`trial/…`, the objectives and the score with the trial's number as the step, and `best/…`. MLflow itself is not needed.
+The run of a trial has these metrics:
+
+- `NAME`: a metric of `storage.metrics` over all repeats, in its unit, and `score`;
+- `repeat/NAME`: the metrics of each repeat, with the repeat's index as the step;
+- `server/NAME`: the fields of `ServerFacts`; `timing/PHASE_s`: the duration of each phase in seconds;
+- `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
+
+The parent run, which is the study's, has `trial/NAME`, the objectives and the score of each trial with the trial's
+number as the step, and `best/NAME`, the metrics of the trial with the highest score of the search.
+
+This module does not import MLflow.
 """
 
 from __future__ import annotations
@@ -25,10 +33,10 @@ ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
     *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
 )
-"""What is logged of a trial's folder; `dashboards.plots.plot_files` draws more from it."""
+"""Files of a trial's folder that are logged; `dashboards.plots.plot_files` draws plots from some of them."""
 
 INHERITED_TAGS = ("engine", "version")
-"""The study's tags that its trials carry too."""
+"""Tags of the study that its trials get as well."""
 
 _EXPERIMENT_LIMIT = 500
 _PARAM_LIMIT = 6000
@@ -37,12 +45,12 @@ _INVALID = re.compile(r"[^\w\-./ ]")
 
 
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-"""What MLflow's UI reads to show runs with metrics and charts, not traces and prompts."""
+"""A tag that makes MLflow's UI show runs with metrics and charts instead of traces and prompts."""
 
 
 @dataclass(frozen=True)
 class MetricPoint:
-    """One value of a metric; `timestamp` is in milliseconds since the epoch."""
+    """One value of a metric; `timestamp` is in milliseconds since the Unix epoch."""
 
     name: str
     value: float
@@ -51,31 +59,31 @@ class MetricPoint:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return milliseconds since the epoch."""
+    """Return a time as milliseconds since the Unix epoch."""
     return round(moment.timestamp() * 1000)
 
 
 def experiment_name(study: str) -> str:
-    """Return the study's name, shortened to what MLflow takes."""
+    """Return the name of the study's experiment; a name that is too long for MLflow is cut and gets a hash."""
     if len(study) <= _EXPERIMENT_LIMIT:
         return study
     return f"{study[: _EXPERIMENT_LIMIT - 20]} {hashlib.sha256(study.encode()).hexdigest()[:16]}"
 
 
 def study_uid(study: StudyRecord) -> str:
-    """Return what tells a study from another of its name in another database."""
+    """Return an identifier that differs between studies of the same name in different databases."""
     return hashlib.sha256(f"{study.created_at.isoformat()} {study.name}".encode()).hexdigest()[:16]
 
 
 def status(outcome: TrialOutcome) -> str:
-    """Return MLflow's word for how the run ended."""
+    """Return the status of a trial's run in MLflow: FINISHED, FAILED, or KILLED for a cancelled trial."""
     if outcome.failure is None:
         return "FINISHED"
     return "KILLED" if outcome.failure.kind is FailureKind.CANCELLED else "FAILED"
 
 
 def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
-    """Return a trial's tags; what is absent has no tag."""
+    """Return the tags of a trial's run; an absent value has no tag."""
     failure = outcome.failure
     feasible = trial.verdict is not None and trial.verdict.feasible
     tags = {
@@ -98,7 +106,7 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
 
 
 def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
-    """Return the configuration, the server's command and what was set in its environment."""
+    """Return the parameters of a trial's run: its configuration, the server's command (`argv`) and `env/NAME`."""
     params = {name: _text(value) for name, value in trial.config.items()}
     params["argv"] = shlex.join(outcome.argv)
     params |= {f"env/{name}": value for name, value in outcome.environment.items()}
@@ -106,7 +114,7 @@ def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
 
 
 def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
-    """Return all of a trial's metrics, at the time of its end."""
+    """Return the metrics of a trial's run, all with the time of the trial's end."""
     return list(_points(_trial_values(trial, outcome), outcome.ended_at)) + [
         point
         for repeat in outcome.repeats
@@ -121,8 +129,8 @@ def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]
     ]
 
 
-def curve(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
-    """Return the points of the study's course: objectives and score, the trial's number as the step."""
+def history_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
+    """Return a trial's points for the parent run: its objectives and its score, with the trial's number as the step."""
     if trial.round or trial.verdict is None:
         return []
     values = {**trial.verdict.values, "score": trial.verdict.score}
@@ -130,7 +138,7 @@ def curve(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
 
 
 def best_trial(trials: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Return the feasible trial of the highest score, first measurements only."""
+    """Return the feasible trial with the highest score of the search; rounds do not count. None if there is none."""
     scored = [
         (trial.verdict.score, trial)
         for trial in trials
@@ -140,21 +148,21 @@ def best_trial(trials: Iterable[TrialRecord]) -> TrialRecord | None:
 
 
 def best_points(trial: TrialRecord) -> list[MetricPoint]:
-    """Return the best trial's figures for the parent run, at its number."""
+    """Return the best trial's metrics for the parent run, with the trial's number as the step."""
     outcome = trial.outcome
     if outcome is None:
         return []
-    values = {f"best/{name}": value for name, value in _judged(trial, outcome).items()}
+    values = {f"best/{name}": value for name, value in _metrics_and_score(trial, outcome).items()}
     return list(_points(values, outcome.ended_at, trial.number))
 
 
 def study_params(study: StudyRecord) -> dict[str, str]:
-    """Return the study's premise, nested names joined by dots."""
+    """Return the parameters of the parent run: the study's premise, with nested names joined by dots."""
     return {_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", study.premise)}
 
 
 def study_tags(study: StudyRecord) -> dict[str, str]:
-    """Return the study's provenance, engine and version, its facts, its conclusion and its description."""
+    """Return the tags of the parent run: provenance, engine, version, facts, conclusion and description."""
     simulated = str(study.provenance is Provenance.SIMULATED).lower()
     tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name}
     engine = study.premise.get("engine")
@@ -167,24 +175,24 @@ def study_tags(study: StudyRecord) -> dict[str, str]:
 
 
 def script_file(study: StudyRecord) -> Path | None:
-    """Return the exported script that the study's facts name as `script`, if it is there."""
+    """Return the exported script, whose path is the fact `script`; None if the file does not exist."""
     script = study.facts.get("script")
     return Path(script) if isinstance(script, str) and Path(script).is_file() else None
 
 
 def artifact_files(folder: Path) -> list[Path]:
-    """Return the files of a trial that are logged; none if the folder is not on this machine."""
+    """Return the files of a trial's folder that are logged; empty if the folder is not on this machine."""
     return [file for pattern in ARTIFACTS for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 
-def _judged(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
+def _metrics_and_score(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
     names = dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
     medians = {name: outcome.metric(name) for name in names}
     return {**medians, "score": trial.verdict.score if trial.verdict else None}
 
 
 def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float | None]:
-    values = _judged(trial, outcome)
+    values = _metrics_and_score(trial, outcome)
     server = asdict(outcome.server) if outcome.server else {}
     values |= {f"server/{name}": value for name, value in server.items() if name != "attention_backend"}
     values |= {f"timing/{phase}_s": seconds for phase, seconds in outcome.timings.items()}
@@ -194,14 +202,14 @@ def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float 
 
 
 def _points(values: Mapping[str, float | None], moment: datetime, step: int = 0) -> Iterator[MetricPoint]:
-    """Leave out what is absent, so that no chart shows a zero that nobody measured."""
+    """Yield the points of the values that exist: a chart must not show a zero for an absent one."""
     for name, value in values.items():
         if value is not None and math.isfinite(value):
             yield MetricPoint(_name(name), float(value), milliseconds(moment), step)
 
 
 def _name(name: str) -> str:
-    """Return a name that MLflow takes: letters, digits, `_`, `-`, `.`, `/` and spaces."""
+    """Return a valid MLflow name: other characters than letters, digits, `_`, `-`, `.`, `/` and spaces become `_`."""
     return _INVALID.sub("_", name)[:250]
 
 

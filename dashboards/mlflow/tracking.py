@@ -1,4 +1,4 @@
-"""Around MLflow: where its data lives when no server is named, one sync at a time, its noise and its errors."""
+"""Helpers for MLflow: where its data is without a server, one sync at a time, its log messages and its errors."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pathlib import Path
 
 
 def embedded_uri(folder: Path) -> str:
-    """Return the tracking URI of the MLflow database kept in `folder`."""
+    """Return the tracking URI of the MLflow database in a folder, `mlflow.db`."""
     return f"sqlite:///{folder.resolve() / 'mlflow.db'}"
 
 
 def artifact_root(tracking_uri: str) -> Path | None:
-    """Return the folder for artifacts beside an SQLite tracking database; None where a server decides."""
+    """Return the folder of artifacts beside an SQLite tracking database; None if a server chooses it."""
     path = tracking_uri.removeprefix("sqlite:///")
     return None if path == tracking_uri else Path(path).resolve().parent / "mlartifacts"
 
 
 @contextmanager
 def one_at_a_time(store_url: str) -> Iterator[None]:
-    """Let one sync of a database run at a time on this machine; MLflow cannot refuse a second run for one trial."""
+    """Run the block while no other process of this user on this machine syncs the database.
+
+    MLflow would accept a second run for a trial that two processes log at once.
+    """
     digest = hashlib.sha256(store_url.encode()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"tuner-sync-{os.getuid()}-{digest}.lock"
     with path.open("w") as file:
@@ -35,7 +38,7 @@ def one_at_a_time(store_url: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the notes of a new tracking database's migrations off the terminal."""
+    """Suppress informational log messages, such as those of a new tracking database's migrations."""
     level = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
@@ -44,7 +47,7 @@ def quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, cut where it stops being one line for people."""
+def short_reason(error: BaseException) -> str:
+    """Return the first line of an error's text, at most 160 characters; the error's class if it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0][:160] if lines else type(error).__name__

@@ -1,1 +1,1 @@
-"""Plots of a trial."""
+"""Plots of trials and studies, drawn with matplotlib."""

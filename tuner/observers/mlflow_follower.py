@@ -26,7 +26,7 @@ class MlflowFollower:
 
     def __init__(self, storage_url: str, study: str, tracking_uri: str, log: Path) -> None:
         """Start the follower; its messages go to `log`."""
-        module = "dashboards.mlflow.log"
+        module = "dashboards.mlflow.follower"
         command = [sys.executable, "-m", module, "follow", "--storage", storage_url, "--study", study]
         self._log: BinaryIO = log.open("ab")
         self._process = subprocess.Popen(

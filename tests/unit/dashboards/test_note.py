@@ -1,4 +1,4 @@
-"""What a study's description in MLflow says."""
+"""The description of a study's parent run in MLflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONCLUSION: dict[str, Any] = {
             "disqualified": None,
         },
     ],
-    "earned": [
+    "flag_effects": [
         {
             "name": "capture_sizes",
             "value": "a|b",
@@ -46,36 +46,37 @@ def study(**changes: Any) -> StudyRecord:
     return replace(made, **changes)
 
 
-def test_it_says_who_won_by_how_much_and_what_the_flags_earn() -> None:
+def test_it_has_the_verdict_the_finalists_and_the_flag_effects() -> None:
     assert (note_of(study()) or "").replace("\N{NO-BREAK SPACE}", " ").splitlines() == [
         "**trial 3 beats the defaults beyond the noise**",
         "",
-        "Finalists, their ratio to the defaults [95 % interval]:",
+        "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
         "",
-        "|  | score | output_throughput | out |",
+        "|  | score | output_throughput | disqualified |",
         "| --- | --- | --- | --- |",
         "| #3 | 1.200 [1.100, 1.300] | 1.200 [1.100, 1.300] |  |",
         "| #4 | – | – | missed p99\\_tpot\\_ms\\<50 in round 2 (60) |",
         "| #5 | 1.200 | 1.200 [1.100, 1.300] |  |",
         "",
-        "What each flag of #3 earns: its figures over those with the flag alone put back, estimated from 40 trials "
-        "[95 % interval]; needed: how likely it is that without it the server fails or an SLO is missed.",
+        "Flag effects of #3: each value with the flag relative to the value with the flag reset to its default, "
+        "estimated from 40 trials [95 % confidence interval]. Failure risk: the probability that the server fails or "
+        "misses an SLO with the flag reset to its default.",
         "",
-        "| flag | default | score | output_throughput | needed |",
+        "| flag | default | score | output_throughput | failure risk |",
         "| --- | --- | --- | --- | --- |",
         "| `capture_sizes=a\\|b` | `unset` | 1.25 [1.15, 1.36] | 1.50 | 2 % |",
     ]
 
 
-def test_what_is_simulated_says_so_first() -> None:
-    assert (note_of(study(provenance=Provenance.SIMULATED)) or "").startswith("Predicted, not measured")
+def test_a_simulated_study_says_so_first() -> None:
+    assert (note_of(study(provenance=Provenance.SIMULATED)) or "").startswith("Simulated, not measured")
 
 
-def test_an_older_conclusion_says_what_it_knows() -> None:
+def test_parts_that_an_older_conclusion_lacks_are_left_out() -> None:
     older = {"winner": 0, "reason": "keep the defaults"}
     assert note_of(study(conclusion=older)) == "**keep the defaults**"
 
 
-def test_it_is_the_description_of_the_studys_run_once_there_is_a_conclusion() -> None:
+def test_the_parent_run_has_a_description_once_there_is_a_conclusion() -> None:
     assert study_tags(study())[NOTE_TAG] == note_of(study())
     assert NOTE_TAG not in study_tags(study(conclusion=None))

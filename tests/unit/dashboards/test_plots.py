@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 
 from dashboards.analysis.tradeoff import tradeoff_frame
 from dashboards.analysis.trial_files import rate_frame, requests_by_length_frame, server_frame
-from dashboards.mlflow.log import SyncReport, sync
+from dashboards.mlflow.follower import SyncReport, sync_to_mlflow
 from dashboards.mlflow.tracking import embedded_uri
 from dashboards.plots import figures, plot_files
 from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, TrialRecord
@@ -208,8 +208,8 @@ def test_the_follower_logs_them_once(tmp_path: Path) -> None:
     store.finish_trial("demo $(x)$", 0, 0, loads(tmp_path / "t"), finished.verdict)
 
     with warnings.catch_warnings(action="ignore"):  # MLflow's own
-        assert sync(url, None, uri) == SyncReport(logged=1)
-        assert sync(url, None, uri) == SyncReport()
+        assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
+        assert sync_to_mlflow(url, None, uri) == SyncReport()
 
     client = mlflow.MlflowClient(tracking_uri=uri)
     run, parent = store.synced_run("demo $(x)$", 0), store.study_run("demo $(x)$")

@@ -16,11 +16,11 @@ from tuner.use_cases.places import storage_url, tracking_uri
 def sync(study: StudyName = None, storage: Storage = None) -> None:
     """Log to MLflow what is missing there, once."""
     url = storage_url(storage, create=False)
+    from dashboards.mlflow.follower import sync_to_mlflow
     from dashboards.mlflow.log import MlflowUnavailable
-    from dashboards.mlflow.log import sync as sync_now
 
     try:
-        report = sync_now(url, study, tracking_uri(url))
+        report = sync_to_mlflow(url, study, tracking_uri(url))
     except MlflowUnavailable as error:
         raise TunerError(f"{error}; nothing is lost, run `tuner sync` again once it answers") from None
     print(f"logged {report.logged} trial(s), {report.already} found from an interrupted sync")

@@ -13,7 +13,8 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from dashboards.mlflow.log import Follower, MlflowUnavailable, SyncReport, sync
+from dashboards.mlflow.follower import Follower, SyncReport, sync_to_mlflow
+from dashboards.mlflow.log import MlflowUnavailable
 from dashboards.mlflow.tracking import embedded_uri
 from storage.records import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
@@ -76,7 +77,7 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_trial_is_a_nested_run_with_all_that_was_measured(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, uri: str, tmp_path: Path) -> None:
     folder = tmp_path / "trials"
     folder.mkdir()
     for name in ("server.log", "command.txt", "bench-0.json", "bench-0.log", "other.bin"):
@@ -84,7 +85,7 @@ def test_a_trial_is_a_nested_run_with_all_that_was_measured(store: Store, url: s
     outcome = samples.success(server=ServerFacts(kv_cache_tokens=1000, attention_backend="FLASHINFER"))
     finish(store, 7, replace(outcome, artifacts=str(folder)))
 
-    assert sync(url, "demo $(x)", uri) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, "demo $(x)", uri) == SyncReport(logged=1)
 
     runs = runs_by_name(uri)
     assert set(runs) == {"demo $(x)", "#7"}
@@ -136,9 +137,9 @@ def test_a_trial_is_a_nested_run_with_all_that_was_measured(store: Store, url: s
     assert store.study_run("demo $(x)") == parent.info.run_id
 
 
-def test_a_failure_is_typed_in_tags(store: Store, url: str, uri: str) -> None:
+def test_tags_have_the_type_of_a_failure(store: Store, url: str, uri: str) -> None:
     finish(store, 1, samples.failed())
-    sync(url, None, uri)
+    sync_to_mlflow(url, None, uri)
     run = runs_by_name(uri)["#1"]
     tags = {
         "failure": "out_of_memory_startup",
@@ -153,7 +154,7 @@ def test_a_failure_is_typed_in_tags(store: Store, url: str, uri: str) -> None:
     assert "output_throughput" not in run.data.metrics
 
 
-def test_the_parent_run_tells_the_study(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+def test_the_parent_run_describes_the_study(store: Store, url: str, uri: str, tmp_path: Path) -> None:
     finish(store, 0, samples.success(), score=1.0)
     finish(store, 1, samples.success(samples.repeat(0, 4000.0)), score=2.0)
     finish(store, 1, samples.success(samples.repeat(0, 4100.0)), round=2, score=3.0)
@@ -161,7 +162,7 @@ def test_the_parent_run_tells_the_study(store: Store, url: str, uri: str, tmp_pa
     script.write_text("#!/bin/sh\n")
     store.update_study("demo $(x)", {"script": str(script)}, {"winner": 1, "gain": 0.2})
 
-    assert sync(url, "demo $(x)", uri) == SyncReport(logged=3)
+    assert sync_to_mlflow(url, "demo $(x)", uri) == SyncReport(logged=3)
 
     runs = runs_by_name(uri)
     assert set(runs) == {"demo $(x)", "#0", "#1", "#1 r2"}
@@ -178,11 +179,11 @@ def test_the_parent_run_tells_the_study(store: Store, url: str, uri: str, tmp_pa
     assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh"}
 
 
-def test_a_second_sync_adds_nothing(store: Store, url: str, uri: str) -> None:
+def test_a_second_sync_logs_nothing(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success())
-    assert sync(url, None, uri) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
     before = runs_by_name(uri)
-    assert sync(url, None, uri) == SyncReport()
+    assert sync_to_mlflow(url, None, uri) == SyncReport()
     after = runs_by_name(uri)
     assert {name: run.info.run_id for name, run in after.items()} == {n: run.info.run_id for n, run in before.items()}
 
@@ -190,19 +191,20 @@ def test_a_second_sync_adds_nothing(store: Store, url: str, uri: str) -> None:
 KILLED = """
 import os, signal, sys
 import dashboards.mlflow.log as log
+from dashboards.mlflow.follower import sync_to_mlflow
 
 name, after = sys.argv[3], int(sys.argv[4])
-kept, calls = getattr(mlflow_client := log.mlflow.MlflowClient, name), []
+original, calls = getattr(mlflow_client := log.mlflow.MlflowClient, name), []
 
 def die(self, *arguments, **options):
     calls.append(1)
-    result = kept(self, *arguments, **options)
+    result = original(self, *arguments, **options)
     if len(calls) == after:
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 
 setattr(mlflow_client, name, die)
-log.sync(sys.argv[1], None, sys.argv[2])
+sync_to_mlflow(sys.argv[1], None, sys.argv[2])
 """
 
 
@@ -210,7 +212,7 @@ log.sync(sys.argv[1], None, sys.argv[2])
     ("call", "after"),
     [("create_experiment", 1), ("create_run", 1), ("create_run", 3), ("log_batch", 4), ("set_terminated", 2)],
 )
-def test_a_follower_killed_in_the_middle_leaves_one_run_a_trial(
+def test_each_trial_has_one_run_after_a_killed_follower(
     store: Store, url: str, uri: str, call: str, after: int
 ) -> None:
     for number in range(4):
@@ -219,7 +221,7 @@ def test_a_follower_killed_in_the_middle_leaves_one_run_a_trial(
     assert killed.returncode == -signal.SIGKILL
     done = 4 - len(store.unsynced())
 
-    report = sync(url, None, uri)
+    report = sync_to_mlflow(url, None, uri)
 
     assert report.logged + report.already == 4 - done
     runs = runs_by_name(uri)
@@ -232,17 +234,17 @@ def test_a_follower_killed_in_the_middle_leaves_one_run_a_trial(
         assert sorted((point.step, point.value) for point in history) == [(0, 40.0), (1, 41.0)]
 
 
-def test_an_mlflow_that_is_down_loses_nothing(store: Store, url: str, uri: str) -> None:
+def test_trials_are_logged_after_mlflow_was_down(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success())
     with pytest.raises(MlflowUnavailable, match=r"http://127.0.0.1:\d+ cannot be used: API request"):
-        sync(url, None, f"http://127.0.0.1:{closed_port()}")
+        sync_to_mlflow(url, None, f"http://127.0.0.1:{closed_port()}")
     assert len(store.unsynced()) == 1
-    assert sync(url, None, uri) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
 
 
-def test_one_trial_that_mlflow_refuses_does_not_stop_the_others(store: Store, url: str, uri: str) -> None:
+def test_a_trial_that_mlflow_refuses_does_not_block_the_others(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success())
-    sync(url, None, uri)
+    sync_to_mlflow(url, None, uri)
     client = mlflow.MlflowClient(tracking_uri=uri)
     spoiled = client.create_run(
         runs_by_name(uri)["#0"].info.experiment_id,
@@ -253,7 +255,7 @@ def test_one_trial_that_mlflow_refuses_does_not_stop_the_others(store: Store, ur
     finish(store, 1, samples.success())
     finish(store, 2, samples.success())
 
-    report = sync(url, None, uri)
+    report = sync_to_mlflow(url, None, uri)
 
     assert report.logged == 1
     assert len(report.failed) == 1
@@ -261,16 +263,16 @@ def test_one_trial_that_mlflow_refuses_does_not_stop_the_others(store: Store, ur
     assert [trial.number for trial in store.unsynced()] == [1]
 
 
-def test_a_run_in_another_mlflow_is_made_there(store: Store, url: str, uri: str, tmp_path: Path) -> None:
+def test_runs_are_created_in_another_mlflow(store: Store, url: str, uri: str, tmp_path: Path) -> None:
     finish(store, 0, samples.success())
-    sync(url, None, uri)
+    sync_to_mlflow(url, None, uri)
     (tmp_path / "b").mkdir()
     finish(store, 1, samples.success())
-    assert sync(url, None, embedded_uri(tmp_path / "b")) == SyncReport(logged=1)
+    assert sync_to_mlflow(url, None, embedded_uri(tmp_path / "b")) == SyncReport(logged=1)
     assert set(runs_by_name(embedded_uri(tmp_path / "b"))) == {"demo $(x)", "#1"}
 
 
-def test_times_of_a_trial_survive_a_follower_that_stays_open(store: Store, url: str, uri: str) -> None:
+def test_an_open_follower_logs_later_trials(store: Store, url: str, uri: str) -> None:
     follower = Follower(url, "demo $(x)", uri)
     try:
         assert follower.sync() == SyncReport()
@@ -282,9 +284,9 @@ def test_times_of_a_trial_survive_a_follower_that_stays_open(store: Store, url: 
     assert runs_by_name(uri)["#3"].data.metrics["timing/total_s"] == 91.0
 
 
-def test_follow_syncs_for_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
+def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
     uri = embedded_uri(tmp_path)
-    command = [sys.executable, "-m", "dashboards.mlflow.log", "follow", "--storage", url, "--tracking-uri", uri]
+    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--storage", url, "--tracking-uri", uri]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as follower:
@@ -302,8 +304,8 @@ def test_follow_syncs_for_each_line_and_at_the_end(store: Store, url: str, tmp_p
     assert set(runs_by_name(uri)) == {"demo $(x)", "#0", "#1"}
 
 
-def test_follow_goes_on_when_mlflow_is_down(store: Store, url: str) -> None:
-    command = [sys.executable, "-m", "dashboards.mlflow.log", "follow", "--storage", url]
+def test_follow_continues_while_mlflow_is_down(store: Store, url: str) -> None:
+    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--storage", url]
     command += ["--tracking-uri", f"http://127.0.0.1:{closed_port()}"]
     done = subprocess.run(command, cwd=ROOT, input="\n", capture_output=True, text=True, timeout=120)
     assert done.returncode == 1

@@ -1,0 +1,163 @@
+"""The MLflow follower: read the database and log the finished trials that MLflow lacks.
+
+    python -m dashboards.mlflow.follower follow --storage URL --study NAME --tracking-uri URI
+
+syncs whenever something is written to its standard input, and once more when its standard input ends. Each sync prints
+one line of JSON: the fields of `SyncReport`, or `error`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dashboards.mlflow.log import MLFLOW_ERRORS, MlflowUnavailable, RunLog
+from dashboards.mlflow.tracking import embedded_uri, one_at_a_time, short_reason
+from storage.errors import StorageError
+from storage.records import TrialRecord
+from storage.store import open_store
+
+_BATCH = 100
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """The result of one sync.
+
+    Attributes:
+        logged: trials whose run this sync created.
+        already: trials whose run an interrupted sync had created, and which this one completed.
+        failed: one line for each trial that MLflow refused.
+    """
+
+    logged: int = 0
+    already: int = 0
+    failed: tuple[str, ...] = ()
+
+
+def sync_to_mlflow(store_url: str, study: str | None = None, tracking_uri: str | None = None) -> SyncReport:
+    """Log every finished trial that MLflow lacks, and bring the parent runs of studies up to date.
+
+    Args:
+        store_url: the tuner's database.
+        study: one study; None syncs all studies of the database.
+        tracking_uri: where MLflow is; None takes `MLFLOW_TRACKING_URI`, else an SQLite database in the current folder.
+
+    Raises:
+        MlflowUnavailable: if MLflow cannot be used.
+        StorageError: if the tuner's database cannot be used or has no such study.
+    """
+    follower = Follower(store_url, study, tracking_uri)
+    try:
+        return follower.sync(summary=True)
+    finally:
+        follower.close()
+
+
+class Follower:
+    """Keeps the tuner's database and MLflow open between syncs; arguments as for `sync_to_mlflow`."""
+
+    def __init__(self, store_url: str, study: str | None = None, tracking_uri: str | None = None) -> None:
+        """Open the tuner's database.
+
+        Raises:
+            StorageError: if it cannot be used.
+        """
+        uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or embedded_uri(Path.cwd())
+        self._uri = uri
+        self._study = study
+        self._store_url = store_url
+        self._store = open_store(store_url)
+        self._log: RunLog | None = None
+
+    def close(self) -> None:
+        """Close the tuner's database."""
+        self._store.close()
+
+    def sync(self, summary: bool = False) -> SyncReport:
+        """Log the finished trials that MLflow lacks.
+
+        Args:
+            summary: also bring the parent runs of studies up to date.
+
+        Raises:
+            MlflowUnavailable, StorageError: see `sync_to_mlflow`.
+        """
+        with one_at_a_time(self._store_url):
+            return self._sync(summary)
+
+    def _sync(self, summary: bool) -> SyncReport:
+        if self._log is None:
+            self._log = RunLog(self._uri, self._store)
+        self._log.ping()
+        logged, already, failed = 0, 0, dict[tuple[str, int, int], str]()
+        while missing := [t for t in self._store.unsynced(self._study, _BATCH + len(failed)) if _key(t) not in failed]:
+            for trial in missing:
+                try:
+                    existed = self._log.log_trial(trial)
+                except MLFLOW_ERRORS as error:
+                    self._log.ping()
+                    failed[_key(trial)] = f"{trial.name} of {trial.study}: {short_reason(error)}"
+                    continue
+                logged, already = logged + (not existed), already + existed
+        if summary:
+            self._log_studies(self._log)
+        return SyncReport(logged, already, tuple(failed.values()))
+
+    def _log_studies(self, log: RunLog) -> None:
+        studies = self._store.studies() if self._study is None else [self._store.study(self._study)]
+        for study in studies:
+            if study is None:
+                raise StorageError(f"no study is called {self._study!r}; `tuner studies` lists the studies")
+            try:
+                log.log_study(study)
+            except MLFLOW_ERRORS as error:
+                raise MlflowUnavailable(short_reason(error)) from error
+
+
+def _key(trial: TrialRecord) -> tuple[str, int, int]:
+    return trial.study, trial.number, trial.round
+
+
+def _follow(follower: Follower) -> int:
+    """Sync once for all that has arrived on standard input, and again when it ends; return the exit code."""
+    while True:
+        at_end = not os.read(sys.stdin.fileno(), 65536)
+        try:
+            report = asdict(follower.sync(summary=at_end))
+        except (MlflowUnavailable, StorageError) as error:
+            report = {"error": str(error)}
+        print(json.dumps(report), flush=True)
+        if at_end:
+            return 1 if report.get("error") or report.get("failed") else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the follower and return its exit code.
+
+    Ctrl-C is ignored: the study's process handles it, and then closes the follower's standard input.
+    """
+    parser = argparse.ArgumentParser(prog="python -m dashboards.mlflow.follower", description=__doc__)
+    parser.add_argument("command", choices=["follow"])
+    for name in ("--storage", "--study", "--tracking-uri"):
+        parser.add_argument(name, required=name == "--storage")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        follower = Follower(options.storage, options.study, options.tracking_uri)
+    except StorageError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    try:
+        return _follow(follower)
+    finally:
+        follower.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
