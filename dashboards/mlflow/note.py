@@ -65,8 +65,8 @@ def _flag_effects(winner: int | None, effects: Sequence[Mapping[str, Any]]) -> l
     ]
     title = (
         f"Flag effects of #{winner}: each value with the flag relative to the value with the flag reset to its "
-        f"default, estimated from {effects[0]['trials']} trials [95 % confidence interval]. Failure risk: the probability that "
-        "the server fails or misses an SLO with the flag reset to its default."
+        f"default, estimated from {effects[0]['trials']} trials [95 % confidence interval]. Failure risk: the "
+        "probability that the server fails or misses an SLO with the flag reset to its default."
     )
     return [title, _table(["flag", "default", "score", *metrics, "failure risk"], rows)]
 
