@@ -21,6 +21,9 @@ def database_reason(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text without its final punctuation; the error's class if it has no text."""
+    """Return the first line of an error's text, at most 200 characters and without its final punctuation.
+
+    An error without text gives the name of its class.
+    """
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:; ") if lines else type(error).__name__
+    return lines[0][:200].rstrip(".:; ") if lines else type(error).__name__

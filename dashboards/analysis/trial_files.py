@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from storage.errors import StorageError
+from storage.errors import StorageError, first_line
 
 _FIRST_BIN_TOKENS = 64
 _RATE_COLUMNS = (
@@ -133,5 +133,4 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StorageError(f"{file} cannot be read: {reason}") from error
+        raise StorageError(f"{file} cannot be read: {first_line(error)}") from error

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dashboards.mlflow.log import MLFLOW_ERRORS, MlflowUnavailable, RunLog
-from dashboards.mlflow.tracking import embedded_uri, one_at_a_time, short_reason
-from storage.errors import StorageError
+from dashboards.mlflow.tracking import embedded_uri, one_at_a_time
+from storage.errors import StorageError, first_line
 from storage.records import TrialRecord
 from storage.store import open_store
 
@@ -102,7 +102,7 @@ class Follower:
                     existed = self._log.log_trial(trial)
                 except MLFLOW_ERRORS as error:
                     self._log.ping()
-                    failed[_key(trial)] = f"{trial.name} of {trial.study}: {short_reason(error)}"
+                    failed[_key(trial)] = f"{trial.name} of {trial.study}: {first_line(error)}"
                     continue
                 logged, already = logged + (not existed), already + existed
         if summary:
@@ -117,7 +117,7 @@ class Follower:
             try:
                 log.log_study(study)
             except MLFLOW_ERRORS as error:
-                raise MlflowUnavailable(short_reason(error)) from error
+                raise MlflowUnavailable(first_line(error)) from error
 
 
 def _key(trial: TrialRecord) -> tuple[str, int, int]:

@@ -16,9 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboards.mlflow import run_layout
 from dashboards.mlflow.run_layout import MetricPoint
-from dashboards.mlflow.tracking import artifact_root, quiet, short_reason
+from dashboards.mlflow.tracking import artifact_root, quiet
 from dashboards.plots import plot_files
-from storage.errors import StorageError
+from storage.errors import StorageError, first_line
 from storage.records import StudyRecord, TrialRecord
 from storage.store import Store
 
@@ -71,7 +71,7 @@ class RunLog:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: BaseException) -> MlflowUnavailable:
-        return MlflowUnavailable(f"MLflow at {self._uri} cannot be used: {short_reason(error)}")
+        return MlflowUnavailable(f"MLflow at {self._uri} cannot be used: {first_line(error)}")
 
     def ping(self) -> None:
         """Check that MLflow answers.

@@ -45,9 +45,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(level)
-
-
-def short_reason(error: BaseException) -> str:
-    """Return the first line of an error's text, at most 160 characters; the error's class if it has no text."""
-    lines = str(error).strip().splitlines()
-    return lines[0][:160] if lines else type(error).__name__
