@@ -1,1 +1,1 @@
-"""The load generator beside other clients."""
+"""The load generator compared with other generators, and its figures with those of `vllm bench serve`."""

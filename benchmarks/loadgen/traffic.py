@@ -1,41 +1,29 @@
-"""Traffic against a real vLLM: a mix that it can hold and one that it cannot, and do our figures agree with vLLM's?
+"""Traffic against a real vLLM: a rate that it sustains, one that it does not, and agreement with vLLM's own client.
 
-    python -m benchmarks.loadgen.traffic --vllm VENV/bin/vllm MODEL_FOLDER [--low 8] [--high 120] [--blocks 5]
-        [--env VLLM_CPU_KVCACHE_SPACE=1] [--agreement-only]
+    python -m benchmarks.loadgen.traffic --vllm VENV/bin/vllm MODEL_FOLDER [--low 8] [--high 120] [--seconds 25]
+        [--blocks 5] [--slow-ms 40] [--env VLLM_CPU_KVCACHE_SPACE=1] [--agreement-only] [--json FILE]
 
-Two servers, prefix caching on and off, get the mix at both rates: share within SLO by class, completion, corrected and
-client's TTFT, prefix hits. On the first, `vllm bench serve` and our generator then send the same prompts at the same
-times (the client's own, replayed), the prefix cache emptied before each: blocks of two runs each, in an order that
-favours neither, after one that is thrown away. Printed are the blocks' ratios with their interval of two standard
-errors, and what two runs of one client differ by.
+Two servers, with and without prefix caching, receive traffic of four request classes at both rates. On the first
+server, `vllm bench serve` and `tuner.loadgen` then send the same prompts at the same times, which are those of a run of
+the former. The prefix cache is emptied before each run. A block has two runs of each client, in an order that favours
+neither, after a run that is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
-import json
-import os
-import re
 import tempfile
-import threading
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from storage.records import Repeat, TrialKind
-from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.bench import read_result
-from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.environment import base_environment, own_environment
-from tuner.engines.vllm.executable import find_executable, installation
+from benchmarks.command_line import add_vllm_options, documented_parser, environment_variables, write_json
+from benchmarks.loadgen.replay import TUNER_CLIENT, VLLM_CLIENT, Replay, empty_prefix_cache
+from benchmarks.loadgen.vllm_bench import NEVER_CANCELLED, VllmBench
+from benchmarks.text_table import MISSING, number_text, print_table
+from storage.records import Repeat
 from tuner.engines.vllm.server import VllmServer
-from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic_load import LoadFiles, make_requests, read_load, start_plan
-from tuner.loadgen.plan import LoadPlan, PlannedRequest
-from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
 CLASSES = {
@@ -44,13 +32,14 @@ CLASSES = {
     "liso": {"input": 64, "output": 16, "prefix": {"tokens": 512, "documents": 4}},
     "lilo": {"input": 64, "output": 64, "prefix": {"tokens": 512, "documents": 4}},
 }
-SLO = {
+"""Short or long input, short or long output."""
+CLASS_SLOS = {
     "siso": {"p95_ttft_ms": 1000},
     "silo": {"p95_itl_ms": 250},
     "liso": {"p95_ttft_ms": 1000},
     "lilo": {"p95_itl_ms": 250},
 }
-AGREE = (
+AGREEMENT_METRICS = (
     "output_throughput",
     "mean_ttft_ms",
     "p50_ttft_ms",
@@ -59,13 +48,27 @@ AGREE = (
     "p99_tpot_ms",
     "p50_e2el_ms",
 )
-ORDERS = (("theirs", "ours", "ours", "theirs"), ("ours", "theirs", "theirs", "ours"))
-CLIENT_S = 600.0
-NEVER = threading.Event()
+WARM_UP_REQUESTS = 20
+RATES_CAPTION = (
+    "Requests that complete, share within SLO by request class, TTFT in ms from the scheduled time and from sending, "
+    "and share of prompt tokens in the prefix cache; one run per row"
+)
+AGREEMENT_CAPTION = (
+    "tuner.loadgen / vllm bench serve, geometric mean of the blocks ± two standard errors (1: they agree), and the "
+    "median ratio of the larger to the smaller of one client's two runs in a block"
+)
+
+Block = Mapping[str, Sequence[Repeat]]
+"""The metrics of one block by client."""
 
 
-def mix(rate: float, requests: int) -> Traffic:
-    """Return the mix at a rate; a request is given up 5 s after it was due."""
+def mixed_traffic(rate: float, requests: int) -> Traffic:
+    """Return traffic of the four classes; a request is given up 5 s after its scheduled time.
+
+    Args:
+        rate: requests per second.
+        requests: their number.
+    """
     return Traffic.model_validate(
         {
             "arrivals": {"process": "poisson", "rate": rate},
@@ -73,210 +76,143 @@ def mix(rate: float, requests: int) -> Traffic:
             "max_in_flight": 32,
             "timeout_s": 5,
             "classes": CLASSES,
-            "slo": SLO,
+            "slo": CLASS_SLOS,
         }
     )
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="a model folder, served with dummy weights")
-    parser.add_argument("--vllm", help="the vllm executable")
-    parser.add_argument("--low", type=float, default=8.0, help="requests/s that the server can hold")
-    parser.add_argument("--high", type=float, default=120.0, help="requests/s that it cannot hold")
-    parser.add_argument("--seconds", type=float, default=25.0, help="duration of each load")
-    parser.add_argument("--blocks", type=int, default=5, help="of two runs of each client")
-    parser.add_argument(
-        "--slow-ms", default="40", help="a bound of the server's TTFT histogram; requests above it are told"
-    )
-    parser.add_argument("--agreement-only", action="store_true", help="only the comparison with vLLM's client")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the server")
-    parser.add_argument("--json", type=Path, help="write the figures there as well")
-    return parser.parse_args()
+def rate_figures(server: VllmServer, rates: Sequence[float], seconds: float) -> dict[str, dict[str, float | None]]:
+    """Return the metrics of one run at each rate.
 
-
-class Bench:
-    """The engine, the tools and the folder of one run of this benchmark."""
-
-    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
-        self.arguments = arguments
-        self.folder = folder
-        self.model = ModelRef(*[str(arguments.model.resolve())] * 3)
-        home = Path(os.environ.get("TUNER_HOME", folder / "home"))
-        executable = find_executable(arguments.vllm)
-        self.engine = VllmEngine(EngineSettings("vllm", str(executable), home))
-        self.tools = Toolbox(installation(executable, home), home, base_environment(os.environ))
-
-    def server(self, name: str, *flags: str) -> VllmServer:
-        """Start a server and wait until it is warm."""
-        environment = {"VLLM_SERVER_DEV_MODE": "1", **dict(pair.split("=", 1) for pair in self.arguments.env)}
-        base = ("--load-format", "dummy", "--max-model-len", "1024", "--generation-config", "vllm")
-        launch = LaunchSpec(self.model, flags, base, environment)
-        load = mix(self.arguments.low, 20)
-        spec = TrialSpec(name, 0, 0, 1, TrialKind.SEARCH, {}, launch, load, 1, self.folder / name, Limits())
-        server = self.engine.launch(spec, spec.limits)
-        server.wait_ready(NEVER)
-        server.warm_up(load, NEVER)
-        return server
-
-    def close(self) -> None:
-        """End what runs."""
-        self.tools.close()
-        self.engine.close()
-
-    def block(self, server: VllmServer, number: int) -> dict[str, list[Repeat]]:
-        """Have both clients send the same prompts at the same times, twice each, in an order that favours neither.
-
-        A first run, which is slower whoever sends it, is thrown away.
-        """
-        traffic = mix(self.arguments.low, round(self.arguments.low * self.arguments.seconds))
-        files = LoadFiles(self.folder, f"block-{number}")
-        requests = make_requests(self.tools, traffic, 5000 + number, files, self.model.tokenizer)
-        prompts = self.folder / "prompts.jsonl"
-        prompts.write_text(
-            "".join(json.dumps({"prompt": r.prompt, "output_tokens": r.max_tokens}) + "\n" for r in requests)
-        )
-        times = self.client(server, prompts, len(requests), number)[1]
-        timed = [replace(request, at_s=at) for request, at in zip(requests, times, strict=True)]
-        found: dict[str, list[Repeat]] = {"theirs": [], "ours": []}
-        for who in ORDERS[number % 2]:
-            slow = slow_starts(server.port, float(self.arguments.slow_ms) / 1000)
-            if who == "theirs":
-                repeat = self.client(server, prompts, len(requests), number)[0]
-            else:
-                repeat = self.ours(server, traffic, timed, number, files)
-            slow = slow_starts(server.port, float(self.arguments.slow_ms) / 1000) - slow
-            found[who].append(repeat)
-            figures = ", ".join(f"{name} {shown(repeat.metrics[name])}" for name in AGREE)
-            print(f"block {number}, {who}: {figures}; slow by the server's histogram {slow}", flush=True)
-        return found
-
-    def ours(
-        self, server: VllmServer, traffic: Traffic, timed: list[PlannedRequest], number: int, files: LoadFiles
-    ) -> Repeat:
-        """Have our generator send the prompts at the given times; return its figures."""
-        empty_cache(server.port)
-        plan = LoadPlan(f"http://127.0.0.1:{server.port}/v1/completions", self.model.name, None, None, 300, CLIENT_S)
-        job = start_plan(plan, timed, files)
-        if not job.wait(CLIENT_S):
-            job.cancel()
-        return read_load(traffic, number, files)[0]
-
-    def client(self, server: VllmServer, prompts: Path, count: int, number: int) -> tuple[Repeat, list[float]]:
-        """Run `vllm bench serve` on the prompts; return its figures and when it sent each request."""
-        empty_cache(server.port)
-        result = self.folder / f"client-{number}.json"
-        words = [
-            *("bench", "serve", "--backend", "openai", "--base-url", f"http://127.0.0.1:{server.port}"),
-            *("--endpoint", "/v1/completions", "--model", self.model.name, "--dataset-name", "custom"),
-            *("--dataset-path", str(prompts), "--custom-output-len", "-1", "--skip-chat-template", "--disable-shuffle"),
-            *("--num-prompts", str(count), "--request-rate", str(self.arguments.low), "--ignore-eos", "--seed"),
-            *(str(number), "--save-result", "--save-detailed", "--result-dir", str(self.folder), "--result-filename"),
-            *(result.name, "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"),
-        ]
-        environment = {**base_environment(os.environ), **own_environment(self.folder, None)}
-        job = self.tools.start(words, environment, self.folder / f"client-{number}.log", self.folder)
-        if not job.wait(CLIENT_S) or job.exit_code != 0:
-            job.cancel()
-            raise SystemExit((self.folder / f"client-{number}.log").read_text()[-2000:])
-        sent = json.loads(result.read_text())["start_times"]
-        load = ClosedLoop(num_prompts=count)
-        return read_result(result, load, number, number), [at - min(sent) for at in sent]
-
-
-def slow_starts(port: int, bound_s: float) -> int:
-    """Return how many requests had a TTFT above a bound so far, by the server's own histogram."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    counts = dict(re.findall(r'vllm:time_to_first_token_seconds_bucket{[^}]*le="([^"]+)"[^}]*} ([\d.e+]+)', text))
-    if str(bound_s) not in counts:
-        raise SystemExit(f"--slow-ms {1000 * bound_s:g} is no bound of the server's histogram ({', '.join(counts)} s)")
-    return round(float(counts["+Inf"]) - float(counts[str(bound_s)]))
-
-
-def empty_cache(port: int) -> None:
-    """Empty the server's prefix cache."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("POST", "/reset_prefix_cache")
-    if connection.getresponse().status != 200:
-        raise SystemExit("the server does not empty its prefix cache")
-    connection.close()
-
-
-def shown(value: float | None) -> str:
-    """Return a figure, or a dash."""
-    return "–" if value is None else f"{value:.4g}"
-
-
-def both_rates(bench: Bench, server: VllmServer, name: str) -> dict[str, object]:
-    """Send the mix at both rates and print what came of it."""
-    found: dict[str, object] = {}
-    for index, rate in enumerate((bench.arguments.low, bench.arguments.high)):
-        repeat = server.benchmark(mix(rate, round(rate * bench.arguments.seconds)), index, NEVER)
-        m = repeat.metrics
+    Args:
+        server: the server.
+        rates: requests per second; the prefix hits are those of the first rate.
+        seconds: duration of each run.
+    """
+    figures: dict[str, dict[str, float | None]] = {}
+    for index, rate in enumerate(rates):
+        repeat = server.benchmark(mixed_traffic(rate, round(rate * seconds)), index, NEVER_CANCELLED)
         hits = server.facts().prefix_hit_rate if index == 0 else None
-        print(f"{name}, {rate:g} requests/s: {repeat.completed} of {repeat.offered} completed; within SLO: ", end="")
-        print(", ".join(f"{kind} {shown(m[f'{kind}.goodput_share'])}" for kind in CLASSES))
-        print(
-            f"  TTFT p50 {shown(m['p50_ttft_ms'])} ms, p99 {shown(m['p99_ttft_ms'])} ms; from sending p50 "
-            f"{shown(m['client.p50_ttft_ms'])} ms, p99 {shown(m['client.p99_ttft_ms'])} ms; "
-            f"liso p50 {shown(m['liso.p50_ttft_ms'])} ms; prefix hits {shown(hits)}"
-        )
-        found[f"{rate:g}"] = {"offered": repeat.offered, "completed": repeat.completed, "prefix_hits": hits, **m}
-    return found
+        counts = {"offered": repeat.offered, "completed": repeat.completed, "prefix_hits": hits}
+        figures[f"{rate:g}"] = {**counts, **repeat.metrics}
+    return figures
 
 
-def agreement(blocks: list[dict[str, list[Repeat]]]) -> dict[str, dict[str, list[float]]]:
-    """Print and return the ratios of ours to theirs, and of two runs of one client as a control."""
-    ratios: dict[str, dict[str, list[float]]] = {}
-    print(f"{len(blocks)} blocks; ours / vllm bench serve (geometric means of two), one client's larger / smaller run")
-    for name in AGREE:
-        theirs, ours = (
-            np.array([[r.metrics[name] for r in b[who]] for b in blocks], float) for who in ("theirs", "ours")
+def rate_rows(name: str, figures: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
+    """Return a row of the table for each rate."""
+    return [
+        [
+            name,
+            rate,
+            f"{metrics['completed']:g} of {metrics['offered']:g}",
+            *(_significant(metrics[f"{kind}.goodput_share"]) for kind in CLASSES),
+            f"{_significant(metrics['p50_ttft_ms'])}, {_significant(metrics['p99_ttft_ms'])}",
+            f"{_significant(metrics['client.p50_ttft_ms'])}, {_significant(metrics['client.p99_ttft_ms'])}",
+            _significant(metrics["liso.p50_ttft_ms"]),
+            _significant(metrics["prefix_hits"]),
+        ]
+        for rate, metrics in figures.items()
+    ]
+
+
+def print_rates(rows: Sequence[Sequence[str]]) -> None:
+    """Print the figures of both servers at both rates."""
+    header = ["prefix caching", "requests/s", "completed", *CLASSES]
+    header += ["TTFT p50, p99", "from sending", "liso p50", "prefix hits"]
+    print_table(RATES_CAPTION, header, rows)
+
+
+def _significant(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.4g}"
+
+
+def run_blocks(replay: Replay, blocks: int, slow_ms: float) -> list[dict[str, list[Repeat]]]:
+    """Run the blocks; print the requests with a TTFT above `slow_ms` in each run, as a check by the server."""
+    results = []
+    for number in range(blocks):
+        repeats, slow = replay.block(number, slow_ms / 1000)
+        results.append(repeats)
+        counts = ", ".join(f"{client} {count}" for client, count in slow)
+        print(f"block {number}: requests with a TTFT above {slow_ms:g} ms, by the server: {counts}", flush=True)
+    return results
+
+
+def agreement_ratios(blocks: Sequence[Block]) -> dict[str, dict[str, list[float]]]:
+    """Return for each metric the ratios of the two clients, and the ratios of two runs of one client.
+
+    The ratio of a block is that of the geometric means of each client's two runs.
+    """
+    ratios = {}
+    for metric in AGREEMENT_METRICS:
+        vllm, tuner = (
+            np.log(np.array([[repeat.metrics[metric] for repeat in block[client]] for block in blocks], dtype=float))
+            for client in (VLLM_CLIENT, TUNER_CLIENT)
         )
-        logs = np.log(ours).mean(axis=1) - np.log(theirs).mean(axis=1)
-        again = np.abs(np.diff(np.log(np.concatenate([theirs, ours])), axis=1))[:, 0]
-        ratios[name] = {"ours": list(np.exp(logs)), "same": list(np.exp(again))}
-        half = 2 * float(np.std(logs, ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else float("nan")
-        middle = float(np.mean(logs))
-        interval = f"[{np.exp(middle - half):.3f}, {np.exp(middle + half):.3f}]"
-        each = " ".join(f"{ratio:.3f}" for ratio in np.exp(logs))
-        print(f"  {name:<18}{np.exp(middle):.3f} {interval} each {each}; same client x{np.exp(np.median(again)):.3f}")
+        between = np.exp(tuner.mean(axis=1) - vllm.mean(axis=1))
+        within = np.exp(np.abs(np.diff(np.concatenate([vllm, tuner]), axis=1))[:, 0])
+        ratios[metric] = {"between_clients": between.tolist(), "within_client": within.tolist()}
     return ratios
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Measure and print."""
-    bench = Bench(arguments, folder)
-    try:
-        server = bench.server("on")
-        found: dict[str, object] = {}
+def print_ratios(ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Print how far the two clients agree."""
+    rows = []
+    blocks = 0
+    for metric, by_kind in ratios.items():
+        logs = np.log(by_kind["between_clients"])
+        blocks = len(logs)
+        mean = float(np.mean(logs))
+        half = 2 * float(np.std(logs, ddof=1)) / blocks**0.5 if blocks > 1 else float("nan")
+        interval = f"[{np.exp(mean - half):.3f}, {np.exp(mean + half):.3f}]"
+        each = " ".join(number_text(ratio, 3) for ratio in by_kind["between_clients"])
+        rows.append([metric, f"{np.exp(mean):.3f}", interval, each, f"{np.median(by_kind['within_client']):.3f}"])
+    header = ["metric", "ratio", "interval", "each block", "same client"]
+    print_table(f"{AGREEMENT_CAPTION}; n = {blocks} blocks", header, rows)
+
+
+def measure_traffic(arguments: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Run everything, print the tables and return the figures."""
+    results: dict[str, object] = {}
+    rates, seconds = (arguments.low, arguments.high), arguments.seconds
+    rows: list[list[str]] = []
+    variables = {"VLLM_SERVER_DEV_MODE": "1", **environment_variables(arguments.env)}
+    flags = ("--generation-config", "vllm")
+    with VllmBench(arguments.vllm, arguments.model, folder) as bench:
+        warm_up = mixed_traffic(arguments.low, WARM_UP_REQUESTS)
+        server = bench.server("on", warm_up, flags, variables)
         if not arguments.agreement_only:
-            found["prefix caching on"] = both_rates(bench, server, "prefix caching on")
-            empty_cache(server.port)
-        found["ratios"] = agreement([bench.block(server, number) for number in range(arguments.blocks)])
+            results["prefix caching on"] = figures = rate_figures(server, rates, seconds)
+            rows += rate_rows("on", figures)
+            empty_prefix_cache(server.port)
+        traffic = mixed_traffic(arguments.low, round(arguments.low * seconds))
+        blocks = run_blocks(Replay(bench, server, traffic, arguments.low), arguments.blocks, arguments.slow_ms)
+        results["ratios"] = ratios = agreement_ratios(blocks)
         server.stop()
-        if arguments.agreement_only:
-            return found
-        server = bench.server("off", "--no-enable-prefix-caching")
-        found["prefix caching off"] = both_rates(bench, server, "prefix caching off")
-        server.stop()
-        return found
-    finally:
-        bench.close()
+        if not arguments.agreement_only:
+            server = bench.server("off", warm_up, (*flags, "--no-enable-prefix-caching"), variables)
+            results["prefix caching off"] = figures = rate_figures(server, rates, seconds)
+            rows += rate_rows("off", figures)
+            server.stop()
+            print_rates(rows)
+    print_ratios(ratios)
+    return results
 
 
-def main() -> None:
-    """Measure, print, and write."""
-    arguments = parse()
+def check_traffic() -> None:
+    """Run the benchmark, print its tables and write its figures."""
+    parser = documented_parser(__doc__)
+    add_vllm_options(parser)
+    parser.add_argument("--low", type=float, default=8.0, help="requests/s that the server sustains [8]")
+    parser.add_argument("--high", type=float, default=120.0, help="requests/s that it does not sustain [120]")
+    parser.add_argument("--seconds", type=float, default=25.0, help="duration of each run [25]")
+    parser.add_argument("--blocks", type=int, default=5, help="each of two runs of both clients [5]")
+    parser.add_argument("--slow-ms", type=float, default=40.0, help="a bound of the server's TTFT histogram [40]")
+    parser.add_argument("--agreement-only", action="store_true", help="only the comparison with vLLM's client")
+    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tuner-traffic-") as name:
-        found = measure(arguments, Path(name))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        write_json(arguments.json, measure_traffic(arguments, Path(name)))
 
 
 if __name__ == "__main__":
-    main()
+    check_traffic()
