@@ -99,6 +99,15 @@ class ResolvedSpace:
                 config[parameter.name] = default
         return config
 
+    def known_defaults(self) -> dict[str, ParameterValue]:
+        """Return the engine's default of each parameter, as far as it is known, whether or not the parameter counts.
+
+        Unlike `engine_defaults`, this is no configuration: it serves to compare one with the defaults.
+        """
+        names = self._names({})
+        found = {parameter.name: names.default(parameter.name) for parameter in self.parameters}
+        return {name: value for name, value in found.items() if value is not None}
+
     def render(self, config: Mapping[str, ParameterValue]) -> Rendered:
         """Return the flags, the environment and the checkpoint that a configuration stands for; {} is nothing.
 

@@ -22,7 +22,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
         with suppress(OSError):  # after a hang-up there is no terminal to write to
-            print("stopping: running servers are stopped, the study is saved …", file=sys.stderr, flush=True)
+            print("stopping: the study is saved; Ctrl-C again ends at once", file=sys.stderr, flush=True)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

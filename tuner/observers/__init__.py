@@ -1,1 +1,1 @@
-"""Where a study is shown as it runs: the terminal and MLflow."""
+"""Observers of a running study that are no part of the terminal: MLflow, and one that fans events out."""

@@ -1,4 +1,4 @@
-"""One listener that tells several."""
+"""An observer that passes every event on to several."""
 
 from __future__ import annotations
 
@@ -7,41 +7,51 @@ from collections.abc import Sequence
 from storage.records import Failure, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.protocols import StudyObserver, StudyStart
+from tuner.study.protocols import StagePlan, StudyObserver, StudyStart, SyncStatus
 
 
 class FanOut:
-    """Passes every event on, in order; see `StudyObserver`."""
+    """Passes every event on to its observers, in their order; see `StudyObserver`."""
 
-    def __init__(self, *listeners: StudyObserver) -> None:
-        self._listeners = listeners
+    def __init__(self, *observers: StudyObserver) -> None:
+        self._observers = observers
 
     def opened(self, start: StudyStart) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.opened(start)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.opened(start)
+
+    def stage(self, plan: StagePlan) -> None:
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.stage(plan)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.started(spec, slot)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.started(spec, slot)
 
     def finished(self, record: TrialRecord) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.finished(record)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.finished(record)
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.retried(spec, failure)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.retried(spec, failure)
 
     def note(self, text: str) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.note(text)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.note(text)
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Pass it on."""
-        for listener in self._listeners:
-            listener.tick(states)
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.tick(states)
+
+    def synced(self, status: SyncStatus) -> None:
+        """Pass the event on."""
+        for observer in self._observers:
+            observer.synced(status)

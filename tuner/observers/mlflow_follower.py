@@ -1,34 +1,86 @@
-"""MLflow beside the study: a process that reads the database and logs what is missing.
+"""MLflow beside the study: a process that reads the database and logs the trials that MLflow lacks.
 
-It is `tuner sync` kept running, so MLflow's import and its server's answers stay out of the study's way, and an MLflow
-that is down or slow costs a study nothing.
+The process runs the same code as `tuner sync`. The study never waits for MLflow's import or its server's replies, and
+an MLflow that is down or slow delays no trial.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+import psutil
+
 from storage.records import Failure, TrialRecord
+from storage.store import Store
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.protocols import StudyStart
+from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 
-LAST_SYNC_S = 120.0
+STALL_S = 120.0
+"""A follower that logs no trial and uses no processor for this long is given up."""
+
+BUSY_CPU_S = 0.1
+"""Processor seconds that count as progress: MLflow's import and the last pictures log no trial."""
+
+POLL_S = 0.25
+REPORT_S = 1.0
+REACH_S = 3.0
+
+
+def unreachable(tracking_uri: str) -> str | None:
+    """Return why an MLflow server does not answer; None if it does, or if the URI names no HTTP server."""
+    if not tracking_uri.startswith(("http://", "https://")):
+        return None
+    import httpx
+
+    try:
+        httpx.get(f"{tracking_uri.rstrip('/')}/health", timeout=REACH_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
+    return None
 
 
 class MlflowFollower:
-    """Wakes the follower after every trial; see `Listener`."""
+    """Wakes the follower process after every trial and waits for it at the end; see `StudyObserver`."""
 
-    def __init__(self, storage_url: str, study: str, tracking_uri: str, log: Path) -> None:
-        """Start the follower; its messages go to `log`."""
+    def __init__(
+        self,
+        store: Store,
+        storage_url: str,
+        study: str,
+        tracking_uri: str,
+        log: Path,
+        report: Callable[[SyncStatus], None],
+    ) -> None:
+        """Start the follower.
+
+        Args:
+            store: the study's database, from which progress is read.
+            storage_url: the same database, for the follower.
+            study: name of the study.
+            tracking_uri: MLflow's.
+            log: file of the follower's messages, one JSON object a line after each sync.
+            report: receives MLflow's progress.
+        """
         module = "dashboards.mlflow.follower"
         command = [sys.executable, "-m", module, "follow", "--storage", storage_url, "--study", study]
+        self._store = store
+        self._study = study
         self._log: BinaryIO = log.open("ab")
+        self._messages: BinaryIO = log.open("rb")
+        self._messages.seek(0, 2)
+        self._problem: str | None = None
+        self._report = report
+        self._reported = 0.0
         self._process = subprocess.Popen(
             [*command, "--tracking-uri", tracking_uri],
             stdin=subprocess.PIPE,
@@ -36,42 +88,119 @@ class MlflowFollower:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._wake()
 
     def _wake(self) -> None:
         assert self._process.stdin is not None
-        # If it has ended, what is missing is in the database and `close` tells.
+        # A follower that has ended cannot be woken; `wait` reports what is missing.
         with contextlib.suppress(OSError):
             self._process.stdin.write(b"sync\n")
             self._process.stdin.flush()
 
     def opened(self, start: StudyStart) -> None:
-        """Nothing to log yet."""
+        """Do nothing: there are no figures yet."""
+
+    def stage(self, plan: StagePlan) -> None:
+        """Do nothing."""
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Nothing to log yet."""
+        """Do nothing: there are no figures yet."""
 
     def finished(self, record: TrialRecord) -> None:
-        """Log the trial."""
+        """Have the trial logged."""
         self._wake()
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Nothing to log: the trial is not over."""
+        """Do nothing: the trial is not over."""
 
     def note(self, text: str) -> None:
-        """Notes are for the screen."""
+        """Do nothing: notes are for the terminal."""
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Nothing to do."""
+        """Report MLflow's progress, once a second at most."""
+        now = time.monotonic()
+        if now - self._reported >= REPORT_S:
+            self._reported = now
+            self._report(self.status())
 
-    def close(self) -> bool:
-        """Let the follower log what is missing and end; return True if it says that nothing is."""
+    def synced(self, status: SyncStatus) -> None:
+        """Do nothing: the follower itself reports this."""
+
+    def status(self) -> SyncStatus:
+        """Return how far MLflow is."""
+        for line in self._messages:
+            self._problem = _problem(line)
+        logged, finished = self._store.logged_counts(self._study)
+        return SyncStatus(logged, finished, self._problem)
+
+    def wait(self, skip: threading.Event) -> bool:
+        """Let the follower log what is missing, report its progress, and end it.
+
+        Args:
+            skip: when set, the wait ends; a `KeyboardInterrupt` does the same.
+
+        Returns:
+            True if MLflow has every trial and the study's summary; False if it cannot be reached, if nothing progressed
+            for `STALL_S`, or if the wait was skipped.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+        watch = _ProgressWatch(time.monotonic())
         try:
-            code = self._process.wait(LAST_SYNC_S)
-        except subprocess.TimeoutExpired:
+            while self._process.poll() is None:
+                status = replace(self.status(), waiting=True)
+                self._report(status)
+                if skip.is_set() or watch.stalled(time.monotonic(), status.logged, _cpu_s(self._process.pid)):
+                    break
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(POLL_S)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            self.close()
+        return self._process.returncode == 0
+
+    def close(self) -> None:
+        """End the follower at once, if it still runs."""
+        if self._process.poll() is None:
             self._process.kill()
-            code = self._process.wait()
+        self._process.wait()
         self._log.close()
-        return code == 0
+        self._messages.close()
+
+
+class _ProgressWatch:
+    """Tells a follower that works from one that hangs."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._logged = -1
+        self._cpu_s = 0.0
+
+    def stalled(self, now: float, logged: int, cpu_s: float) -> bool:
+        """Return True if neither the logged trials nor the processor time grew for `STALL_S`."""
+        if logged > self._logged or cpu_s > self._cpu_s + BUSY_CPU_S:
+            self._since, self._logged, self._cpu_s = now, logged, cpu_s
+        return now - self._since > STALL_S
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor seconds of a process; 0 if it has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _problem(line: bytes) -> str | None:
+    """Return the error that a line of the follower's log reports; None for a sync without one."""
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(report, dict):
+        return None
+    failed = report.get("failed") or ()
+    return report.get("error") or (failed[0] if failed else None)

@@ -176,7 +176,7 @@ def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts
         sampler=request.sampler,
         learn_from=request.learn_from,
         limits=request.limits,
-        facts={"preset": plan.preset.name, "hardware": hardware.name},
+        facts={"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()},
     )
 
 

@@ -25,6 +25,46 @@ class RunEnding(StrEnum):
     INFRASTRUCTURE = "infrastructure"
 
 
+class Stage(StrEnum):
+    """The stages of a run, in order."""
+
+    SEARCH = "search"
+    ABLATION = "ablation"
+    CONFIRMATION = "confirmation"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage that begins.
+
+    `trials` is the most that it measures, those of earlier runs included; `subjects` names what it measures, such as
+    the finalists `#0`, `#12`; `rounds` are the numbers of a confirmation's rounds.
+    """
+
+    stage: Stage
+    trials: int
+    subjects: tuple[str, ...] = ()
+    rounds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SyncStatus:
+    """How many of the study's finished trials MLflow has, and the follower's last error (None: none).
+
+    `waiting` is True at the end of a run, when nothing but MLflow is waited for.
+    """
+
+    logged: int
+    finished: int
+    problem: str | None
+    waiting: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """True if MLflow has every finished trial."""
+        return self.logged >= self.finished
+
+
 @dataclass
 class WorkItem:
     """One trial, or one round of a finalist, that has to be run; `retries` counts infrastructure's failures so far."""
@@ -69,6 +109,9 @@ class StudyObserver(Protocol):
     def opened(self, start: StudyStart) -> None:
         """The study is in the database and its run begins."""
 
+    def stage(self, plan: StagePlan) -> None:
+        """A stage of the run begins."""
+
     def started(self, spec: TrialSpec, slot: int) -> None:
         """A trial was handed to a worker."""
 
@@ -83,3 +126,6 @@ class StudyObserver(Protocol):
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         """About a second has passed."""
+
+    def synced(self, status: SyncStatus) -> None:
+        """MLflow's progress was read, about once a second and at the end until MLflow has every trial."""

@@ -21,7 +21,7 @@ from tuner.executors.base import Executor
 from tuner.study.conclusion.decide import Conclusion, conclude
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.protocols import RunEnding, StudyObserver
+from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.simulator_prior import simulator_prior
 from tuner.study.source_studies import source_studies
 from tuner.study.spec import RESIDUAL, Budget, StudySpec, difference
@@ -154,6 +154,7 @@ def run_study(
         reserve = expected_confirmation_s(spec, loop.walls, loop.loads, executor.slots)
         return clock.monotonic() - began + reserve >= budget.timeout_s
 
+    listener.stage(StagePlan(Stage.SEARCH, budget.trials))
     ending = loop.run(proposals, time_is_up)
     if ending in _ENDED_EARLY:
         return RunResult(ending, proposals.ran_dry, proposals.converged, loop.reason, None)
@@ -168,7 +169,8 @@ def run_study(
         confirmation = Confirmation(spec, store, finalists, executor.slots)
         label = confirmation.label
         if not confirmation.exhausted():
-            listener.note(f"measuring the finalists again: {_numbers(finalists)}, {spec.confirm_rounds} rounds")
+            rounds, names = tuple(confirmation.rounds), tuple(f"#{each.number}" for each in finalists)
+            listener.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
         confirmed = loop.run(confirmation, lambda: False)
         if confirmed is not RunEnding.DONE:
             return RunResult(confirmed, proposals.ran_dry, proposals.converged, loop.reason, None)
@@ -191,7 +193,7 @@ def _ablate(
     best = next(iter(nominate(store.trials(spec.name), 1, learner.ranking())), None)
     source = Ablation(spec, store, learner, best)
     if source.planned:
-        listener.note(f"measuring what each flag earns: {', '.join(source.planned)}")
+        listener.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
     return loop.run(source, time_is_up)
 
 
@@ -213,10 +215,6 @@ def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int
     """Return the defaults, if they were measured, and the best few."""
     baseline = [r for r in records if r.kind is TrialKind.BASELINE and r.outcome is not None and r.outcome.succeeded]
     return [*baseline[:1], *nominate(records, count, ranking)]
-
-
-def _numbers(records: Sequence[TrialRecord]) -> str:
-    return ", ".join(f"#{record.number}" for record in records)
 
 
 def expected_confirmation_s(spec: StudySpec, walls: Sequence[float], loads: Sequence[float], slots: int) -> float:

@@ -19,7 +19,7 @@ from tuner.executors import ray_environment
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
-from tuner.observers.mlflow_follower import MlflowFollower
+from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import Identity, own_identity
 from tuner.study.builder import Request, draft, finish, resolve
 from tuner.study.protocols import StudyObserver, StudyStart
@@ -53,8 +53,8 @@ class RunOptions:
 class OptimizeResult:
     """A run that ended.
 
-    `records` are all trials of the study, `script` is the winner's script, None without a winner.
-    `mlflow_complete` is False when MLflow lacks trials.
+    `records` are all trials of the study, `script` is the winner's script, None without a winner. `tracking_uri` is
+    MLflow's, and `mlflow_complete` is False when MLflow lacks trials.
     """
 
     spec: StudySpec
@@ -62,6 +62,7 @@ class OptimizeResult:
     run: RunResult
     records: tuple[TrialRecord, ...]
     script: Path | None
+    tracking_uri: str
     mlflow_complete: bool
 
 
@@ -125,13 +126,23 @@ def _run(
     """Run the study with MLflow beside it, and write the script of its winner."""
     engine = executor.engine_info()
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
-    follower = MlflowFollower(url, spec.name, tracking_uri(url), spec.artifacts / "mlflow.log")
+    uri = tracking_uri(url)
+    follower = _follow(spec, store, url, uri, observer)
     try:
         result = run_study(spec, budget, store, url, executor, FanOut(observer, follower), stop)
         script = _script(result, spec, store, output)
+        # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
+        logged = follower.wait(threading.Event() if stop.is_set() else stop)
     finally:
-        logged = follower.close()
-    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, logged)
+        follower.close()
+    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, logged)
+
+
+def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyObserver) -> MlflowFollower:
+    """Start MLflow's follower; report a server that does not answer, without which the study runs all the same."""
+    if (reason := unreachable(uri)) is not None:
+        observer.note(f"MLflow at {uri} does not answer ({reason}); `tuner sync` logs the trials once it does")
+    return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)
 
 
 def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> Path | None:

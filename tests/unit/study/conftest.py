@@ -17,7 +17,7 @@ from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
-from tuner.study.protocols import StudyStart
+from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 from tuner.study.resolve_workload import make_judge
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.spec import Budget, StudySpec
@@ -51,10 +51,14 @@ class Notes:
     finished_trials: list[TrialRecord] = field(default_factory=list)
     retried_trials: list[tuple[str, Failure]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    stages: list[StagePlan] = field(default_factory=list)
     on_finished: Callable[[TrialRecord], None] | None = None
 
     def opened(self, start: StudyStart) -> None:
         pass
+
+    def stage(self, plan: StagePlan) -> None:
+        self.stages.append(plan)
 
     def started(self, spec: TrialSpec, slot: int) -> None:
         pass
@@ -71,6 +75,9 @@ class Notes:
         self.notes.append(text)
 
     def tick(self, states: object) -> None:
+        pass
+
+    def synced(self, status: SyncStatus) -> None:
         pass
 
 

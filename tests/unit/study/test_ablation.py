@@ -12,7 +12,7 @@ from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.protocols import RunEnding
+from tuner.study.protocols import RunEnding, Stage
 from tuner.study.spec import Enqueued
 from tuner.study.trial_sources.ablation import reductions
 
@@ -73,7 +73,8 @@ def test_a_study_measures_its_best_without_each_flag_and_says_what_each_earns(be
         ("#1 without block_size", {"max_num_seqs": 16}),
     ]
     assert {record.kind for record in first[2:]} == {TrialKind.ENQUEUED}
-    assert bench.listener.notes[0] == "measuring what each flag earns: #1 without max_num_seqs, #1 without block_size"
+    ablation = next(plan for plan in bench.listener.stages if plan.stage is Stage.ABLATION)
+    assert ablation.subjects == ("#1 without max_num_seqs", "#1 without block_size")
     assert result.conclusion is not None
     assert [each.name for each in result.conclusion.earned] == ["max_num_seqs"]  # the engine's blocks are not known
     earned = result.conclusion.earned[0]
