@@ -1,25 +1,8 @@
-"""How figures read."""
-
-from datetime import UTC, datetime
+"""Numbers, durations and texts of the terminal."""
 
 import pytest
 
-from storage.records import (
-    Failure,
-    FailureKind,
-    Phase,
-    Provenance,
-    Repeat,
-    TrialKind,
-    TrialOutcome,
-    TrialRecord,
-    Verdict,
-)
 from tuner.cli.output import text
-from tuner.scoring.objectives import parse_objective
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-THROUGHPUT = [parse_objective("output_throughput")]
 
 
 @pytest.mark.parametrize(
@@ -36,51 +19,43 @@ def test_duration(seconds: float, shown: str) -> None:
     assert text.duration(seconds) == shown
 
 
-def test_metric_has_its_unit() -> None:
+def test_a_metric_has_its_unit_unless_its_name_has_it() -> None:
     assert text.metric("output_throughput", 3332.0) == "output_throughput 3,332 tok/s"
+    assert text.metric("p99_tpot_ms", 13.914) == "p99_tpot_ms 13.91"
+    assert text.metric("chat.p99_tpot_ms", 13.914) == "chat.p99_tpot_ms 13.91"
     assert text.metric("success_rate", 1.0) == "success_rate 1"
+    assert text.metric("output_throughput", None) == "output_throughput –"
 
 
-def test_an_empty_configuration_is_called_what_it_is() -> None:
-    assert text.config({}) == "vLLM's defaults"
-    assert text.config({"a": None, "b": 2}) == "b=2"
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "less than 10 s"),
+        (38, "about 40 s"),
+        (55, "about 1 min"),
+        (420, "about 7 min"),
+        (3599, "about 1 h"),
+        (7700, "about 2 h 10 min"),
+    ],
+)
+def test_an_estimate_is_rounded(seconds: float, shown: str) -> None:
+    assert text.about(seconds) == shown
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert (text.count(1, "trial"), text.count(1200, "trial")) == ("1 trial", "1,200 trials")
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(11, "one two six"), (10, "one two…"), (8, "one two…"), (7, "one…"), (2, "o…")]
+)
+def test_a_text_is_cut_between_words(width: int, shown: str) -> None:
+    assert text.cut("one two six", width) == shown
+
+
+def test_parts_are_joined_without_breaking_one() -> None:
+    assert text.joined(["aaa", "bb", "cccccc"], 8) == ["aaa, bb", "cccccc"]
 
 
 def test_timings_leave_out_what_is_under_half_a_second() -> None:
     assert text.timings({"ready": 41.2, "own": 0.01, "stop": 0.6}) == "ready 41 s, stop 1 s"
-
-
-def record(
-    round_: int, *values: float, provenance: Provenance = Provenance.MEASURED, failed: bool = False
-) -> TrialRecord:
-    repeats = tuple(Repeat(i, i, 10, 10, 0, 1.0, {"output_throughput": value}) for i, value in enumerate(values))
-    failure = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "gone") if failed else None
-    outcome = TrialOutcome(NOW, NOW, provenance, "w", "cpu", {}, "", repeats=repeats, failure=failure)
-    kind = TrialKind.CONFIRM if round_ else TrialKind.SEARCH
-    verdict = Verdict({"output_throughput": values[0]}, {"success_rate>=1": 0.0}, 1.25)
-    return TrialRecord("study", 7, round_, kind, None, {}, {"a": 1}, 1, NOW, outcome, verdict)
-
-
-def test_a_result_is_that_of_the_rounds_and_not_what_the_search_picked_it_for() -> None:
-    records = [record(0, 9000.0), record(1, 1000.0, 2000.0, 6000.0), record(2, 3000.0, 4000.0, 5000.0)]
-    assert (
-        text.result_line(7, records, THROUGHPUT)
-        == "#7 measured in 2 rounds, medians: output_throughput 3,500 tok/s; a=1"
-    )
-
-
-def test_a_failed_round_has_no_figures() -> None:
-    records = [record(0, 9000.0), record(1, 1000.0, 3000.0), record(2, 5.0, failed=True)]
-    assert (
-        text.result_line(7, records, THROUGHPUT)
-        == "#7 measured in 1 round, medians: output_throughput 2,000 tok/s; a=1"
-    )
-
-
-def test_without_rounds_a_result_says_that_it_is_the_searchs() -> None:
-    line = text.result_line(7, [record(0, 9000.0, provenance=Provenance.SIMULATED)], THROUGHPUT)
-    assert line.startswith("simulated in the search: #7 ok: score 1.250, output_throughput 9,000 tok/s")
-
-
-def test_a_trial_that_was_never_run_has_no_result() -> None:
-    assert text.result_line(8, [record(0, 9000.0)], THROUGHPUT) == ""

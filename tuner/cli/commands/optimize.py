@@ -134,12 +134,12 @@ def optimize(
 
 def _run(request: Request, budget: Budget, options: RunOptions, *, plain: bool, as_json: bool) -> int:
     """Run the study behind a view, print its result and return the exit code."""
-    from tuner.cli.output.progress import console
     from tuner.cli.output.result import report
+    from tuner.cli.output.views import new_view
     from tuner.cli.signals import stop_on_signals
     from tuner.use_cases.optimize import optimize
 
-    view = console(plain)
+    view = new_view(plain)
     with stop_on_signals() as stop, closing(view):
         result = optimize(request, budget, options, view, stop)
     return report(result, as_json=as_json)

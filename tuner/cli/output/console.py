@@ -31,6 +31,13 @@ def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def width_of(plain_width: int = PLAIN_WIDTH) -> int:
+    """Return the columns of standard output: the terminal's, else `plain_width`."""
+    return Console().width if sys.stdout.isatty() else plain_width
+
+
 def new_table(*, title: str | None = None) -> Table:
     """Return an empty table in the style of all commands: a rule under the headings, blanks between columns."""
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    return Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
+    )

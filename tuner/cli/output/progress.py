@@ -1,185 +1,194 @@
-"""Progress on the terminal: a live view, or plain lines where the output is not a terminal."""
+"""What is known of a running study at one moment: trials, the best so far, the stage, the time that is left."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from storage.records import Failure, Provenance, TrialKind, TrialRecord
-from tuner.cli.output import text
+from storage.records import Phase, Provenance, TrialKind, TrialRecord
 from tuner.executors.base import WorkerState
-from tuner.scoring.objectives import Objective
 from tuner.specs import TrialSpec
-from tuner.study.protocols import StudyStart
+from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+LAST_TRIALS = 12
 
 
 class Progress:
-    """What both views count: trials, failures by type, the best so far, the time that is left."""
+    """Collects a study's events; the views only read it.
 
-    def __init__(self, objectives: Sequence[Objective], trials: int, known: Sequence[TrialRecord]) -> None:
-        self.objectives = objectives
-        self.trials = trials
-        self.began = time.monotonic()
-        self.done = 0
-        self.failures: dict[str, int] = {}
-        self.best: TrialRecord | None = None
-        self._walls: list[float] = []
-        for record in known:
-            self.add(record, timed=False)
+    Args:
+        start: the study and what an earlier run left of it.
+        clock: seconds of real time. In a simulation, trials take other, simulated seconds.
+    """
 
-    def add(self, record: TrialRecord, timed: bool = True) -> None:
-        """Count a finished trial; rounds of the finalists only tell how long a trial takes."""
-        outcome = record.outcome
-        if outcome is None:
-            return
-        if timed:
-            self._walls.append((outcome.ended_at - outcome.started_at).total_seconds())
-        if record.round:
-            return
-        self.done += 1
-        if outcome.failure is not None:
-            kind = outcome.failure.kind.value
-            self.failures[kind] = self.failures.get(kind, 0) + 1
-        if record.state == "ok" and _score(record) > (_score(self.best) if self.best else 0.0):
-            self.best = record
+    def __init__(self, start: StudyStart, clock: Callable[[], float] = time.monotonic) -> None:
+        self.start = start
+        self.spec = start.spec
+        self.defaults = start.spec.space.known_defaults()
+        self.simulated = start.engine.provenance is Provenance.SIMULATED
+        self.plan = StagePlan(Stage.SEARCH, start.budget.trials)
+        self.last: deque[TrialRecord] = deque(maxlen=LAST_TRIALS)
+        self.failures: Counter[str] = Counter()
+        self.simulated_s = 0.0
+        self.mlflow: SyncStatus | None = None
+        self.workers: Sequence[WorkerState] = ()
+        self.round = 0
+        self._clock = clock
+        self._began = clock()
+        self._trials: dict[int, TrialRecord] = {}
+        self._measured: set[tuple[int, int]] = set()
+        self._pace = _Pace(max(start.workers, 1))
+        for record in start.records:
+            if record.outcome is not None:
+                self._count(record)
 
-    def eta_s(self, slots: int) -> float | None:
-        """Return the seconds until the search is over, from the mean trial so far; None before there is one."""
-        if not self._walls:
-            return None
-        left = max(self.trials - self.done, 0)
-        return left * (sum(self._walls) / len(self._walls)) / max(slots, 1)
+    def stage(self, plan: StagePlan) -> None:
+        """Begin a stage."""
+        self.plan = plan
+        self._pace.begin_stage()
 
-    def headline(self, slots: int) -> str:
-        """Return trials, elapsed, ETA, the best so far and failures by type on one line."""
-        eta = self.eta_s(slots)
-        parts = [
-            f"{self.done}/{max(self.trials, self.done)} trials",
-            f"elapsed {text.duration(time.monotonic() - self.began)}",
-            f"ETA {text.duration(eta)}" if eta is not None else "ETA –",
-        ]
-        if self.best is not None and self.best.outcome is not None:
-            first = self.objectives[0].metric
-            value = text.metric(first, self.best.outcome.metric(first))
-            parts.append(f"best #{self.best.number} score {_score(self.best):.3f} ({value})")
-        if self.failures:
-            parts.append("failed: " + ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items())))
-        return " | ".join(parts)
-
-
-def _score(record: TrialRecord) -> float:
-    return record.verdict.score or 0.0 if record.verdict else 0.0
-
-
-class PlainConsole:
-    """One line an event, on standard error; see `Listener`."""
-
-    def __init__(self, write: Callable[[str], None] | None = None) -> None:
-        self._progress = Progress((), 0, ())
-        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
-        self._slots = 1
-
-    def opened(self, start: StudyStart) -> None:
-        """Write what will run."""
-        self._progress = Progress(start.spec.judge.objectives, start.budget.trials, start.records)
-        for line in opening_lines(start, self._progress.done):
-            self.note(line)
-
-    def started(self, spec: TrialSpec, slot: int) -> None:
-        """Say that a trial starts."""
-        again = f" (attempt {spec.attempt})" if spec.attempt > 1 else ""
-        named = "defaults" if spec.kind is TrialKind.BASELINE else text.config(spec.config)
-        self._write(f"{text.title(spec.number, spec.round)} starts on w{slot}{again}: {named}")
+    def started(self, spec: TrialSpec) -> None:
+        """Note when a trial starts."""
+        self.round = spec.round
+        self._pace.start(self._clock())
 
     def finished(self, record: TrialRecord) -> None:
-        """Say what came of a trial, and where the study stands."""
-        self._progress.add(record)
-        self._write(text.trial_line(record, self._progress.objectives))
-        self._write("  " + self._progress.headline(self._slots))
+        """Count a finished trial or a finished measurement of a round."""
+        self._count(record)
+        self._pace.finish(self._clock())
+        self.last.append(self.rescored(record))
 
-    def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Say that a trial will be run again, and why."""
-        name = text.title(spec.number, spec.round)
-        self._write(f"{name} will be run again: {failure.kind.value}: {failure.message}")
+    def _count(self, record: TrialRecord) -> None:
+        outcome = record.outcome
+        assert outcome is not None
+        if self.simulated:
+            self.simulated_s += sum(outcome.timings.values())
+        if outcome.failure is not None:
+            self.failures[outcome.failure.kind.value] += 1
+        if record.round:
+            self._measured.add((record.number, record.round))
+            return
+        self._trials[record.number] = record
+        if record.kind is TrialKind.BASELINE:
+            self._trials = {number: self.rescored(trial) for number, trial in self._trials.items()}
+            self.last = deque((self.rescored(trial) for trial in self.last), maxlen=LAST_TRIALS)
 
-    def note(self, text: str) -> None:
-        """Write the line."""
-        self._write(text)
+    def rescored(self, record: TrialRecord) -> TrialRecord:
+        """Return the record with its score; a trial that ended before the defaults did is stored without one."""
+        outcome, baseline = record.outcome, self.baseline
+        if record.verdict is None or record.verdict.score is not None or record.round or outcome is None:
+            return record
+        if not outcome.succeeded or baseline is None or baseline.outcome is None or not baseline.outcome.succeeded:
+            return record
+        judge = self.spec.judge
+        return replace(record, verdict=judge.verdict(outcome, judge.metrics(baseline.outcome)))
 
-    def tick(self, states: Sequence[WorkerState]) -> None:
-        """Remember how many workers there are."""
-        self._slots = len(states)
+    @property
+    def baseline(self) -> TrialRecord | None:
+        """The defaults' trial, once it has finished."""
+        return next((trial for trial in self._trials.values() if trial.kind is TrialKind.BASELINE), None)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    @property
+    def best(self) -> TrialRecord | None:
+        """The feasible trial of the search with the highest score."""
+        scored = [trial for trial in self._trials.values() if trial.state == "ok" and score_of(trial) is not None]
+        return max(scored, key=lambda trial: score_of(trial) or 0.0, default=None)
+
+    @property
+    def done(self) -> int:
+        """Finished trials of the study, without the rounds' measurements."""
+        return len(self._trials)
+
+    @property
+    def stage_done(self) -> int:
+        """Finished trials or measurements of the current stage."""
+        if self.plan.stage is Stage.CONFIRMATION:
+            return sum(round_ in self.plan.rounds for _, round_ in self._measured)
+        return self._pace.done_in_stage if self.plan.stage is Stage.ABLATION else self.done
+
+    @property
+    def stage_trials(self) -> int:
+        """Trials or measurements of the current stage, finished or not."""
+        return max(self.plan.trials, self.stage_done)
+
+    @property
+    def round_text(self) -> str:
+        """`round 2 of 3` during the confirmation, else empty."""
+        rounds = self.plan.rounds
+        if self.round not in rounds:
+            return ""
+        return f"round {rounds.index(self.round) + 1} of {len(rounds)}"
+
+    def elapsed_s(self) -> float:
+        """Return the real seconds since this run began."""
+        return self._clock() - self._began
+
+    def remaining_s(self) -> float | None:
+        """Return the estimated real seconds until the run is over, its rounds included; None before the first trial."""
+        pace = self._pace.seconds_per_trial()
+        if pace is None:
+            return None
+        left = self.stage_trials - self.stage_done
+        if self.plan.stage is Stage.CONFIRMATION:
+            return left * pace * (1.0 if self._pace.done_in_stage else self._round_factor())
+        return (left + self._confirmation_trials() * self._round_factor()) * pace
+
+    def _confirmation_trials(self) -> int:
+        return (self.spec.finalists + 1) * self.spec.confirm_rounds if self.spec.baseline_repeats else 0
+
+    def _round_factor(self) -> float:
+        """Return how much longer a measurement of a round takes than a trial of the search.
+
+        Only the benchmark is longer, `times_the_search` times. A simulation spends its real time on the benchmark.
+        """
+        share = 1.0 if self.simulated else _benchmark_share(self._trials)
+        return 1.0 - share + share * self.spec.times_the_search
 
 
-class LiveConsole(PlainConsole):
-    """The same lines, above a view that is redrawn: the headline and what each worker is doing."""
+class _Pace:
+    """Real seconds per trial, from the trials of the current stage, else from those of the stage before."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
+    def __init__(self, slots: int) -> None:
+        self.done_in_stage = 0
+        self._slots = slots
+        self._began: float | None = None
+        self._ended = 0.0
+        self._earlier: float | None = None
 
-        self._console = Console(stderr=True, highlight=False)
-        super().__init__(lambda line: self._console.print(line, markup=False, soft_wrap=True))
-        self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+    def begin_stage(self) -> None:
+        """Count from the beginning."""
+        self._earlier = self.seconds_per_trial()
+        self.done_in_stage, self._began = 0, None
 
-    def opened(self, start: StudyStart) -> None:
-        """Begin the view."""
-        self._live.start()
-        super().opened(start)
+    def start(self, now: float) -> None:
+        """Note the start of a trial."""
+        if self._began is None:
+            self._began = now
 
-    def tick(self, states: Sequence[WorkerState]) -> None:
-        """Redraw the view."""
-        super().tick(states)
-        self._live.update(self._view(states))
+    def finish(self, now: float) -> None:
+        """Note the end of a trial."""
+        self.done_in_stage += 1
+        self._ended = now
 
-    def _view(self, states: Sequence[WorkerState]) -> RenderableType:
-        from rich.text import Text
+    def seconds_per_trial(self) -> float | None:
+        """Return the mean seconds between two ends of trials; None before the first.
 
-        lines = [Text(self._progress.headline(len(states)), style="bold")]
-        for state in states:
-            if state.trial is None:
-                doing = "idle"
-            else:
-                phase = state.phase.value if state.phase else "starting"
-                doing = f"#{state.trial}  {phase}  {text.duration(state.seconds)}"
-            lines.append(Text(f"  w{state.slot}  {state.device}  {doing}"))
-        return Text("\n").join(lines)
-
-    def close(self) -> None:
-        """Take the view down."""
-        self._live.stop()
+        Until every worker has finished a trial, those that still run count as finished.
+        """
+        if self._began is None or not self.done_in_stage:
+            return self._earlier
+        return (self._ended - self._began) / max(self.done_in_stage, self._slots)
 
 
-def console(plain: bool) -> PlainConsole:
-    """Return the live view on a terminal, plain lines elsewhere or if `plain`."""
-    return PlainConsole() if plain or not sys.stderr.isatty() else LiveConsole()
+def _benchmark_share(trials: Mapping[int, TrialRecord]) -> float:
+    """Return the share of the trials' seconds that their benchmarks took."""
+    timings = [trial.outcome.timings for trial in trials.values() if trial.outcome is not None]
+    total = sum(sum(each.values()) for each in timings)
+    return sum(each.get(Phase.BENCHMARK, 0.0) for each in timings) / total if total else 0.0
 
 
-def opening_lines(start: StudyStart, done: int) -> list[str]:
-    """Return what is written before the first trial: the engine, the budget, what the search sends."""
-    spec, engine = start.spec, start.engine
-    banner = []
-    if engine.provenance is Provenance.SIMULATED:
-        card = spec.facts["hardware"]
-        banner = [
-            f"SIMULATED: predicted, not measured, for vLLM {engine.version} on one {card}; --engine vllm measures"
-        ]
-    goes_on = f", {done} of them done" if done else ""
-    short = spec.search_prompts
-    rounds = ", the rounds that decide all of them" if spec.confirm_rounds else ""
-    loads = [f"the search sends {short} requests a load{rounds}"] if short else []
-    dropped = f"; {len(spec.space.dropped)} choices ruled out (`tuner space`)" if spec.space.dropped else ""
-    return [
-        *banner,
-        f"study {spec.name}: {start.budget.trials} trials{goes_on}, {start.workers} worker(s), {engine.name} "
-        f"{engine.version}, {len(spec.space.parameters)} parameters{dropped}",
-        *loads,
-    ]
+def score_of(record: TrialRecord) -> float | None:
+    """Return a trial's score; None without one."""
+    return record.verdict.score if record.verdict else None

@@ -1,31 +1,46 @@
-"""How numbers, trials and configurations read on one line."""
+"""Numbers, durations and cut texts, each on one line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from storage import metrics
-from storage.records import Config, TrialRecord
-from tuner.scoring.objectives import Objective
+
+ABSENT = "–"
 
 
 def number(value: float | None) -> str:
-    """Return a figure as people read it: `3,332`, `14.8`, `0.97`; a dash where there is none."""
+    """Return a figure with about four digits: `3,332`, `14.81`, `0.97`; a dash for None."""
     if value is None:
-        return "–"
+        return ABSENT
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
-def metric(name: str, value: float | None) -> str:
-    """Return a metric with its unit, `output_throughput 3,332 tok/s`."""
+def unit(name: str) -> str:
+    """Return the unit of a metric, empty where the name ends in it, for a share and for an unknown metric."""
     try:
-        unit = metrics.metric(name).unit
+        found = metrics.metric(name).unit
     except KeyError:
-        unit = ""
-    return f"{name} {number(value)}{'' if unit == 'share' else ' ' + unit}"
+        return ""
+    return "" if found == "share" or name.endswith(f"_{found}") else found
+
+
+def with_unit(name: str, value: float | None) -> str:
+    """Return a metric's value with its unit: `3,332 tok/s`."""
+    shown = unit(name)
+    return number(value) if value is None or not shown else f"{number(value)} {shown}"
+
+
+def metric(name: str, value: float | None) -> str:
+    """Return a metric's name and value: `output_throughput 3,332 tok/s`, `p99_tpot_ms 13.9`."""
+    return f"{name} {with_unit(name, value)}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 trial`, `2 trials`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:
@@ -38,10 +53,17 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def config(values: Config) -> str:
-    """Return a configuration as `name=value …`; the empty one is called what it is."""
-    shown = {name: value for name, value in values.items() if value is not None}
-    return " ".join(f"{name}={value}" for name, value in shown.items()) or "vLLM's defaults"
+def about(seconds: float) -> str:
+    """Return a rounded estimate: `less than 10 s`, `about 40 s`, `about 7 min`, `about 2 h 10 min`."""
+    if seconds < 10:
+        return "less than 10 s"
+    if seconds < 55:
+        return f"about {10 * round(seconds / 10)} s"
+    minutes = max(round(seconds / 60), 1)
+    if minutes < 60:
+        return f"about {minutes} min"
+    hours, rest = divmod(10 * round(minutes / 10), 60)
+    return f"about {hours} h" + (f" {rest:02d} min" if rest else "")
 
 
 def title(record_number: int, round_: int) -> str:
@@ -50,46 +72,31 @@ def title(record_number: int, round_: int) -> str:
 
 
 def timings(seconds: Mapping[str, float]) -> str:
-    """Return where the time of a trial went, the largest share first; less than half a second is left out."""
+    """Return the seconds of each phase, the longest first; less than half a second is left out."""
     parts = sorted(((value, name) for name, value in seconds.items() if value >= 0.5), reverse=True)
-    return ", ".join(f"{name} {value:.0f} s" for value, name in parts)
+    return ", ".join(f"{name} {value:,.0f} s" for value, name in parts)
 
 
-def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
-    """Return what came of a trial, on one line."""
-    outcome = record.outcome
-    name = title(record.number, record.round)
-    if outcome is None:
-        return f"{name} pending"
-    spent = sum(outcome.timings.values())
-    tail = f"[{duration(spent)}: {timings(outcome.timings)}]"
-    what = (f"({record.label}) " if record.label and not record.round else "") + config(record.config)
-    if outcome.failure is not None:
-        return f"{name} failed: {outcome.failure.kind.value}: {outcome.failure.message} {tail} {what}"
-    figures = ", ".join(metric(o.metric, outcome.metric(o.metric)) for o in objectives)
-    score = record.verdict.score if record.verdict else None
-    judged = f"score {score:.3f}, " if score is not None else ""
-    missed = ""
-    if record.verdict is not None and not record.verdict.feasible:
-        missed = ", misses " + ", ".join(name for name, value in record.verdict.constraints.items() if value > 0)
-    return f"{name} {record.state}: {judged}{figures}{missed} {tail} {what}"
+def one_line(text: str) -> str:
+    """Return a text with its line breaks and runs of blanks as single blanks."""
+    return " ".join(text.split())
 
 
-def result_line(number: int, records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> str:
-    """Return the figures that a trial is to be known by: medians over all repeats of its re-measurements.
+def cut(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, cut between words and marked with `…`."""
+    if len(text) <= width:
+        return text
+    head = text[: width - 1]
+    whole = head.rpartition(" ")[0] if text[width - 1] != " " else head
+    return (whole or head).rstrip(" ,;:") + "…"
 
-    A trial without any has those of the search, which picked it for them: they flatter it, and the line says whose
-    they are. Empty if the trial was never run.
-    """
-    own = [record for record in records if record.number == number]
-    rounds = [each.outcome for each in own if each.round and each.outcome is not None and each.outcome.succeeded]
-    searched = next((record for record in own if not record.round), None)
-    if searched is None or searched.outcome is None:
-        return ""
-    if not rounds:
-        return f"{searched.outcome.provenance.value} in the search: {trial_line(searched, objectives)}"
-    pooled = replace(rounds[0], repeats=tuple(repeat for outcome in rounds for repeat in outcome.repeats))
-    figures = ", ".join(metric(o.metric, pooled.metric(o.metric)) for o in objectives)
-    times = "1 round" if len(rounds) == 1 else f"{len(rounds)} rounds"
-    label = f"({searched.label}) " if searched.label else ""
-    return f"#{number} {pooled.provenance.value} in {times}, medians: {figures}; {label}{config(searched.config)}"
+
+def joined(parts: Sequence[str], width: int, separator: str = ", ") -> list[str]:
+    """Return parts in as few lines of at most `width` characters as they need; no part is broken."""
+    found: list[str] = []
+    for part in parts:
+        if found and len(found[-1]) + len(separator) + len(part) <= width:
+            found[-1] += separator + part
+        else:
+            found.append(part)
+    return found
