@@ -32,7 +32,7 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Pat
     said = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
-    assert said.err.startswith("SIMULATED: predicted, not measured, for vLLM 0.15.1 on one Tesla T4")
+    assert said.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
     assert "all figures are predicted, not measured: simulated vllm 0.15.1, Tesla T4" in lines
     assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# predicted, not measured")
     rows = sqlite3.connect(folder / "tuner_study" / "tuner.db").execute("SELECT DISTINCT provenance FROM tuner_trials")
@@ -54,7 +54,7 @@ def test_the_readmes_first_command_says_what_the_readme_shows(folder: Path) -> N
     said = run_apart(folder, "optimize", "--trials", "60", TUNER_VLLM="")
     assert said.code == 0, said.err
     told = {line.strip() for line in (said.out + said.err).splitlines()}
-    assert [line for line in shown if line not in told] == []
+    assert [line for line in shown if line.strip() not in told] == []
 
 
 def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.commands import (
+    best,
     capacity,
     doctor,
     export,
@@ -18,6 +19,7 @@ from tuner.cli.commands import (
     mlflow,
     optimize,
     presets,
+    show,
     simulate,
     space,
     studies,
@@ -44,8 +46,8 @@ app.command("capacity", context_settings=PASS_ON)(capacity.capacity)
 app.command("load")(load.load)
 app.command("studies")(studies.studies)
 app.command("trials")(trials.trials)
-app.command("best")(trials.best)
-app.command("show")(trials.show)
+app.command("best")(best.best)
+app.command("show")(show.show)
 app.command("tradeoff")(traffic.tradeoff)
 app.command("requests")(traffic.requests)
 app.command("export")(export.export)

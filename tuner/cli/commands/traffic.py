@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tuner.cli.commands.trials import read_trials
 from tuner.cli.options import AsJson, Storage, StudyName
+from tuner.cli.stored import read_study
 from tuner.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def tradeoff(study: StudyName = None, storage: Storage = None, csv: _AsCsv = Fal
     """Show the share of requests within their SLO: classes by configurations, the best of a row marked."""
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
-    record, trials = read_trials(storage, study)
+    stored = read_study(storage, study)
+    record, trials = stored.record, list(stored.trials)
     found = _configurations(record, trials)
     from dashboards.analysis import tradeoff as matrix
     from dashboards.analysis.trials_frame import to_csv
@@ -137,7 +138,8 @@ def requests(
     csv: _AsCsv = False,
 ) -> None:
     """Count completed and failed requests by class and prompt length; with a capacity search, latency by rate."""
-    record, trials = read_trials(storage, study)
+    stored = read_study(storage, study)
+    record, trials = stored.record, list(stored.trials)
     _require_classes(record)
     number = trial if trial is not None else (record.conclusion or {}).get("winner") or 0
     found = next((t for t in trials if (t.number, t.round) == (number, round_)), None)
