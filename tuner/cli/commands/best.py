@@ -61,5 +61,5 @@ def _print_leaders(stored: StoredStudy) -> None:
     print(f"study {stored.record.name} has no conclusion yet; the best trials of its search so far:")
     table = new_table()
     names = [objective.metric for objective in stored.objectives]
-    fill_trials(table, leaders, names, stored.defaults, width_of(PLAIN_WIDTH) - 2)
+    fill_trials(table, leaders, names, stored.defaults, width_of(PLAIN_WIDTH))
     show(table)

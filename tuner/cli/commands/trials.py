@@ -94,9 +94,10 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
     names = [objective.metric for objective in stored.objectives]
     if sort not in (None, _SCORE, _NUMBER) and sort not in names:
         names.insert(0, sort)
-    table = new_table(title=f"{stored.record.name} ({stored.record.provenance.value})")
-    fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH) - 2)
-    show(table, *_notes(stored), width=_PLAIN_WIDTH)
+    title = f"{stored.record.name} ({stored.record.provenance.value})"
+    table = new_table()
+    fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH))
+    show(title, table, *_notes(stored), width=_PLAIN_WIDTH)
 
 
 def _notes(stored: StoredStudy) -> list[str]:

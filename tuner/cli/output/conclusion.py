@@ -23,6 +23,7 @@ MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
 
 INTERVAL = "95 % interval"
+RISK = "fails or misses\nan SLO without it"
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
@@ -41,6 +42,12 @@ class Findings:
         """Number of the winning trial; None without a winner."""
         number = self.conclusion.get("winner")
         return None if number is None else int(number)
+
+    @property
+    def flag_effects(self) -> Sequence[Mapping[str, Any]]:
+        """The effects of the winner's flags; conclusions of earlier versions have them under the key `earned`."""
+        effects: Sequence[Mapping[str, Any]] = self.conclusion.get("flag_effects", self.conclusion.get("earned", ()))
+        return effects
 
     @property
     def baseline(self) -> int | None:
@@ -82,14 +89,25 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
     parts: list[RenderableType] = []
     if (comparison := comparison_table(findings)) is not None:
-        parts += [Text(""), comparison]
+        parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
         if worse := worse_metrics(findings):
             parts.append(Text(f"also worse, without being an objective: {', '.join(worse)}", style="yellow"))
     if (finalists := finalists_table(findings)) is not None:
-        parts += [Text(""), finalists]
+        parts += [Text(""), Text("finalists, as ratios to the defaults", style="bold"), finalists]
+    contenders = findings.conclusion.get("contenders", ())
+    parts += [Text(f"#{each['number']} is out: {each['disqualified']}") for each in contenders if each["disqualified"]]
     if (flags := flags_table(findings)) is not None:
         parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
     return parts
+
+
+def _comparison_title(findings: Findings) -> str:
+    one = findings.pooled(findings.challenger)
+    measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
+    rounds = findings.conclusion.get("rounds") or 0
+    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
+    role = "the winner" if findings.winner == findings.challenger else "the best finalist"
+    return f"{role} beside the defaults, {measured}: {basis}"
 
 
 def comparison_table(findings: Findings) -> Table | None:
@@ -99,11 +117,7 @@ def comparison_table(findings: Findings) -> Table | None:
     if number is None or one is None or other is None or not other.succeeded:
         return None
     contender = _contender(findings, number)
-    rounds = findings.conclusion.get("rounds") or 0
-    measured = "predicted" if one.provenance is Provenance.SIMULATED else "measured"
-    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
-    role = "the winner" if findings.winner == number else "the best finalist"
-    table = new_table(title=f"{role} beside the defaults, {measured}: {basis}")
+    table = new_table()
     for heading in ("metric", f"defaults #{baseline}", f"#{number}", "ratio", INTERVAL, "SLO"):
         table.add_column(heading, justify="left" if heading in ("metric", "SLO") else "right", no_wrap=True)
     table.add_row("score", "1", *_score_cells(findings, number, contender), "")
@@ -174,20 +188,18 @@ def finalists_table(findings: Findings) -> Table | None:
     contenders = findings.conclusion.get("contenders", ())
     if len(contenders) < 2:
         return None
-    table = new_table(title="finalists, as ratios to the defaults")
+    table = new_table()
     names = [objective.metric for objective in findings.objectives]
     for heading in ("finalist", "score", INTERVAL, *names):
         table.add_column(heading, justify="left" if heading == "finalist" else "right", no_wrap=True)
-    table.add_column("")
     for each in sorted(contenders, key=lambda each: -(each["score"] or {"ratio": 0.0})["ratio"]):
         score, number = each["score"], each["number"]
-        out = f"out: {each['disqualified']}" if each["disqualified"] else ""
+        mark = " out" if each["disqualified"] else " winner" if number == findings.winner else ""
         table.add_row(
-            f"#{number}",
+            f"#{number}{mark}",
             f"{score['ratio']:.3f}" if score else text.ABSENT,
             _interval(score),
             *(_ratio(each["metrics"].get(name)) for name in names),
-            out or ("winner" if number == findings.winner else ""),
         )
     return table
 
@@ -198,13 +210,13 @@ def flags_table(findings: Findings) -> Table | None:
     trial = None if winner is None or winner == findings.baseline else findings.trial(winner)
     if trial is None:
         return None
-    effects = {each["name"]: each for each in findings.conclusion.get("earned", ())}
+    effects = {each["name"]: each for each in findings.flag_effects}
     changed = configuration.changes(trial.config, findings.defaults)
     rows = [name for name in effects if name in trial.config] + [name for name in changed if name not in effects]
     table = new_table()
     risky = any(each["needed"] >= LIKELY for each in effects.values())
-    for heading in ("flag", "default", "effect", INTERVAL, *(["without it"] if risky else [])):
-        table.add_column(heading, justify="right" if heading in ("effect", INTERVAL) else "left", no_wrap=True)
+    for heading in ("flag", "default", "effect", INTERVAL, *([RISK] if risky else [])):
+        table.add_column(heading, justify="left" if heading in ("flag", "default") else "right", no_wrap=True)
     for name in rows:
         effect = effects.get(name)
         default = effect["default"] if effect else findings.defaults.get(name)
@@ -226,7 +238,7 @@ def has_effect(effect: Mapping[str, Any]) -> bool:
 
 def _flags_note(findings: Findings) -> str:
     """Return what the effects are, what they rest on, and whether there is one at all."""
-    effects = findings.conclusion.get("earned", ())
+    effects = findings.flag_effects
     if not effects:
         return "their effects are not known"
     outcome = findings.pooled(findings.winner)
@@ -243,6 +255,4 @@ def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> 
 
 
 def _without(effect: Mapping[str, Any] | None) -> str:
-    if effect is None or effect["needed"] < LIKELY:
-        return ""
-    return f"{100 * effect['needed']:.0f} % likely to fail or miss an SLO"
+    return "" if effect is None or effect["needed"] < LIKELY else f"{100 * effect['needed']:.0f} %"

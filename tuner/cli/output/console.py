@@ -36,8 +36,6 @@ def width_of(plain_width: int = PLAIN_WIDTH) -> int:
     return Console().width if sys.stdout.isatty() else plain_width
 
 
-def new_table(*, title: str | None = None) -> Table:
-    """Return an empty table in the style of all commands: a rule under the headings, blanks between columns."""
-    return Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
-    )
+def new_table() -> Table:
+    """Return an empty table in the style of all commands: a rule under the headings, two blanks between columns."""
+    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
