@@ -59,7 +59,7 @@ class ResolvedSpace:
     rules: tuple[RuleSpec, ...]
     fixed: Mapping[str, object]
 
-    def _names(self, config: Mapping[str, ParameterValue]) -> Names:
+    def names(self, config: Mapping[str, ParameterValue]) -> Names:
         return Names(self.specs, self._facts, self.fixed, config)
 
     @cached_property
@@ -67,7 +67,7 @@ class ResolvedSpace:
         return facts_of(self.context)
 
     def _active(self, parameter: Parameter, config: Mapping[str, ParameterValue]) -> bool:
-        return parameter.when is None or parameter.active(self._names(config).lookup)
+        return parameter.when is None or parameter.active(self.names(config).lookup)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
         """Ask the trial for a configuration; parameters whose condition does not hold are left out."""
@@ -92,7 +92,7 @@ class ResolvedSpace:
         for parameter in self.parameters:
             if not self._active(parameter, config):
                 continue
-            default = self._names(config).default(parameter.name)
+            default = self.names(config).default(parameter.name)
             if parameter.contains(None):
                 config[parameter.name] = None
             elif default is not None and parameter.contains(default):
@@ -115,7 +115,7 @@ class ResolvedSpace:
             SpaceError: if the configuration has a name or a value that the space does not have.
         """
         self._check_names(config)
-        names = self._names(config)
+        names = self.names(config)
         chosen = [
             (parameter, config[parameter.name])
             for parameter in self.parameters
@@ -127,7 +127,7 @@ class ResolvedSpace:
 
     def violations(self, config: Mapping[str, ParameterValue]) -> list[Violation]:
         """Return the rules that a configuration is known to break, the memory estimate included."""
-        names = self._names(config)
+        names = self.names(config)
         found = [
             Violation(rule.name, names.fill(rule.why))
             for rule in self.rules

@@ -129,6 +129,15 @@ class Space:
                 possible[name] = named
         return build(dropped, possible)
 
+    def engine_default(self, name: str, context: Context) -> ParameterValue:
+        """Return the engine's own default of a declared parameter; None if the space or the context does not tell.
+
+        Args:
+            name: the parameter.
+            context: hardware, engine version, model and workload that the default may depend on.
+        """
+        return Names(self._parameters, facts_of(context), {}, {}).default(name)
+
     def check_named(self, config: Mapping[str, ParameterValue]) -> None:
         """Check a named configuration against the space as declared, whatever the context.
 

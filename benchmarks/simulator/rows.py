@@ -159,7 +159,7 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
     config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
     machine = ConfiguredServer(config, known)
     run = machine.run(bench_serve_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=warm)
-    return bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 99))
+    return bench_metrics(run.requests, run.received_s, config.stream_interval, machine.speculative, (50, 99))
 
 
 def errors(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]], metric: str) -> list[float]:

@@ -42,7 +42,7 @@ def trial(load: BenchServeWorkload, card: str, *words: str) -> int:
     )
     machine = ConfiguredServer(config, parameters_of(card))
     run = machine.run(bench_serve_client(load, 0.0015), 1)
-    bench_metrics(run.jobs, run.seen, config.stream_interval, machine.speculative, (50, 90, 95, 99))
+    bench_metrics(run.requests, run.received_s, config.stream_interval, machine.speculative, (50, 90, 95, 99))
     return run.trace.steps
 
 

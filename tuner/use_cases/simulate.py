@@ -84,8 +84,8 @@ def simulate(settings: SimulationSettings) -> Simulation:
     done = run_workload(machine, load, settings.seed, noise=settings.noise)
     return Simulation(
         metrics=client_metrics(load, done, machine) or {},
-        offered=len(done.jobs),
-        completed=sum(job.status == "completed" for job in done.jobs),
+        offered=len(done.requests),
+        completed=sum(request.status == "completed" for request in done.requests),
         run=done,
         roofline=roofline_of(machine.config, done),
         machine=machine,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.trials import RandomTrial
 from search_spaces import ParameterValue
 from storage.records import Config
-from tuner.engines.simulator.parameters import PARAMETERS_FILE
+from tuner.engines.simulator.parameters import parameters_digest
 
 EVALUATIONS = 1500
 RANDOM_EVALUATIONS = 400
@@ -53,8 +52,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _key(identity: str) -> str:
     """Return the cache key: new simulator parameters make every cached score stale."""
-    digest = hashlib.sha256(PARAMETERS_FILE.read_bytes()).hexdigest()[:12]
-    return f"{identity} {digest}"
+    return f"{identity} {parameters_digest()}"
 
 
 def _write(file: Path, entries: dict[str, Any]) -> None:

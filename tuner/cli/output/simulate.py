@@ -26,8 +26,8 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _document(simulation: Simulation) -> dict[str, Any]:
-    counts, jobs = simulation.run.counts, simulation.run.jobs
-    done = [job for job in jobs if job.status == "completed"]
+    counts, requests = simulation.run.counts, simulation.run.requests
+    completed = [request for request in requests if request.status == "completed"]
     return {
         "provenance": "simulated",
         "vllm": simulation.vllm_version,
@@ -36,9 +36,9 @@ def _document(simulation: Simulation) -> dict[str, Any]:
         "num_prompts": simulation.offered,
         "completed": simulation.completed,
         "failed": simulation.offered - simulation.completed,
-        "duration": max((job.end_s for job in jobs if job.end_s is not None), default=None),
-        "total_input_tokens": sum(job.prompt.tokens for job in done),
-        "total_output_tokens": sum(job.prompt.output for job in done),
+        "duration": max((request.end_s for request in requests if request.end_s is not None), default=None),
+        "total_input_tokens": sum(request.prompt.tokens for request in completed),
+        "total_output_tokens": sum(request.prompt.output for request in completed),
         **simulation.metrics,
         "kv_cache_tokens": simulation.machine.budget.tokens,
         "preemptions": counts.preemptions,

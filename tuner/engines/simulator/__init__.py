@@ -1,16 +1,16 @@
-"""vLLM simulated, step by step, on a simulated card.
+"""A simulated engine: vLLM on a simulated card, step by step, on a virtual clock.
 
-The decisions that shape it:
+It implements `Engine` and reads the same flags as `vllm serve`, so that pipeline, sampler, database, MLflow and
+exporter do not differ. Its provenance, `simulated`, goes with every number. `docs/simulator.md` describes the model.
 
-- It is an `Engine` like the real one: the same pipeline, sampler, database, MLflow and exporter; only its provenance
-  differs, `simulated`, and goes with every number. It reads the very flags of `vllm serve`.
-- The grain is an engine step on a virtual clock. What a step holds is decided by vLLM V1's scheduler (`scheduler`), on
-  its paged KV cache (`blocks`); how long it takes by a roofline with launches and host work (`step_time`).
-- Everything that is fitted is one number with a meaning and a unit in `parameters.yaml`, with its source;
-  `benchmarks/simulator/calibrate.py` makes that file. What is assumed of repetitive text stands in `speculation`.
-- Decoding sequences advance together: all get one token a step, so a step costs the same work however many there are,
-  and only what changes (an arrival, a prefill, an end, a lack of blocks) is looked at. Speculation, where each sequence
-  gets its own number of tokens, is the exception (`speculation`).
-- Randomness is noise of the measurement and acceptance of drafts, both from the load's seed: the same study in another
-  process gives the same figures.
+- `config`: flags, defaults and refusals of `vllm serve`.
+- `memory`: the division of the card's memory, and the paged KV cache.
+- `scheduling`: vLLM V1's scheduler, which decides what each engine step computes.
+- `timing`: a roofline model of a step's time, the API servers, and start-up.
+- `clients`: the workload's requests, and the metrics of the answers.
+- `benchmark_simulation`: one workload against one server, event by event.
+- `parameters`: all free parameters with units, meanings and sources; `benchmarks/simulator/calibrate.py` fits them.
+
+Random numbers are used for the noise between runs and for the acceptance of drafts. Both come from the workload's seed:
+the same study in another process gives the same numbers.
 """

@@ -1,4 +1,4 @@
-"""One configured server: its memory is laid out once, and any number of loads is run against it."""
+"""One configured server: its memory is divided once, and any number of workloads can run against it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from storage.records import FailureKind
 from tuner.engines.simulator.benchmark_simulation import BenchmarkSimulation, SimulationTrace
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.config.precision import kernels_named
+from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
@@ -21,36 +21,51 @@ from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCou
 from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
 from tuner.engines.simulator.timing.step_time import StepTime
 
+_NOISE_STREAM = 0x51
+
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What came of one load. `seen` are the seconds at which clients saw each step's tokens.
+    """The result of one workload.
 
-    `seconds` says where the time of all steps went; `flops` and `bytes` what they needed; see `StepTime`.
+    Attributes:
+        requests: every request of the workload.
+        received_s: when clients received the tokens of each step, in seconds.
+        trace: the server's state over time.
+        counts: the scheduler's counters.
+        seconds: the time of all steps by its cause, as in `StepTime`.
+        flops: the arithmetic that the tokens need.
+        bytes: the memory traffic that the tokens need.
     """
 
-    jobs: list[SimulatedRequest]
-    seen: NDArray[np.float64]
+    requests: list[SimulatedRequest]
+    received_s: NDArray[np.float64]
     trace: SimulationTrace
     counts: SchedulerCounts
     seconds: Mapping[str, float]
     flops: float
     bytes: float
 
+    @property
+    def all_ended(self) -> bool:
+        """Whether every request ended, with any status, before the run did."""
+        return not any(request.in_flight or request.end_s is None for request in self.requests)
+
 
 class ConfiguredServer:
     """A server on a card.
 
     Raises:
-        StartFailed: when the configuration does not fit, or its first step dies.
+        StartFailed: at construction, if the configuration does not fit into memory or its first step fails.
     """
 
-    def __init__(self, config: ServeConfig, known: Parameters, eight_bit: str | None = None) -> None:
+    def __init__(self, config: ServeConfig, parameters: Parameters, marlin_input: str | None = None) -> None:
         self.config = config
-        self.known = known
-        self._eight_bit = eight_bit
-        _require_output(config)
-        self.budget: MemoryBudget = find_budget(config, StepTime(config, known, eight_bit).weights, known)
+        self.parameters = parameters
+        self._marlin_input = marlin_input
+        _require_output_format(config)
+        weights = StepTime(config, parameters, marlin_input).weights
+        self.budget: MemoryBudget = find_budget(config, weights, parameters)
 
     @property
     def speculative(self) -> bool:
@@ -65,43 +80,48 @@ class ConfiguredServer:
         noise: bool = True,
         warm: bool = True,
         limit_s: float = math.inf,
-        together: bool = True,
+        fast_forward: bool = True,
     ) -> SimulatedRun:
-        """Run a load from an empty cache.
+        """Run a workload with an empty prefix cache.
 
         Args:
-            client: who sends it.
+            client: sends the workload.
             seed: of the noise and of the answers' text.
-            noise: whether the run is as much faster or slower than the prediction as measured ones differ.
-            warm: whether the server has served anything before.
-            limit_s: virtual seconds after which it is cut off.
-            together: see `BenchmarkSimulation.run` and `SpeculativeScheduler`.
+            noise: whether all step times get a common random factor, exp(noise_share × standard normal).
+            warm: whether the server has run a prefill before.
+            limit_s: virtual seconds after which the run is cut off.
+            fast_forward: see `BenchmarkSimulation.run` and `SpeculativeScheduler`.
         """
-        scale = _noise(seed, self.known.noise_share) if noise else 1.0
-        time = StepTime(self.config, self.known, self._eight_bit, scale, warm)
-        scheduler = self._scheduler(seed, together)
-        trace = BenchmarkSimulation(self.config, self.known, scheduler, time, client).run(limit_s, together)
-        seen = np.array(trace.seen_s)
-        return SimulatedRun(list(client.jobs), seen, trace, scheduler.counts, time.seconds, time.flops, time.bytes)
+        scale = _noise_factor(seed, self.parameters.noise_share) if noise else 1.0
+        time = StepTime(self.config, self.parameters, self._marlin_input, scale, warm)
+        scheduler = self._scheduler(seed, fast_forward)
+        simulation = BenchmarkSimulation(self.config, self.parameters, scheduler, time, client)
+        trace = simulation.run(limit_s, fast_forward)
+        received_s = np.array(trace.received_s)
+        return SimulatedRun(
+            list(client.requests), received_s, trace, scheduler.counts, time.seconds, time.flops, time.bytes
+        )
 
-    def _scheduler(self, seed: int, together: bool) -> Scheduler:
+    def _scheduler(self, seed: int, fast_forward: bool) -> Scheduler:
         config, blocks = self.config, self.budget.blocks
         if config.speculation is None:
             return Scheduler(config, blocks)
-        text = AnswerText(config.speculation, config.temperature, self.known, seed)
-        return SpeculativeScheduler(config, blocks, text, together)
+        text = AnswerText(config.speculation, config.temperature, self.parameters, seed)
+        return SpeculativeScheduler(config, blocks, text, fast_forward)
 
 
-def _noise(seed: int, share: float) -> float:
-    return float(np.exp(share * np.random.default_rng([seed, 0x51]).standard_normal()))
+def _noise_factor(seed: int, share: float) -> float:
+    return float(np.exp(share * np.random.default_rng([seed, _NOISE_STREAM]).standard_normal()))
 
 
-def _require_output(config: ServeConfig) -> None:
-    """Refuse what FlashAttention 3 cannot write: vLLM gives it queries in FP8 beside an FP8 cache.
+def _require_output_format(config: ServeConfig) -> None:
+    """Fail for an FP8 KV cache with FlashAttention 3 in float16.
 
-    From Hopper's `flash_api.cpp`; three measured studies (docs/reports/2026-11-24-h200-qwen-7b.md) show it.
+    vLLM passes FP8 queries beside an FP8 cache, and FlashAttention 3 (`hopper/flash_api.cpp`) then writes bfloat16
+    only. Three measured trials failed so (docs/reports/2026-11-24-h200-qwen-7b.md). The search space has the same rule,
+    `flash-attn-3-fp8-kv-float16`; a test compares the two.
     """
-    kernels = kernels_named(config.backend, config.card)
+    kernels = attention_kernels(config.backend, config.card)
     if kernels == "FLASH_ATTN_3" and config.kv_element_bytes == 1.0 and config.dtype == "float16":
         raise StartFailed(
             "RuntimeError: For FP16/BF16 input, output must have the same dtype as inputs. For FP8 input, output must "

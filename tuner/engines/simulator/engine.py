@@ -1,4 +1,4 @@
-"""The simulated vLLM as an engine: the production path on a virtual clock."""
+"""The simulated engine: starts simulated servers and runs workloads against them on a virtual clock."""
 
 from __future__ import annotations
 
@@ -31,14 +31,11 @@ from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 BANNER = "SIMULATED: predicted, not measured"
 STOP_S = 0.5
-"""From SIGTERM until the memory is back: 0.3 to 0.8 s on an H200.
-
-Measured in docs/reports/2026-11-21-h200-qwen-0.5b.md: 21 s for 52 launches.
-"""
+"""Seconds from SIGTERM until the GPU's memory is free (0.3 to 0.8 s in docs/reports/2026-11-21-h200-qwen-0.5b.md)."""
 
 
 class VirtualClock:
-    """Seconds that only a simulation lets pass; the date is the real one."""
+    """A clock that only `advance` moves; its date is the real one."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -53,12 +50,12 @@ class VirtualClock:
         return self._real.now()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self._seconds += seconds
 
 
 class SimulatedServer:
-    """One simulated server; see `Server`. Every load starts from an empty cache."""
+    """One simulated server; see `Server`. Every workload starts with an empty prefix cache."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class SimulatedServer:
         spec: TrialSpec,
         limits: Limits,
         clock: VirtualClock,
-        compiled: CompileCache,
+        compile_cache: CompileCache,
         forked: bool,
     ) -> None:
         launch = spec.launch
@@ -76,32 +73,32 @@ class SimulatedServer:
         self._spec = spec
         self._limits = limits
         self._clock = clock
-        self._compiled = compiled
+        self._compile_cache = compile_cache
         self._forked = forked
-        self._machine: ConfiguredServer | None = None
+        self._server: ConfiguredServer | None = None
         self._runs: list[SimulatedRun] = []
         self._log = spec.artifacts / "server.log"
 
     def wait_ready(self, cancelled: CancelToken) -> None:
-        """See `Server`: weights, memory and compilation take their time, and may fail as vLLM's do."""
-        self._refuse_cancelled(cancelled, Phase.READY)
+        """Advance the clock by the start-up, or fail where vLLM would; see `Server`."""
+        self._check_cancelled(cancelled, Phase.READY)
         config = self._config
-        known = parameters_of(config.card.key)
+        parameters = parameters_of(config.card.key)
         try:
-            machine = ConfiguredServer(config, known, self.environment.get(MARLIN_INPUT))
+            server = ConfiguredServer(config, parameters, self.environment.get(MARLIN_INPUT))
         except StartFailed as error:
-            self._clock.advance(processes_s(known, self._forked) / (config.card.host_speed or 1.0))
+            self._clock.advance(processes_s(parameters, self._forked) / (config.card.host_speed or 1.0))
             self._write_log(f"ERROR EngineCore failed to start.\n{error}")
             raise trial_failed(error.kind, Phase.READY, str(error)) from None
-        compiling = self._compiled.seconds(config, known)
-        seconds = startup_s(config, machine.budget, known, compiling, self._forked)
+        compile_s = self._compile_cache.seconds(config, parameters)
+        seconds = startup_s(config, server.budget, parameters, compile_s, self._forked)
         if seconds > self._limits.startup_s:
             self._clock.advance(self._limits.startup_s)
             message = f"not ready after {self._limits.startup_s:g} s"
             raise trial_failed(FailureKind.STARTUP_TIMEOUT, Phase.READY, message)
         self._clock.advance(seconds)
-        self._compiled.add(config)
-        budget = machine.budget
+        self._compile_cache.add(config)
+        budget = server.budget
         self._write_log(
             f"INFO Model loading took {budget.weights_gib:.2f} GiB memory\n"
             f"INFO Using {config.backend} attention backend\n"
@@ -109,44 +106,44 @@ class SimulatedServer:
             f"INFO GPU KV cache size: {budget.tokens:,} tokens\n"
             f"INFO Application startup complete after {seconds:.0f} s (simulated)"
         )
-        self._machine = machine
+        self._server = server
 
     def _write_log(self, text: str) -> None:
         self._log.write_text(f"{BANNER}\n{shlex.join(self.argv)}\n{text}\n", encoding="utf-8")
 
-    def _refuse_cancelled(self, cancelled: CancelToken, phase: Phase) -> None:
+    def _check_cancelled(self, cancelled: CancelToken, phase: Phase) -> None:
         if cancelled.is_set():
             raise trial_failed(FailureKind.CANCELLED, phase, "cancelled")
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""
-        self._refuse_cancelled(cancelled, Phase.WARMUP)
-        short = workload.warmup()
-        if short is not None:
-            self._run(short, 0, self._limits.warmup_s)
+        self._check_cancelled(cancelled, Phase.WARMUP)
+        warmup = workload.warmup()
+        if warmup is not None:
+            self._run(warmup, 0, self._limits.warmup_s)
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """See `Server`."""
-        self._refuse_cancelled(cancelled, Phase.BENCHMARK)
+        self._check_cancelled(cancelled, Phase.BENCHMARK)
         run = self._run(workload, index, self._limits.benchmark_s)
         self._runs.append(run)
         self._write_states(run, index)
-        machine = self._started()
-        interval, speculative = self._config.stream_interval, machine.speculative
+        interval, speculative = self._config.stream_interval, self._ready_server().speculative
         if not isinstance(workload, ClosedLoop):
-            records = [request_record(job, run.seen, interval, speculative) for job in run.jobs]
+            records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
             write_records(self._spec.artifacts / f"requests-{index}.parquet", records)
             return repeat_of(workload, records, index)
-        if any(job.in_flight or job.end_s is None for job in run.jobs):
-            message = f"the load was not over after {self._limits.benchmark_s:g} s"
+        if not run.all_ended:
+            message = f"the benchmark did not end within {self._limits.benchmark_s:g} s"
             raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
-        metrics = bench_metrics(run.jobs, run.seen, interval, speculative, workload.percentiles)
+        metrics = bench_metrics(run.requests, run.received_s, interval, speculative, workload.percentiles)
         return self._repeat(workload, index, run, metrics)
 
     def _repeat(self, workload: ClosedLoop, index: int, run: SimulatedRun, metrics: dict[str, float | None]) -> Repeat:
-        completed = sum(job.status == "completed" for job in run.jobs)
-        offered = len(run.jobs)
-        duration = max(job.end_s or 0.0 for job in run.jobs)
+        """Return the repeat of a closed loop and write its result file."""
+        completed = sum(request.status == "completed" for request in run.requests)
+        offered = len(run.requests)
+        duration = max(request.end_s or 0.0 for request in run.requests)
         counts = {"completed": completed, "failed": offered - completed, "duration": duration}
         text = json.dumps({"simulated": True, **counts, **metrics})
         (self._spec.artifacts / f"bench-{index}.json").write_text(text, encoding="utf-8")
@@ -154,17 +151,18 @@ class SimulatedServer:
         return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
 
     def _run(self, workload: SingleWorkload, index: int, limit_s: float) -> SimulatedRun:
-        machine = self._started()
+        server = self._ready_server()
         seed = workload.repeat_seed(index)
-        client = workload_client(workload, seed, self._config.prefix_caching, machine.known.client_us * 1e-6)
-        noise = seed + 7919 * self._spec.number + 104729 * self._spec.round
-        run = machine.run(client, noise, limit_s=limit_s)
-        self._clock.advance(max((job.end_s or 0.0 for job in run.jobs), default=0.0))
+        client = workload_client(workload, seed, self._config.prefix_caching, server.parameters.client_us * 1e-6)
+        # trials and rounds of one configuration differ by the noise, and each of them is reproducible
+        noise_seed = seed + 7919 * self._spec.number + 104729 * self._spec.round
+        run = server.run(client, noise_seed, limit_s=limit_s)
+        self._clock.advance(max((request.end_s or 0.0 for request in run.requests), default=0.0))
         return run
 
-    def _started(self) -> ConfiguredServer:
-        assert self._machine is not None, "the server is not ready"
-        return self._machine
+    def _ready_server(self) -> ConfiguredServer:
+        assert self._server is not None, "the server is not ready"
+        return self._server
 
     def _write_states(self, run: SimulatedRun, index: int) -> None:
         with (self._spec.artifacts / f"server-{index}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -174,10 +172,10 @@ class SimulatedServer:
 
     def facts(self) -> ServerFacts:
         """See `Server`."""
-        machine = self._machine
-        if machine is None:
+        server = self._server
+        if server is None:
             return ServerFacts()
-        budget, counts = machine.budget, [run.counts for run in self._runs]
+        budget, counts = server.budget, [run.counts for run in self._runs]
         queried = sum(each.queried_tokens for each in counts)
         queued = [seconds for each in counts for seconds in each.queued_s]
         usage = [state[3] for run in self._runs for state in run.trace.states]
@@ -200,30 +198,33 @@ class SimulatedServer:
         )
 
     def stop(self) -> Failure | None:
-        """Let go of everything; see `Server`."""
-        if self._machine is not None:
+        """See `Server`."""
+        if self._server is not None:
             self._clock.advance(STOP_S)
-        self._machine = None
+        self._server = None
         return None
 
 
 class SimulatedEngine:
-    """vLLM on a card that is not there; see `Engine`."""
+    """vLLM on a simulated card; see `Engine`.
+
+    `warm_start` simulates servers that are forked from a process that has vLLM imported.
+    """
 
     def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True) -> None:
         self.clock = VirtualClock()
         self._card = card
         self._version = version
         self._packages = packages
-        self._compiled = CompileCache()
+        self._compile_cache = CompileCache()
         self._warm_start = warm_start
 
     def info(self) -> EngineInfo:
-        """Return the version that is simulated; there is no executable."""
+        """Return the simulated version; there is no executable."""
         return EngineInfo("simulated vllm", self._version, None, flag_names(), Provenance.SIMULATED, self._packages)
 
     def check(self, spec: TrialSpec) -> Failure | None:
-        """Return what vLLM's own check of the configuration says; see `Engine`."""
+        """Return why vLLM would refuse the configuration; see `Engine`."""
         try:
             self._config(spec)
         except ConfigRefused as error:
@@ -231,21 +232,20 @@ class SimulatedEngine:
         return None
 
     def launch(self, spec: TrialSpec, limits: Limits) -> SimulatedServer:
-        """Start a server that computes nothing; see `Engine`."""
+        """Start a simulated server; see `Engine`."""
         try:
             config = self._config(spec)
         except ConfigRefused as error:
             raise trial_failed(FailureKind.INVALID_CONFIGURATION, Phase.LAUNCH, str(error)) from None
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        return SimulatedServer(config, spec, limits, self.clock, self._compiled, self._warm_start)
+        return SimulatedServer(config, spec, limits, self.clock, self._compile_cache, self._warm_start)
 
     def _config(self, spec: TrialSpec) -> ServeConfig:
         launch = spec.launch
-        words = (*launch.base_argv, *launch.argv)
+        arguments = (*launch.base_argv, *launch.argv)
         shape = find_shape(launch.model.name)
-        return resolve_serve_config(
-            words, launch.environment, shape, self._card, version_tuple(self._version), self._packages
-        )
+        version = version_tuple(self._version)
+        return resolve_serve_config(arguments, launch.environment, shape, self._card, version, self._packages)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the engine holds no resources."""

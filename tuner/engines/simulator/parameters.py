@@ -1,7 +1,9 @@
-"""The simulator's free parameters, read from `parameters.yaml`; each has a unit, a meaning and a source there."""
+"""The free parameters of the simulator, read from `parameters.yaml`, where each has a unit, a meaning and a source."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -15,9 +17,10 @@ PARAMETERS_FILE = Path(__file__).with_name("parameters.yaml")
 
 @dataclass(frozen=True)
 class Parameters:
-    """One card's parameters. Names end in their unit: `share` is of what the data sheet says, `us` microseconds.
+    """The parameters of one card; `parameters.yaml` documents each.
 
-    Host times are those of a host of speed 1 (`HardwareProfile.host_speed`).
+    Names end in their unit: `share` is a part of the data sheet's value, `us` microseconds. Host times are those of a
+    host of speed 1 (`HardwareProfile.host_speed`).
     """
 
     bandwidth_share: float
@@ -80,7 +83,7 @@ def _document() -> Mapping[str, Any]:
 
 
 def parameters_of(card: str) -> Parameters:
-    """Return the parameters of a card by its key; what was not fitted for it is what holds for all."""
+    """Return the parameters of a card by its key: the card's own values, and the general ones for the rest."""
     document = _document()
     values = {name: float(entry["value"]) for name, entry in document["parameters"].items()}
     values |= {name: float(value) for name, value in document["cards"].get(card, {}).items()}
@@ -88,12 +91,20 @@ def parameters_of(card: str) -> Parameters:
 
 
 def documented_parameters() -> Mapping[str, Mapping[str, Any]]:
-    """Return every parameter's value, unit, meaning and source, for the docs."""
+    """Return the value, unit, meaning and source of every parameter."""
     entries: Mapping[str, Mapping[str, Any]] = _document()["parameters"]
     return entries
 
 
+def parameters_digest() -> str:
+    """Return a hash over all values, which changes whenever a prediction may change."""
+    document = _document()
+    values = {name: entry["value"] for name, entry in document["parameters"].items()}
+    text = json.dumps([values, document["cards"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def error_bands() -> Mapping[str, float]:
-    """Return, by metric, the relative error that nine of ten recorded runs stay within when they are not fitted."""
+    """Return the relative error of each metric that nine of ten recorded runs stay below when left out of the fit."""
     bands: Mapping[str, float] = _document().get("error_bands", {})
     return bands

@@ -1,6 +1,7 @@
-"""From the words of a command to predicted metrics, in one go and without a study's clock.
+"""Predicts the metrics of one configuration in one call, without a study's clock.
 
-What the search's prior, `tuner simulate` and the benchmarks ask; an engine goes the same way phase by phase.
+The simulator prior, `tuner simulate` and the benchmarks use these functions. `SimulatedServer` runs the same phases one
+by one.
 """
 
 from __future__ import annotations
@@ -19,53 +20,61 @@ from tuner.workloads.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
+"""Environment variable of vLLM: the 8-bit format of activations in Marlin's kernels."""
 
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a server would run: the card with its parameters, vLLM's version, and what is installed beside it."""
+    """Where a server runs: the card, the simulator's parameters of it, vLLM's version, and the packages beside vLLM."""
 
     card: HardwareProfile
-    known: Parameters
+    parameters: Parameters
     version: tuple[int, ...]
     packages: frozenset[str]
 
 
 def build_server(
-    site: Platform, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape
+    platform: Platform, arguments: Sequence[str], environment: Mapping[str, str], shape: ModelShape
 ) -> ConfiguredServer:
-    """Return the machine that `vllm serve` with these words comes to.
+    """Return the server of a command line.
+
+    Args:
+        platform: where it runs.
+        arguments: the arguments after `vllm serve MODEL`.
+        environment: environment variables of the server.
+        shape: the shape of the model.
 
     Raises:
-        ConfigRefused: when vLLM's check of the configuration refuses it.
-        StartFailed: when the server would not start.
+        ConfigRefused: if vLLM refuses the configuration.
+        StartFailed: if the server starts and then ends with an error.
     """
-    config = resolve_serve_config(tuple(words), environment, shape, site.card, site.version, site.packages)
-    return ConfiguredServer(config, site.known, environment.get(MARLIN_INPUT))
+    config = resolve_serve_config(
+        tuple(arguments), environment, shape, platform.card, platform.version, platform.packages
+    )
+    return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT))
 
 
 def run_workload(
-    machine: ConfiguredServer, load: SingleWorkload, seed: int, limit_s: float = math.inf, noise: bool = False
+    server: ConfiguredServer, workload: SingleWorkload, seed: int, limit_s: float = math.inf, noise: bool = False
 ) -> SimulatedRun:
-    """Send a load to a fresh server, for `limit_s` seconds at most."""
-    client = workload_client(load, seed, machine.config.prefix_caching, machine.known.client_us * 1e-6)
-    return machine.run(client, seed, noise=noise, limit_s=limit_s)
+    """Run a workload against a server with an empty prefix cache, for `limit_s` seconds at most."""
+    client = workload_client(workload, seed, server.config.prefix_caching, server.parameters.client_us * 1e-6)
+    return server.run(client, seed, noise=noise, limit_s=limit_s)
 
 
 def any_completed(run: SimulatedRun) -> bool:
-    """Return whether any request was; a trial without one has failed."""
-    return any(job.status == "completed" for job in run.jobs)
+    """Return whether any request completed; a trial without one has failed."""
+    return any(request.status == "completed" for request in run.requests)
 
 
 def client_metrics(
-    load: SingleWorkload, run: SimulatedRun, machine: ConfiguredServer
+    workload: SingleWorkload, run: SimulatedRun, server: ConfiguredServer
 ) -> dict[str, float | None] | None:
-    """Return what a client would print; None where a closed loop was not over in time."""
-    interval, speculative = machine.config.stream_interval, machine.speculative
-    if not isinstance(load, ClosedLoop):
-        return dict(
-            repeat_of(load, [request_record(job, run.seen, interval, speculative) for job in run.jobs], 0).metrics
-        )
-    if any(job.in_flight or job.end_s is None for job in run.jobs):
+    """Return the metrics that the client reports; None for a closed loop that did not end within its limit."""
+    interval, speculative = server.config.stream_interval, server.speculative
+    if not isinstance(workload, ClosedLoop):
+        records = [request_record(request, run.received_s, interval, speculative) for request in run.requests]
+        return dict(repeat_of(workload, records, 0).metrics)
+    if not run.all_ended:
         return None
-    return bench_metrics(run.jobs, run.seen, interval, speculative, load.percentiles)
+    return bench_metrics(run.requests, run.received_s, interval, speculative, workload.percentiles)

@@ -1,4 +1,10 @@
-"""Which roof holds, arithmetic or memory, and how near a run came to it (Williams et al., "Roofline", 2009)."""
+"""Where a run stands on the roofline of its card (Williams, Waterman and Patterson, "Roofline", CACM 2009).
+
+    attainable FLOP/s = min(peak, intensity × bandwidth)      intensity = FLOP / bytes of memory traffic
+
+Below the ridge, peak / bandwidth, memory bounds the run; above it, arithmetic does. Peak is the card's 16-bit
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,14 @@ _GIGA = 1e9
 
 @dataclass(frozen=True)
 class Roofline:
-    """Of a whole run. `intensity` and `ridge` in FLOP a byte of memory traffic, `flops` a second of busy time.
+    """A whole run on its card's roofline.
 
-    `roof` is "memory" below the ridge and "arithmetic" above it; `share` of that roof, by the card's data sheet, was
-    reached.
+    Attributes:
+        intensity: FLOP per byte of memory traffic.
+        ridge: the intensity at which both bounds meet, in FLOP per byte.
+        roof: the bound that holds: `memory` or `arithmetic`.
+        flops: FLOP per second of the time in which the engine was busy.
+        share: `flops` as a share of the attainable FLOP/s by the card's data sheet.
     """
 
     intensity: float
@@ -27,12 +37,12 @@ class Roofline:
 
 
 def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
-    """Return where a run stands: what its tokens need, by the time in which the engine was busy."""
+    """Return a run's place on the roofline; the module's docstring has the equation."""
     peak = config.card.tflops["float16"] * _TERA
     bandwidth = (config.card.bandwidth_gbs or 1.0) * _GIGA
     intensity = run.flops / run.bytes if run.bytes else 0.0
     ridge = peak / bandwidth
-    reached = run.flops / run.trace.busy_s if run.trace.busy_s else 0.0
-    roof = min(peak, intensity * bandwidth)
-    name = "memory" if intensity < ridge else "arithmetic"
-    return Roofline(intensity, ridge, name, reached, reached / roof if roof else 0.0)
+    flops = run.flops / run.trace.busy_s if run.trace.busy_s else 0.0
+    attainable = min(peak, intensity * bandwidth)
+    roof = "memory" if intensity < ridge else "arithmetic"
+    return Roofline(intensity, ridge, roof, flops, flops / attainable if attainable else 0.0)

@@ -105,7 +105,7 @@ class SimulatedStudy:
         warm = parameters.compile_warm_s if config.graphs.compiled else 0.0
         started = startup_s(config, server.budget, parameters, warm, forked=self.forked)
         run = run_workload(server, workload, workload.repeat_seed(0), self.spec.limits.benchmark_s)
-        seconds = started + max((job.end_s or 0.0 for job in run.jobs), default=0.0) + STOP_S
+        seconds = started + max((request.end_s or 0.0 for request in run.requests), default=0.0) + STOP_S
         metrics = client_metrics(workload, run, server) if any_completed(run) else None
         return SimulatedTrial(metrics, seconds, _compilations(config, parameters))
 

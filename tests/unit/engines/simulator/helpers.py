@@ -1,8 +1,10 @@
-"""Short ways to a simulated server in tests."""
+"""Builders of simulated servers for tests."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+from hypothesis import strategies as st
 
 from search_spaces import hardware_named, known_models
 from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
@@ -12,23 +14,37 @@ from tuner.engines.simulator.parameters import parameters_of
 
 SMALL = "Qwen/Qwen2.5-0.5B"
 PACKAGES = frozenset({"arctic_inference", "flashinfer"})
+GREEDY = ("--override-generation-config", '{"temperature": 0}')
+SUFFIX = ("--speculative-config", '{"method": "suffix"}')
+ARGUMENTS = st.sampled_from(
+    [
+        (),
+        ("--max-num-seqs", "4", "--max-num-batched-tokens", "64"),
+        ("--no-enable-prefix-caching", "--enforce-eager"),
+        ("--no-async-scheduling", "--block-size", "32"),
+        ("--long-prefill-token-threshold", "50"),
+        (*GREEDY, *SUFFIX),
+        (*SUFFIX, "--max-num-batched-tokens", "64", "--long-prefill-token-threshold", "40"),
+        ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}'),
+    ]
+)
 
 
 def config(
-    *words: str, card: str = "t4", model: str = SMALL, version: tuple[int, ...] = (0, 15, 1), **env: str
+    *arguments: str, card: str = "t4", model: str = SMALL, version: tuple[int, ...] = (0, 15, 1), **env: str
 ) -> ServeConfig:
-    """Return the configuration of a command line."""
-    return resolve_serve_config(words, env, known_models()[model], hardware_named(card), version, PACKAGES)
+    """Return the configuration of a command line of `vllm serve`."""
+    return resolve_serve_config(arguments, env, known_models()[model], hardware_named(card), version, PACKAGES)
 
 
-def machine(*words: str, blocks: int | None = None, card: str = "t4", model: str = SMALL) -> ConfiguredServer:
-    """Return a server, its cache cut down to so many blocks."""
-    made = ConfiguredServer(config(*words, card=card, model=model), parameters_of(card))
+def server(*arguments: str, blocks: int | None = None, card: str = "t4", model: str = SMALL) -> ConfiguredServer:
+    """Return a server whose KV cache has `blocks` blocks, or as many as fit."""
+    made = ConfiguredServer(config(*arguments, card=card, model=model), parameters_of(card))
     if blocks is not None:
         made.budget = replace(made.budget, blocks=blocks, tokens=blocks * made.config.block_size)
     return made
 
 
-def run(made: ConfiguredServer, load: BenchServeWorkload, together: bool = True) -> SimulatedRun:
-    """Run a load without noise."""
-    return made.run(bench_serve_client(load, 0.0), load.seed, noise=False, together=together)
+def run(made: ConfiguredServer, workload: BenchServeWorkload, fast_forward: bool = True) -> SimulatedRun:
+    """Run a workload without noise."""
+    return made.run(bench_serve_client(workload, 0.0), workload.seed, noise=False, fast_forward=fast_forward)

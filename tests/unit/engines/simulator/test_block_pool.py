@@ -1,4 +1,4 @@
-"""The paged cache: whose blocks are whose, what is found again, and what is evicted first."""
+"""The paged KV cache: which sequence uses which blocks, which blocks are reused, and which are evicted first."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def sequence(tokens: int, *shared: tuple[Chain, int], index: int = 0, output: in
 
 
 def compute(pool: BlockPool, item: Sequence) -> None:
-    """Let a sequence find what is known, and take blocks for the rest of its prompt."""
-    item.start(pool, item.known_blocks(SIZE), SIZE)
+    """Let a sequence reuse cached blocks and take blocks for the rest of its prompt."""
+    item.start(pool, item.cached_blocks(SIZE), SIZE)
     item.grow(pool, -(-item.tokens // SIZE))
     item.computed = item.tokens
 
 
-def test_a_document_is_found_again_by_whole_blocks() -> None:
+def test_a_document_is_reused_in_whole_blocks() -> None:
     pool, document = BlockPool(20, caching=True), Chain()
     first, second = sequence(14, (document, 10)), sequence(13, (document, 10), index=1)
     compute(pool, first)
     # 14 tokens are 4 blocks; 2 of them lie within the document's 10 tokens
     assert (pool.used, document.cached, first.held) == (4, 2, [2])
-    assert second.known_blocks(SIZE) == 2
+    assert second.cached_blocks(SIZE) == 2
     compute(pool, second)
     # 13 tokens are 4 blocks, 2 of them shared
     assert (pool.used, document.held) == (6, 2)
@@ -40,59 +40,59 @@ def test_a_document_is_found_again_by_whole_blocks() -> None:
     assert (pool.used, pool.idle, document.cached, document.held) == (0, 6, 2, 0)
 
 
-def test_the_last_token_is_computed_even_if_all_of_a_prompt_is_known() -> None:
+def test_the_last_token_is_computed_even_if_the_whole_prompt_is_cached() -> None:
     pool, document = BlockPool(20, caching=True), Chain()
     first = sequence(8, (document, 8))
     compute(pool, first)
     assert document.cached == 2
-    assert sequence(8, (document, 8), index=1).known_blocks(SIZE) == 1
+    assert sequence(8, (document, 8), index=1).cached_blocks(SIZE) == 1
 
 
-def test_what_was_unused_the_longest_is_evicted_first_and_a_chain_from_its_end() -> None:
+def test_eviction_is_least_recently_used_first_and_from_the_end_of_a_chain() -> None:
     pool, document = BlockPool(6, caching=True), Chain()
     compute(pool, first := sequence(12, (document, 12)))
     first.free(pool)
     assert (pool.idle, pool.blank, document.cached) == (3, 3, 3)
     compute(pool, second := sequence(16, index=1))
-    # 4 blocks: the 3 blank ones, then the document's last
+    # 4 blocks: the 3 blank ones, then the document's last one
     assert (pool.used, pool.idle, document.cached) == (4, 2, 2)
-    assert sequence(12, (document, 12), index=2).known_blocks(SIZE) == 2
+    assert sequence(12, (document, 12), index=2).cached_blocks(SIZE) == 2
     second.free(pool)
 
 
-def test_what_is_in_use_cannot_be_evicted() -> None:
+def test_used_blocks_are_not_evicted() -> None:
     pool, document = BlockPool(4, caching=True), Chain()
     compute(pool, sequence(8, (document, 8)))
-    with pytest.raises(ValueError, match="3 blocks wanted, 2 are free"):
+    with pytest.raises(ValueError, match="3 blocks requested, 2 are free"):
         pool.take(3)
 
 
-def test_one_that_was_preempted_finds_its_own_blocks_again() -> None:
+def test_a_preempted_sequence_reuses_its_own_blocks() -> None:
     pool = BlockPool(8, caching=True)
     item = sequence(10)
     compute(pool, item)
     item.preempt(pool, SIZE)
     # 10 tokens are 3 blocks, 2 of them full
     assert (pool.used, pool.idle, item.computed) == (0, 3, 0)
-    assert item.known_blocks(SIZE) == 2
+    assert item.cached_blocks(SIZE) == 2
     compute(pool, item)
     assert pool.used == 3
     item.free(pool)
     assert pool.used == 0
 
 
-def test_without_caching_nothing_is_kept() -> None:
+def test_without_caching_no_block_stays_cached() -> None:
     pool = BlockPool(8, caching=False)
     compute(pool, item := sequence(10))
     item.preempt(pool, SIZE)
     assert (pool.idle, pool.blank) == (0, 8)
-    assert item.known_blocks(SIZE) == 0
+    assert item.cached_blocks(SIZE) == 0
 
 
-def test_a_copy_of_ones_own_is_not_taken_twice() -> None:
+def test_a_private_copy_of_a_shared_block_is_counted_once() -> None:
     pool, document = BlockPool(6, caching=True), Chain()
     compute(pool, first := sequence(8, (document, 8)))
-    # the second computes its last token, and with it the second block, again
+    # the second sequence computes its last token again, and with it the second block
     compute(pool, second := sequence(8, (document, 8), index=1))
     assert (pool.used, second.held) == (3, [1])
     first.free(pool)
@@ -104,7 +104,7 @@ def test_a_copy_of_ones_own_is_not_taken_twice() -> None:
 
 
 class Cache(RuleBasedStateMachine):
-    """Any order of arrivals, growth, preemption and ends: no block is lost, none is given twice."""
+    """Any order of arrivals, growth, preemptions and ends: no block is lost or given out twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,10 +120,10 @@ class Cache(RuleBasedStateMachine):
         self._start(sequence(tokens, (self.chains[document], min(shared, tokens)), index=self.count))
 
     def _start(self, item: Sequence) -> None:
-        known = item.known_blocks(SIZE)
-        idle = sum(max(0, min(known, span) - chain.held) for chain, span in item.chains)
-        own = max(0, known - sum(span for _, span in item.chains))
-        if -(-item.tokens // SIZE) - known + idle + own <= self.pool.free:
+        cached = item.cached_blocks(SIZE)
+        idle = sum(max(0, min(cached, span) - chain.held) for chain, span in item.chains)
+        own = max(0, cached - sum(span for _, span in item.chains))
+        if -(-item.tokens // SIZE) - cached + idle + own <= self.pool.free:
             compute(self.pool, item)
             self.running.append(item)
             if item in self.preempted:
@@ -133,11 +133,11 @@ class Cache(RuleBasedStateMachine):
     @rule(data=st.data(), more=st.integers(1, 9))
     def grow(self, data: st.DataObject, more: int) -> None:
         item = data.draw(st.sampled_from(self.running))
-        wanted = -(-(item.tokens + more) // SIZE)
-        if wanted - item.blocks <= self.pool.free:
+        blocks = -(-(item.tokens + more) // SIZE)
+        if blocks - item.blocks <= self.pool.free:
             item.generated += more
             item.computed = item.tokens
-            item.grow(self.pool, wanted)
+            item.grow(self.pool, blocks)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -159,7 +159,7 @@ class Cache(RuleBasedStateMachine):
         self._start(data.draw(st.sampled_from(self.preempted)))
 
     @invariant()
-    def every_block_is_somebodys(self) -> None:
+    def every_block_is_used_idle_or_blank(self) -> None:
         pool = self.pool
         assert pool.blank >= 0
         assert pool.idle == sum(run.count for run in pool._runs) >= 0
@@ -167,7 +167,7 @@ class Cache(RuleBasedStateMachine):
         assert pool.used == own + sum(chain.held for chain in self.chains)
 
     @invariant()
-    def a_chain_is_held_as_deep_as_its_deepest_reader(self) -> None:
+    def a_chain_is_held_to_the_depth_of_its_deepest_user(self) -> None:
         for chain in self.chains:
             held = [
                 depth

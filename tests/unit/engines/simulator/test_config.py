@@ -1,4 +1,4 @@
-"""The command line of a simulated server: vLLM's defaults by version and card, and its refusals in its words."""
+"""The command line of a simulated server: vLLM's defaults by version and card, and its refusals."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tuner.engines.simulator.config.serve_config import ServeConfig
 H200 = {"card": "h200", "version": (0, 25, 1)}
 
 
-def test_defaults_on_a_t4_as_the_published_log_has_them() -> None:
-    # FLASHINFER, fp16, 2048 tokens a step, async scheduling, 51 sizes up to 512, 256 sequences
-    found = config()
-    assert (found.backend, found.dtype, found.max_num_batched_tokens) == ("FLASHINFER", "float16", 2048)
-    assert (found.max_num_seqs, found.async_scheduling, found.gpu_memory_utilization) == (256, True, 0.9)
-    assert (len(found.graphs.sizes), found.graphs.largest, found.block_size) == (51, 512, 16)
-    assert found.prefix_caching
-    assert found.chunked_prefill
+def test_defaults_on_a_t4_equal_the_published_log() -> None:
+    # FLASHINFER, fp16, 2,048 tokens a step, asynchronous scheduling, 51 sizes up to 512, 256 sequences
+    resolved = config()
+    assert (resolved.backend, resolved.dtype, resolved.max_num_batched_tokens) == ("FLASHINFER", "float16", 2048)
+    assert (resolved.max_num_seqs, resolved.async_scheduling, resolved.gpu_memory_utilization) == (256, True, 0.9)
+    assert (len(resolved.graphs.sizes), resolved.graphs.largest, resolved.block_size) == (51, 512, 16)
+    assert resolved.prefix_caching
+    assert resolved.chunked_prefill
 
 
 def test_defaults_on_an_h200() -> None:
-    found = config(**H200)
-    assert (found.backend, found.dtype, found.max_num_batched_tokens) == ("FLASH_ATTN", "bfloat16", 8192)
-    assert (found.max_num_seqs, found.gpu_memory_utilization, found.reserve_full) == (1024, 0.92, True)
+    resolved = config(**H200)
+    assert (resolved.backend, resolved.dtype, resolved.max_num_batched_tokens) == ("FLASH_ATTN", "bfloat16", 8192)
+    assert (resolved.max_num_seqs, resolved.gpu_memory_utilization, resolved.reserve_full) == (1024, 0.92, True)
 
 
 @pytest.mark.parametrize(
-    ("words", "attribute", "value"),
+    ("arguments", "attribute", "value"),
     [
         (["--max-model-len", "16K"], "max_model_len", 16384),
         (["--max_num_seqs=8"], "max_num_seqs", 8),
@@ -45,16 +45,16 @@ def test_defaults_on_an_h200() -> None:
         (["--stream-interval", "4"], "stream_interval", 4),
     ],
 )
-def test_what_a_flag_sets(words: list[str], attribute: str, value: object) -> None:
-    assert getattr(config(*words), attribute) == value
+def test_a_flag_sets_its_attribute(arguments: list[str], attribute: str, value: object) -> None:
+    assert getattr(config(*arguments), attribute) == value
 
 
-def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMode, LaunchMode]:
-    return found.graphs.launch(decodes, decodes_only=True), found.graphs.launch(mixed, decodes_only=False)
+def launches(resolved: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMode, LaunchMode]:
+    return resolved.graphs.launch(decodes, decodes_only=True), resolved.graphs.launch(mixed, decodes_only=False)
 
 
 @pytest.mark.parametrize(
-    ("words", "decode", "mixed"),
+    ("arguments", "decode", "mixed"),
     [
         ([], LaunchMode.FULL, LaunchMode.PIECEWISE),
         (["--enforce-eager"], LaunchMode.EAGER, LaunchMode.EAGER),
@@ -71,7 +71,7 @@ def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMode, 
             LaunchMode.COMPILED,
             LaunchMode.COMPILED,
         ),
-        # sizes above the token budget are dropped in silence, and none is left
+        # sizes above the token budget are dropped without a message, and none is left
         (
             ["--cudagraph-capture-sizes", "64", "--max-num-batched-tokens", "48"],
             LaunchMode.COMPILED,
@@ -79,10 +79,10 @@ def launches(found: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMode, 
         ),
     ],
 )
-def test_how_a_step_of_50_decodes_and_one_of_200_tokens_are_launched(
-    words: list[str], decode: LaunchMode, mixed: LaunchMode
+def test_launch_modes_of_50_decodes_and_of_a_mixed_step_of_200_tokens(
+    arguments: list[str], decode: LaunchMode, mixed: LaunchMode
 ) -> None:
-    assert launches(config(*words, **H200), 50, 200 if "48" not in words else 40) == (decode, mixed)
+    assert launches(config(*arguments, **H200), 50, 200 if "48" not in arguments else 40) == (decode, mixed)
 
 
 def test_a_captured_step_is_padded_to_the_next_size() -> None:
@@ -97,7 +97,7 @@ def test_flashinfer_has_no_full_graph_for_drafts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["--max-num-sqs", "3"], "unrecognized arguments: --max-num-sqs 3"),
         (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
@@ -137,9 +137,9 @@ def test_flashinfer_has_no_full_graph_for_drafts() -> None:
         (["--gpu-memory-utilization", "1.5"], "less than or equal to 1"),
     ],
 )
-def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
+def test_refusals_have_vllms_message(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigRefused) as caught:
-        config(*words)
+        config(*arguments)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -147,10 +147,10 @@ def test_refusals_have_vllms_words(words: list[str], message: str) -> None:
 def test_suffix_decoding_needs_its_package() -> None:
     from tuner.engines.simulator.config.serve_config import resolve_serve_config
 
-    words = ["--speculative-config", '{"method": "suffix"}']
+    arguments = ["--speculative-config", '{"method": "suffix"}']
     with pytest.raises(ConfigRefused, match=r"pip install arctic-inference==0\.1\.1"):
         resolve_serve_config(
-            words, {}, known_models()["Qwen/Qwen2.5-0.5B"], hardware_named("t4"), (0, 15, 1), frozenset()
+            arguments, {}, known_models()["Qwen/Qwen2.5-0.5B"], hardware_named("t4"), (0, 15, 1), frozenset()
         )
 
 
@@ -159,13 +159,13 @@ def test_a_turing_card_has_no_fp8_cache_in_newer_versions() -> None:
         config("--kv-cache-dtype", "fp8", version=(0, 25, 1))
 
 
-def test_caches_scaled_by_token_and_head_have_the_triton_kernels_only() -> None:
+def test_only_triton_serves_kv_caches_with_scales_per_token_and_head() -> None:
     """As vLLM 0.25.1 chose on an H200 (docs/reports/data/h200-7b.csv), where FP8 caches keep FlashAttention."""
     card, version = hardware_named("h200"), (0, 25, 1)
-    found = {
-        said: find_backend(None, card, version, said, frozenset({"flashinfer"}))
-        for said in ("auto", "fp8", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
+    backends = {
+        kv_dtype: find_backend(None, card, version, kv_dtype, frozenset({"flashinfer"}))
+        for kv_dtype in ("auto", "fp8", "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head")
     }
-    assert list(found.values()) == ["FLASH_ATTN", "FLASH_ATTN", *["TRITON_ATTN"] * 3]
+    assert list(backends.values()) == ["FLASH_ATTN", "FLASH_ATTN", *["TRITON_ATTN"] * 3]
     with pytest.raises(ConfigRefused, match="FLASH_ATTN is not valid"):
         find_backend("FLASH_ATTN", card, version, "int8_per_token_head", frozenset())

@@ -1,4 +1,4 @@
-"""The simulated engine keeps what every engine promises, on a clock of its own."""
+"""The simulated engine passes the contract of every engine, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 NEVER = threading.Event()
-LOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
+WORKLOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
 NO_CACHE = ("--gpu-memory-utilization", "0.14", "--max-num-seqs", "16")
 
 
 def spec(
-    folder: Path, *argv: str, load: SingleWorkload = LOAD, limits: Limits | None = None, number: int = 3
+    folder: Path, *argv: str, workload: SingleWorkload = WORKLOAD, limits: Limits | None = None, number: int = 3
 ) -> TrialSpec:
     launch = LaunchSpec(ModelRef(SMALL, SMALL, SMALL), argv, ("--seed", "0"), {"OWN": "a b"})
-    return TrialSpec("s", number, 0, 1, TrialKind.SEARCH, {}, launch, load, 2, folder / "artifacts", limits or Limits())
+    return TrialSpec(
+        "s", number, 0, 1, TrialKind.SEARCH, {}, launch, workload, 2, folder / "artifacts", limits or Limits()
+    )
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ class TestContract(EngineContract):
         return spec(tmp_path, *NO_CACHE)
 
 
-def test_it_says_that_it_is_simulated(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_results_are_marked_as_simulated(engine: SimulatedEngine, tmp_path: Path) -> None:
     info = engine.info()
     assert (info.version, info.executable, info.provenance) == ("0.15.1", None, Provenance.SIMULATED)
     assert {"--max-num-seqs", "--speculative-config", "--no-enable-prefix-caching"} <= (info.flags or set())
@@ -62,7 +64,7 @@ def test_it_says_that_it_is_simulated(engine: SimulatedEngine, tmp_path: Path) -
     assert json.loads((tmp_path / "artifacts" / "bench-0.json").read_text())["simulated"] is True
 
 
-def test_a_trial_takes_virtual_time_and_all_of_it_has_a_name(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_a_trial_takes_virtual_time_that_its_phases_account_for(engine: SimulatedEngine, tmp_path: Path) -> None:
     outcome = run_trial(engine, spec(tmp_path), NEVER, worker="w0", device="Tesla T4")
     assert outcome.timings["ready"] > 60
     assert outcome.timings["benchmark"] > 0.1
@@ -70,18 +72,18 @@ def test_a_trial_takes_virtual_time_and_all_of_it_has_a_name(engine: SimulatedEn
     assert (outcome.ended_at - outcome.started_at).total_seconds() < 10
 
 
-def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_a_cached_compilation_shortens_the_start_up(engine: SimulatedEngine, tmp_path: Path) -> None:
     def ready(*argv: str) -> float:
         return run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="Tesla T4").timings["ready"]
 
     cold, warm, other = ready(), ready(), ready("--max-num-seqs", "64")
     assert warm < other < cold
-    # the hash does not see the share of memory, but it sees the number of sequences
+    # the compilation's key has the number of sequences, but not gpu_memory_utilization
     assert ready("--gpu-memory-utilization", "0.8") == pytest.approx(warm)
 
 
 @pytest.mark.parametrize(
-    ("forked", "words", "measured"),
+    ("forked", "arguments", "measured"),
     [
         (False, [[]], 108),
         (False, [[], []], 64),
@@ -92,16 +94,16 @@ def test_what_was_compiled_before_starts_sooner(engine: SimulatedEngine, tmp_pat
         (True, [[], ["--api-server-count", "2"]], 18),
     ],
 )
-def test_starts_take_what_they_took_on_an_h200(
-    forked: bool, words: list[list[str]], measured: float, tmp_path: Path
+def test_start_ups_take_about_as_long_as_on_an_h200(
+    forked: bool, arguments: list[list[str]], measured: float, tmp_path: Path
 ) -> None:
     card = replace(hardware_named("h200"), host_speed=0.6)
     engine = SimulatedEngine(card, "0.25.1", frozenset({"flashinfer"}), warm_start=forked)
-    outcomes = [run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="H200") for argv in words]
+    outcomes = [run_trial(engine, spec(tmp_path, *argv), NEVER, worker="w0", device="H200") for argv in arguments]
     assert outcomes[-1].timings["ready"] == pytest.approx(measured, rel=0.15)
 
 
-def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_a_failed_start_has_vllms_message(engine: SimulatedEngine, tmp_path: Path) -> None:
     outcome = run_trial(engine, spec(tmp_path, *NO_CACHE), NEVER, worker="w0", device="Tesla T4")
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.KV_CACHE_TOO_SMALL, Phase.READY)
@@ -110,7 +112,7 @@ def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("card", "words", "dies"),
+    ("card", "arguments", "fails"),
     [
         ("h200", ("--dtype", "float16", "--kv-cache-dtype", "fp8"), True),
         ("h200", ("--dtype", "float16", "--kv-cache-dtype", "fp8_e4m3", "--attention-backend", "FLASH_ATTN"), True),
@@ -120,13 +122,13 @@ def test_a_start_fails_in_vllms_words(engine: SimulatedEngine, tmp_path: Path) -
         ("l4", ("--dtype", "float16", "--kv-cache-dtype", "fp8"), False),
     ],
 )
-def test_flash_attention_3_dies_of_float16_beside_an_fp8_cache(
-    card: str, words: tuple[str, ...], dies: bool, tmp_path: Path
+def test_flash_attention_3_fails_in_float16_with_an_fp8_kv_cache(
+    card: str, arguments: tuple[str, ...], fails: bool, tmp_path: Path
 ) -> None:
     """As three trials on H200s did (docs/reports/data/h200-7b.csv, h200-7b-12.csv, h200-7b-8.csv)."""
     engine = SimulatedEngine(hardware_named(card), "0.25.1", frozenset({"flashinfer"}))
-    failure = run_trial(engine, spec(tmp_path, *words), NEVER, worker="w0", device=card).failure
-    assert (failure is not None) is dies
+    failure = run_trial(engine, spec(tmp_path, *arguments), NEVER, worker="w0", device=card).failure
+    assert (failure is not None) is fails
     if failure is not None:
         assert (failure.kind, failure.culprit) == (FailureKind.ENGINE_CRASH, Culprit.CONFIGURATION)
         log = (tmp_path / "artifacts" / "server.log").read_text()
@@ -140,7 +142,7 @@ def test_a_refused_configuration_fails_the_check(engine: SimulatedEngine, tmp_pa
     assert failure.message == "max_num_batched_tokens (64) must be greater than or equal to max_num_seqs (128)."
 
 
-def test_deadlines_are_kept_in_virtual_time(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_deadlines_hold_in_virtual_time(engine: SimulatedEngine, tmp_path: Path) -> None:
     late = run_trial(engine, spec(tmp_path, limits=Limits(startup_s=5)), NEVER, worker="w0", device="d")
     assert late.failure is not None
     assert late.failure.kind is FailureKind.STARTUP_TIMEOUT
@@ -149,10 +151,10 @@ def test_deadlines_are_kept_in_virtual_time(engine: SimulatedEngine, tmp_path: P
     assert long.failure.kind is FailureKind.BENCHMARK_FAILED
 
 
-def test_traffic_leaves_a_record_of_every_request(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_traffic_writes_a_record_of_every_request(engine: SimulatedEngine, tmp_path: Path) -> None:
     mixed = load_preset("mixed").workload
-    load = mixed.model_copy(update={"requests": 200, "timeout_s": 5.0})
-    outcome = run_trial(engine, spec(tmp_path, load=load), NEVER, worker="w0", device="d")
+    workload = mixed.model_copy(update={"requests": 200, "timeout_s": 5.0})
+    outcome = run_trial(engine, spec(tmp_path, workload=workload), NEVER, worker="w0", device="d")
     assert outcome.failure is None
     records = read_records(tmp_path / "artifacts" / "requests-0.parquet")
     assert [record.index for record in records] == list(range(200))
@@ -172,30 +174,30 @@ from search_spaces import hardware_named
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.trial.pipeline import run_trial
 engine = SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer", "arctic_inference"}))
-words = ("--speculative-config", '{"method": "suffix"}', "--override-generation-config", '{"temperature": 0}')
-for argv in ((), words):
+arguments = ("--speculative-config", '{"method": "suffix"}', "--override-generation-config", '{"temperature": 0}')
+for argv in ((), arguments):
     outcome = run_trial(engine, spec(Path(sys.argv[1]), *argv), threading.Event(), worker="w0", device="d")
     print(json.dumps([sorted(repeat.metrics.items()) for repeat in outcome.repeats]))
 """
 
 
-def test_another_process_gives_the_same_figures(tmp_path: Path) -> None:
-    said = {
+def test_another_process_gives_the_same_metrics(tmp_path: Path) -> None:
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
         ).stdout
         for _ in range(2)
     }
-    assert len(said) == 1
-    assert "output_throughput" in said.pop()
+    assert len(outputs) == 1
+    assert "output_throughput" in outputs.pop()
 
 
-def test_trials_of_one_configuration_differ_by_the_noise(engine: SimulatedEngine, tmp_path: Path) -> None:
+def test_trials_of_one_configuration_differ_by_noise(engine: SimulatedEngine, tmp_path: Path) -> None:
     found = [
         run_trial(engine, spec(tmp_path, number=number), NEVER, worker="w0", device="d").metric("output_throughput")
         for number in range(12)
     ]
-    known = [value for value in found if value is not None]
-    assert len({*known}) == 12
-    # the parameter's standard deviation is 3 %
-    assert 0.005 < (max(known) - min(known)) / min(known) < 0.25
+    values = [value for value in found if value is not None]
+    assert len({*values}) == 12
+    # the parameter noise_share is 3 %
+    assert 0.005 < (max(values) - min(values)) / min(values) < 0.25

@@ -1,4 +1,4 @@
-"""The front end: requests that are in work at the same time share it."""
+"""The API servers: processor sharing of requests, and the sending of tokens."""
 
 from __future__ import annotations
 
@@ -13,60 +13,62 @@ from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduling.sequence import Prompt
 from tuner.engines.simulator.timing.front_end import FrontEnd
 
-KNOWN = replace(parameters_of("h200"), request_us=4e6, connect_us=2e6, prompt_token_us=1e4, token_us=1e5, chunk_us=4e5)
-"""A request takes 4 s, its connection 2 s, each of its tokens 10 ms; a token sent 0.1 s, a piece 0.4 s."""
+PARAMETERS = replace(
+    parameters_of("h200"), request_us=4e6, connect_us=2e6, prompt_token_us=1e4, token_us=1e5, chunk_us=4e5
+)
+"""A request takes 4 s, a connection 2 s, a prompt token 10 ms, an answer token 0.1 s and a chunk 0.4 s."""
 
 
-def front_end(*words: str) -> FrontEnd:
-    return FrontEnd(config(*words, card="h200", version=(0, 25, 1)), KNOWN)
+def front_end(*arguments: str) -> FrontEnd:
+    return FrontEnd(config(*arguments, card="h200", version=(0, 25, 1)), PARAMETERS)
 
 
-def job(number: int, tokens: int = 0) -> SimulatedRequest:
+def request(number: int, tokens: int = 0) -> SimulatedRequest:
     return SimulatedRequest(Prompt(number, tokens, 1), "", None, None)
 
 
-def left(front: FrontEnd) -> list[tuple[int, float]]:
-    found = []
+def departures(front: FrontEnd) -> list[tuple[int, float]]:
+    departed = []
     while front.next_s < math.inf:
         at = front.next_s
-        found.append((front.pop().prompt.index, pytest.approx(at)))
-    return found
+        departed.append((front.pop().prompt.index, pytest.approx(at)))
+    return departed
 
 
-def test_requests_in_work_share_the_time() -> None:
+def test_requests_in_work_share_the_processor() -> None:
     front = front_end()
-    front.receive(job(0), 0.0, connects=False)
+    front.receive(request(0), 0.0, connects=False)
     assert front.next_s == pytest.approx(4.0)
-    # at 2 s the first has had 2 of its 4 s: from then on each gets half
-    front.receive(job(1), 2.0, connects=False)
-    assert left(front) == [(0, 6.0), (1, 8.0)]
+    # at 2 s the first request has had 2 of its 4 s; from then on each gets half of the time
+    front.receive(request(1), 2.0, connects=False)
+    assert departures(front) == [(0, 6.0), (1, 8.0)]
 
 
-def test_a_burst_reaches_the_engine_at_once_and_late() -> None:
+def test_a_burst_reaches_the_engine_late_and_at_once() -> None:
     front = front_end()
     for number in range(5):
-        front.receive(job(number), 0.0, connects=False)
-    assert left(front) == [(number, 20.0) for number in range(5)]
+        front.receive(request(number), 0.0, connects=False)
+    assert departures(front) == [(number, 20.0) for number in range(5)]
 
 
-def test_a_connection_and_every_token_take_their_time() -> None:
+def test_a_connection_and_each_prompt_token_take_time() -> None:
     front = front_end()
-    front.receive(job(0, tokens=100), 10.0, connects=True)
-    assert left(front) == [(0, 10.0 + 4.0 + 2.0 + 1.0)]
+    front.receive(request(0, tokens=100), 10.0, connects=True)
+    assert departures(front) == [(0, 10.0 + 4.0 + 2.0 + 1.0)]
 
 
-def test_who_comes_when_nobody_is_in_work_waits_for_nobody() -> None:
+def test_a_request_without_others_in_work_does_not_wait() -> None:
     front = front_end()
-    front.receive(job(0), 0.0, connects=False)
-    assert left(front) == [(0, 4.0)]
-    front.receive(job(1), 100.0, connects=False)
-    assert left(front) == [(1, 104.0)]
+    front.receive(request(0), 0.0, connects=False)
+    assert departures(front) == [(0, 4.0)]
+    front.receive(request(1), 100.0, connects=False)
+    assert departures(front) == [(1, 104.0)]
 
 
-def test_two_servers_take_half_as_long() -> None:
+def test_two_api_servers_take_half_as_long() -> None:
     front = front_end("--api-server-count", "2")
-    front.receive(job(0), 0.0, connects=False)
-    assert left(front) == [(0, 2.0)]
+    front.receive(request(0), 0.0, connects=False)
+    assert departures(front) == [(0, 2.0)]
     assert front.send(0.0, 4) == pytest.approx(1.0)
 
 
@@ -74,5 +76,5 @@ def test_the_tokens_of_a_step_are_sent_after_those_of_the_step_before() -> None:
     front = front_end()
     assert front.send(1.0, 2) == pytest.approx(2.0)
     assert front.send(1.5, 2) == pytest.approx(3.0)
-    # four tokens a piece: 0.1 + 0.4 / 4
+    # four tokens a chunk: 0.1 + 0.4 / 4 s each
     assert front_end("--stream-interval", "4").send(0.0, 5) == pytest.approx(1.0)

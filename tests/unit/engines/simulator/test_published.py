@@ -1,4 +1,4 @@
-"""The simulator beside what was published and measured: figures, orderings, and the shape of effects."""
+"""The simulator against published and measured runs: values, order, and the direction of effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.workloads.presets import load_preset
 from tuner.workloads.requests import RequestRecord
 
 NOISE = 0.048
-"""Of the published baseline: three runs of one configuration lie 4.8 % apart."""
+"""Relative spread of three published runs of one configuration."""
 
 ROWS = {row.id: row for row in published()}
 T4_AND_L4 = [name for name in ROWS if not name.startswith("awq")]
@@ -28,9 +28,9 @@ T4_AND_L4 = [name for name in ROWS if not name.startswith("awq")]
 
 @cache
 def throughput(name: str) -> float:
-    found = predict(ROWS[name])["output_throughput"]
-    assert found is not None
-    return found
+    value = predict(ROWS[name])["output_throughput"]
+    assert value is not None
+    return value
 
 
 def measured(name: str) -> float:
@@ -38,16 +38,16 @@ def measured(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", T4_AND_L4)
-def test_throughput_is_within_a_fifth(name: str) -> None:
+def test_throughput_is_within_20_percent(name: str) -> None:
     assert throughput(name) == pytest.approx(measured(name), rel=0.2)
 
 
-def test_the_median_error_is_below_a_tenth() -> None:
+def test_the_median_error_is_at_most_10_percent() -> None:
     errors = [abs(throughput(name) / measured(name) - 1) for name in T4_AND_L4]
     assert sorted(errors)[len(errors) // 2] <= 0.1
 
 
-def test_the_run_that_was_kept_apart() -> None:
+def test_the_run_left_out_of_the_fit_is_within_15_percent() -> None:
     assert not ROWS["t4-C"].fit
     assert throughput("t4-C") == pytest.approx(measured("t4-C"), rel=0.15)
 
@@ -55,9 +55,9 @@ def test_the_run_that_was_kept_apart() -> None:
 CONTEST = ["t4-C", "t4-B", "t4-graphs-greedy", "t4-suffix-greedy"]
 
 
-def test_the_contests_runs_keep_their_order() -> None:
-    found = [throughput(name) for name in CONTEST]
-    assert found == sorted(found)
+def test_predictions_order_the_contests_runs() -> None:
+    predicted = [throughput(name) for name in CONTEST]
+    assert predicted == sorted(predicted)
 
 
 def same_study(one: str, other: str) -> bool:
@@ -73,7 +73,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("slow", "fast"), PAIRS)
-def test_which_of_two_was_faster(slow: str, fast: str) -> None:
+def test_predictions_order_pairs_of_runs(slow: str, fast: str) -> None:
     assert throughput(slow) < throughput(fast)
 
 
@@ -84,9 +84,9 @@ def ranks(values: list[float]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("metric", "least"), [("output_throughput", 0.9), ("p99_tpot_ms", 0.85), ("p99_ttft_ms", 0.85)]
 )
-def test_the_h200_tables_keep_their_order(metric: str, least: float) -> None:
+def test_predictions_order_the_h200_tables(metric: str, least: float) -> None:
     rows: list[Row] = h200()
-    pairs = [(row.metrics[metric], found) for row in rows if (found := predict(row)[metric]) is not None]
+    pairs = [(row.metrics[metric], value) for row in rows if (value := predict(row)[metric]) is not None]
     assert len(pairs) == len(rows)
     one, other = ranks([a for a, _ in pairs]), ranks([b for _, b in pairs])
     assert np.corrcoef(one, other)[0, 1] >= least
@@ -107,8 +107,8 @@ COLUMNS = {
 CLASSES = ("siso", "silo", "liso", "lilo")
 
 
-def kept(record: RequestRecord) -> bool:
-    """Whether a request was within its SLO as that study counted, from when it was sent."""
+def meets_slo(record: RequestRecord) -> bool:
+    """Return whether a request meets its SLO as the study counted it, from the time of sending."""
     if not record.completed:
         return False
     if record.name in ("siso", "liso"):
@@ -118,22 +118,24 @@ def kept(record: RequestRecord) -> bool:
 
 @cache
 def column(name: str) -> dict[str, float]:
-    """Return the share of requests within SLO by class, and of all that completed."""
-    words = f"{ADA} {COLUMNS[name]}".split()
-    model = "Qwen/Qwen2.5-14B-Instruct" + ("-AWQ" if "awq" in words else "")
-    config = resolve_serve_config(words, {}, known_models()[model], hardware_named("rtx6000ada"), (0, 15, 1), PACKAGES)
-    machine = ConfiguredServer(config, parameters_of("rtx6000ada"))
-    load = load_preset("qwen2.5-14b-ada-mixed").workload
-    run = machine.run(workload_client(load, 1000, config.prefix_caching, 0.0015), 1, noise=False)  # type: ignore[arg-type]
-    records = [request_record(job, run.seen, 1, False) for job in run.jobs]
-    found = {"completed": sum(record.completed for record in records) / len(records)}
+    """Return the share of requests within SLO by class, and the share that completed."""
+    arguments = f"{ADA} {COLUMNS[name]}".split()
+    model = "Qwen/Qwen2.5-14B-Instruct" + ("-AWQ" if "awq" in arguments else "")
+    config = resolve_serve_config(
+        arguments, {}, known_models()[model], hardware_named("rtx6000ada"), (0, 15, 1), PACKAGES
+    )
+    server = ConfiguredServer(config, parameters_of("rtx6000ada"))
+    workload = load_preset("qwen2.5-14b-ada-mixed").workload
+    run = server.run(workload_client(workload, 1000, config.prefix_caching, 0.0015), 1, noise=False)  # type: ignore[arg-type]
+    records = [request_record(request, run.received_s, 1, False) for request in run.requests]
+    shares = {"completed": sum(record.completed for record in records) / len(records)}
     for kind in CLASSES:
         of_kind = [record for record in records if record.name == kind]
-        found[kind] = sum(map(kept, of_kind)) / len(of_kind)
-    return found
+        shares[kind] = sum(map(meets_slo, of_kind)) / len(of_kind)
+    return shares
 
 
-def test_only_prefix_caching_is_above_40_percent_everywhere() -> None:
+def test_only_prefix_caching_is_above_40_percent_in_every_class() -> None:
     above = {name for name in COLUMNS if all(column(name)[kind] > 0.4 for kind in CLASSES)}
     assert above == {"prefix", "prefix+chunked"}
 
@@ -143,24 +145,24 @@ def test_prefix_caching_helps_every_class_and_completion() -> None:
     assert all(prefix[kind] > base[kind] + 0.1 for kind in (*CLASSES, "completed"))
 
 
-def test_the_cap_on_running_requests_helps_long_answers_only() -> None:
+def test_a_cap_on_running_requests_helps_long_answers_only() -> None:
     base, capped = column("baseline"), column("admission")
     assert capped["silo"] > base["silo"]
     assert capped["lilo"] > base["lilo"]
     assert max(capped["siso"], capped["liso"]) < 0.15
 
 
-def test_chunks_alone_help_long_answers_and_nothing_else() -> None:
+def test_chunked_prefill_alone_helps_long_answers_only() -> None:
     base, chunked = column("baseline"), column("chunked")
     assert chunked["silo"] > base["silo"] + 0.05
     assert chunked["lilo"] > base["lilo"] + 0.05
     assert all(abs(chunked[kind] - base[kind]) < 0.05 for kind in ("siso", "liso"))
 
 
-def test_four_bit_weights_leave_long_answers_without_a_usable_one() -> None:
+def test_four_bit_weights_make_long_answers_miss_their_slo() -> None:
     assert max(column("awq")[kind] for kind in ("silo", "lilo")) < 0.05
     assert max(column("stack")[kind] for kind in ("silo", "lilo")) < 0.05
 
 
-def test_chunks_on_top_of_prefix_caching_change_little() -> None:
+def test_chunked_prefill_adds_little_to_prefix_caching() -> None:
     assert all(abs(column("prefix+chunked")[kind] - column("prefix")[kind]) < 0.1 for kind in CLASSES)

@@ -1,1 +1,1 @@
-"""Who sends requests to the simulated server, and the metrics of the answers."""
+"""The clients of a simulated server: when they send which requests, and the metrics of the answers."""

@@ -1,4 +1,8 @@
-"""The workload of `vllm bench serve --dataset-name random`, with its own random draws."""
+"""The workload of `vllm bench serve --dataset-name random`, with the client's own lengths and arrival times.
+
+The client draws lengths from `default_rng(seed)` and gaps between arrivals from the legacy generator
+(vLLM's benchmarks/datasets.py and serve.py). With seed 0 the tokens add up to those of the published runs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,10 @@ from tuner.engines.simulator.scheduling.sequence import Prompt
 
 @dataclass(frozen=True)
 class BenchServeWorkload:
-    """A load of `vllm bench serve --dataset-name random`, with its options; `rate` in requests/s, None for all at once.
+    """A workload of `vllm bench serve`, under the client's own option names.
 
-    Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) of what was asked for. The same seed gives the
-    client's own lengths and times: it draws lengths from `default_rng(seed)` and intervals from the legacy generator
-    (benchmarks/datasets.py, serve.py). With seed 0 the tokens add up to those of the published runs.
+    Lengths in tokens are uniform between (1 - range_ratio) and (1 + range_ratio) times `input_len` or `output_len`.
+    `rate` is in requests/s; None sends all requests at once, at most `max_concurrency` at a time.
     """
 
     num_prompts: int
@@ -29,25 +32,28 @@ class BenchServeWorkload:
     seed: int = 0
 
 
-def bench_serve_client(load: BenchServeWorkload, pause_s: float) -> SimulatedClient:
-    """Return the clients of such a load."""
-    random, intervals = np.random.default_rng(load.seed), np.random.RandomState(load.seed)
-    inputs = _around(random, load.input_len, load.range_ratio, load.num_prompts)
-    outputs = _around(random, load.output_len, load.range_ratio, load.num_prompts)
-    times: list[float | None] = [None] * load.num_prompts
-    if load.rate is not None:
-        gaps = intervals.gamma(load.burstiness, 1.0 / (load.rate * load.burstiness), load.num_prompts)
-        gaps *= load.num_prompts / load.rate / gaps.sum()  # as the client does, so that the last is due at n / rate
+def bench_serve_client(workload: BenchServeWorkload, pause_s: float) -> SimulatedClient:
+    """Return the client of a workload; `pause_s` is as in `SimulatedClient`."""
+    random, intervals = np.random.default_rng(workload.seed), np.random.RandomState(workload.seed)
+    inputs = _lengths(random, workload.input_len, workload.range_ratio, workload.num_prompts)
+    outputs = _lengths(random, workload.output_len, workload.range_ratio, workload.num_prompts)
+    times: list[float | None] = [None] * workload.num_prompts
+    if workload.rate is not None:
+        scale = 1.0 / (workload.rate * workload.burstiness)
+        gaps = intervals.gamma(workload.burstiness, scale, workload.num_prompts)
+        # the client scales the gaps so that the last request is due at n / rate
+        gaps *= workload.num_prompts / workload.rate / gaps.sum()
         times = np.cumsum(gaps).tolist()
-    jobs = [
+    requests = [
         SimulatedRequest(Prompt(index, inputs[index], outputs[index]), "", times[index], None)
-        for index in range(load.num_prompts)
+        for index in range(workload.num_prompts)
     ]
-    users = load.max_concurrency or load.num_prompts
-    return SimulatedClient(jobs, users if load.rate is None else None, load.max_concurrency, None, pause_s)
+    users = workload.max_concurrency or workload.num_prompts
+    closed_users = users if workload.rate is None else None
+    return SimulatedClient(requests, closed_users, workload.max_concurrency, None, pause_s)
 
 
-def _around(random: np.random.Generator, length: int, ratio: float, count: int) -> list[int]:
+def _lengths(random: np.random.Generator, length: int, ratio: float, count: int) -> list[int]:
     low, high = int(np.floor(length * (1 - ratio))), int(np.ceil(length * (1 + ratio)))
     drawn: list[int] = random.integers(max(1, low), high + 1, count).tolist()
     return drawn

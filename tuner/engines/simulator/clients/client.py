@@ -1,4 +1,4 @@
-"""Who sends requests to the simulated server, and when: users in a closed loop, or a schedule."""
+"""Sends requests to the simulated server, as users in a closed loop or at scheduled times."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ from tuner.workloads.requests import RequestStatus
 
 
 class SimulatedRequest:
-    """A request as its client sees it. Times are seconds from the start of the load; None is what did not happen.
+    """A request as its client sees it. Times are in seconds from the start of the run; None for events that are
+    missing.
 
-    `due_s` is None in a closed loop; `deadline_s` when it is given up; `segments` and `speculative` say at which steps
-    its tokens came, as in `Sequence`.
+    Attributes:
+        prompt: the lengths of prompt and answer.
+        name: the request class.
+        due_s: the scheduled time; None in a closed loop.
+        deadline_s: when the client gives it up; None for never.
+        sent_s: when it is sent.
+        first_s: when the client receives its first token.
+        end_s: when it ends.
+        status: how it ended; `NOT_SENT` until it ends.
+        in_flight: whether it is sent and has not ended.
+        segments: the steps at which it got tokens, as in `Sequence`.
     """
 
     __slots__ = (
@@ -36,61 +46,71 @@ class SimulatedRequest:
 
 @dataclass(frozen=True)
 class ScheduledSend:
-    """A request that its client sends at a time."""
+    """A request and the time in seconds at which its client sends it."""
 
     at_s: float
-    job: SimulatedRequest
+    request: SimulatedRequest
 
 
 class SimulatedClient:
-    """Sends jobs: `users` at a time, each its next as soon as it is free; or at their times, `max_in_flight` at most.
+    """Sends requests in a closed loop of `users`, or at their scheduled times with at most `max_in_flight` at once.
 
-    `pause_s` is what a client needs between the end of a request and sending the next; `in_flight` is how many requests
-    it waits for.
+    Attributes:
+        requests: all requests.
+        in_flight: number of requests that are sent and have not ended.
     """
 
     def __init__(
         self,
-        jobs: Sequence[SimulatedRequest],
+        requests: Sequence[SimulatedRequest],
         users: int | None,
         max_in_flight: int | None,
         timeout_s: float | None,
         pause_s: float,
     ) -> None:
-        self.jobs = jobs
+        """Set up a client.
+
+        Args:
+            requests: all requests, in the order in which they are sent.
+            users: users of a closed loop; None to send at the scheduled times.
+            max_in_flight: requests in flight at most; None for no limit.
+            timeout_s: seconds after which a request of a closed loop is given up; None for never.
+            pause_s: seconds from the end of a request until the client sends the next one in its place.
+        """
+        self.requests = requests
         self._users = users
-        self._most = max_in_flight
+        self._max_in_flight = max_in_flight
         self._timeout_s = timeout_s
         self._pause_s = pause_s
-        self._ready: deque[SimulatedRequest] = deque(jobs) if users else deque()
+        self._ready: deque[SimulatedRequest] = deque(requests) if users else deque()
         self.in_flight = 0
 
-    def start(self) -> Iterator[ScheduledSend]:
-        """Return what is sent, or due, without anything having ended."""
+    def initial_sends(self) -> Iterator[ScheduledSend]:
+        """Yield the first request of each user, or every request at its scheduled time."""
         if self._users:
             for _ in range(min(self._users, len(self._ready))):
                 yield ScheduledSend(0.0, self._ready.popleft())
             return
-        for job in self.jobs:
-            yield ScheduledSend(job.due_s or 0.0, job)
+        for request in self.requests:
+            yield ScheduledSend(request.due_s or 0.0, request)
 
-    def take(self, job: SimulatedRequest, now: float) -> bool:
-        """Note that a job is due; return whether it is sent now, or waits for a place in flight."""
-        if self._most is not None and self.in_flight >= self._most:
-            self._ready.append(job)
+    def try_send(self, request: SimulatedRequest, now: float) -> bool:
+        """Send a request that is due; return False if it has to wait because `max_in_flight` are in flight."""
+        if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:
+            self._ready.append(request)
             return False
         self.in_flight += 1
-        job.in_flight = True
-        job.sent_s = now
+        request.in_flight = True
+        request.sent_s = now
         if self._users and self._timeout_s is not None:
-            job.deadline_s = now + self._timeout_s
+            request.deadline_s = now + self._timeout_s
         return True
 
-    def ended(self, job: SimulatedRequest, now: float) -> ScheduledSend | None:
-        """Note that a job has ended, however; return what is sent in its place."""
-        if not job.in_flight:
+    def end(self, request: SimulatedRequest, now: float) -> ScheduledSend | None:
+        """Count a request as ended, with any status; return the request that is sent in its place."""
+        if not request.in_flight:
             return None
-        job.in_flight = False
+        request.in_flight = False
         self.in_flight -= 1
         while self._ready:
             following = self._ready.popleft()

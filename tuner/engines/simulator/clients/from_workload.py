@@ -1,4 +1,4 @@
-"""From a workload to the requests that a simulated server gets: lengths, times, and what prompts have in common."""
+"""Builds the client of a workload: the lengths and times of its requests, and the prefixes that they share."""
 
 from __future__ import annotations
 
@@ -12,54 +12,65 @@ from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
 _CHARACTERS_PER_TOKEN = 4
-"""Of a user's own texts, whose tokens are estimated: there is no tokenizer here."""
+"""Estimate for the user's own prompts: the simulator has no tokenizer."""
 
 
-def workload_client(load: SingleWorkload, seed: int, caching: bool, pause_s: float) -> SimulatedClient:
-    """Return the clients of a workload; `caching` says whether the server looks for what prompts have in common."""
-    if isinstance(load, ClosedLoop):
-        shape = BenchServeWorkload(load.num_prompts, load.max_concurrency, load.input_len, load.output_len, seed=seed)
-        return bench_serve_client(shape, pause_s)
-    chains = _Chains(load) if caching else None
-    jobs = [_job(load, offered, chains) for offered in make_schedule(load, seed)]
-    return SimulatedClient(jobs, load.users, load.max_in_flight, load.timeout_s, pause_s)
+def workload_client(workload: SingleWorkload, seed: int, caching: bool, pause_s: float) -> SimulatedClient:
+    """Return the client of a workload.
+
+    Args:
+        workload: the workload.
+        seed: of lengths, times and classes.
+        caching: whether the server has prefix caching; without it, shared prefixes are left out.
+        pause_s: as in `SimulatedClient`.
+    """
+    if isinstance(workload, ClosedLoop):
+        bench_serve = BenchServeWorkload(
+            workload.num_prompts, workload.max_concurrency, workload.input_len, workload.output_len, seed=seed
+        )
+        return bench_serve_client(bench_serve, pause_s)
+    prefixes = _SharedPrefixes(workload) if caching else None
+    requests = [_request(workload, offered, prefixes) for offered in make_schedule(workload, seed)]
+    return SimulatedClient(requests, workload.users, workload.max_in_flight, workload.timeout_s, pause_s)
 
 
-class _Chains:
-    """The chains of a load's shared texts: the system prompt, and each class's documents behind it."""
+class _SharedPrefixes:
+    """The chains of the shared prefixes: the system prompt, and each class's documents."""
 
     def __init__(self, traffic: Traffic) -> None:
-        self._system = Chain()
-        self._tokens = traffic.system_prompt
+        self._system_prompt = Chain()
+        self._system_tokens = traffic.system_prompt
         self._documents: dict[tuple[str, int], Chain] = {}
 
-    def of(self, name: str, kind: RequestClass, document: int | None) -> tuple[tuple[Chain, int], ...]:
-        """Return the chains that a request's prompt begins with, and their tokens."""
-        found = ((self._system, self._tokens),) if self._tokens else ()
-        if document is None or kind.prefix is None:
-            return found
+    def of(self, name: str, request_class: RequestClass, document: int | None) -> tuple[tuple[Chain, int], ...]:
+        """Return the chains that a prompt begins with, each with its length in tokens."""
+        chains = ((self._system_prompt, self._system_tokens),) if self._system_tokens else ()
+        if document is None or request_class.prefix is None:
+            return chains
         chain = self._documents.setdefault((name, document), Chain())
-        return (*found, (chain, kind.prefix.tokens))
+        return (*chains, (chain, request_class.prefix.tokens))
 
 
-def _job(traffic: Traffic, offered: OfferedRequest, chains: _Chains | None) -> SimulatedRequest:
-    kind = traffic.classes[offered.name]
-    own, output = offered.input_tokens, offered.output_tokens
-    if own is None or output is None:
-        own, output = _of_text(kind, offered, own, output)
-    before = traffic.system_prompt + (kind.prefix.tokens if kind.prefix is not None else 0)
-    shared = () if chains is None else chains.of(offered.name, kind, offered.document)
-    prompt = Prompt(offered.index, before + own, output, shared, kind.text == "repetitive")
+def _request(traffic: Traffic, offered: OfferedRequest, prefixes: _SharedPrefixes | None) -> SimulatedRequest:
+    request_class = traffic.classes[offered.name]
+    own_tokens, output = offered.input_tokens, offered.output_tokens
+    if own_tokens is None or output is None:
+        own_tokens, output = _estimated_lengths(request_class, offered, own_tokens, output)
+    prefix_tokens = traffic.system_prompt + (request_class.prefix.tokens if request_class.prefix is not None else 0)
+    shared = () if prefixes is None else prefixes.of(offered.name, request_class, offered.document)
+    prompt = Prompt(offered.index, prefix_tokens + own_tokens, output, shared, request_class.text == "repetitive")
     deadline = None if offered.at_s is None else offered.at_s + traffic.timeout_s
     return SimulatedRequest(prompt, offered.name, offered.at_s, deadline)
 
 
-def _of_text(kind: RequestClass, offered: OfferedRequest, own: int | None, output: int | None) -> tuple[int, int]:
-    """Return the tokens of a request whose prompt is the user's own text, estimated from its characters."""
-    assert isinstance(kind.text, TextFile)
+def _estimated_lengths(
+    request_class: RequestClass, offered: OfferedRequest, own_tokens: int | None, output: int | None
+) -> tuple[int, int]:
+    """Return the tokens of prompt and answer of the user's own text, estimated from its characters where unknown."""
+    assert isinstance(request_class.text, TextFile)
     assert offered.text is not None
-    text = read_texts(kind.text.file)[offered.text]
+    text = read_texts(request_class.text.file)[offered.text]
     return (
-        own if own is not None else max(1, len(text.prompt) // _CHARACTERS_PER_TOKEN),
+        own_tokens if own_tokens is not None else max(1, len(text.prompt) // _CHARACTERS_PER_TOKEN),
         output if output is not None else text.output_tokens or max(1, len(text.answer or "") // _CHARACTERS_PER_TOKEN),
     )

@@ -1,1 +1,1 @@
-"""What `vllm serve` was told: flags, precision, CUDA graphs, speculation, with vLLM's defaults and refusals."""
+"""The configuration of a simulated server: command line, environment, defaults and refusals of `vllm serve`."""

@@ -1,4 +1,8 @@
-"""Which steps run as CUDA graphs, and at which size: vLLM's optimization levels, modes and capture sizes."""
+"""Which steps run as CUDA graphs, and at which size: vLLM's optimization levels, graph modes and capture sizes.
+
+The rules follow vLLM's `config/compilation.py` and `config/vllm.py` (0.15 to 0.32). A step of n tokens runs at the
+smallest captured size that is at least n; a step above the largest size runs without a graph.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 LARGEST_DEFAULT_SIZE = 512
+"""The largest size in tokens that vLLM captures by default."""
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
 
@@ -17,22 +22,25 @@ class LaunchMode(StrEnum):
     """How the kernels of a step are launched."""
 
     FULL = "full"
-    """One graph for the whole step."""
+    """One graph holds the whole step."""
     PIECEWISE = "piecewise"
-    """A graph for what lies between two attentions; attention is launched by the host."""
+    """One graph holds the kernels between two attentions; the host launches attention."""
     COMPILED = "compiled"
-    """Fused kernels, each launched by the host."""
+    """The host launches each fused kernel."""
     EAGER = "eager"
-    """Every kernel of the model as it is written, each launched by the host."""
+    """The host launches each kernel of the uncompiled model."""
 
 
 @dataclass(frozen=True)
 class CudaGraphs:
-    """What is captured. `sizes` are tokens of a step, ascending; `compiled` says whether kernels are fused.
+    """The CUDA graphs of one configuration.
 
-    `full_decode` and `full_mixed` say whether steps of decodes alone, and any steps, may be one graph; `piecewise`
-    whether what is no full graph may be pieces. `uniform_tokens` is how many tokens a decode may bring into a full
-    graph: 1, or more where the attention kernels can.
+    Attributes:
+        compiled: whether torch.compile fuses kernels.
+        full_decode: whether a step that only decodes may run as one graph.
+        full_mixed: whether any step may run as one graph.
+        piecewise: whether a step that is no full graph may run as piecewise graphs.
+        sizes: captured sizes in tokens of a step, ascending.
     """
 
     compiled: bool
@@ -42,7 +50,7 @@ class CudaGraphs:
     sizes: tuple[int, ...]
 
     def launch(self, tokens: int, decodes_only: bool) -> LaunchMode:
-        """Return how a step of so many tokens is launched."""
+        """Return how a step of `tokens` tokens is launched."""
         if tokens <= self.largest:
             if self.full_mixed or (self.full_decode and decodes_only):
                 return LaunchMode.FULL
@@ -52,16 +60,16 @@ class CudaGraphs:
 
     @property
     def largest(self) -> int:
-        """The largest step that is captured; 0 if none is."""
+        """The largest captured size in tokens; 0 if nothing is captured."""
         return self.sizes[-1] if self.sizes else 0
 
     def padded(self, tokens: int) -> int:
-        """Return the size at which a captured step of so many tokens runs."""
+        """Return the captured size in tokens at which a step of `tokens` tokens runs."""
         return self.sizes[bisect.bisect_left(self.sizes, tokens)]
 
     @property
     def captured(self) -> int:
-        """How many graphs are captured."""
+        """The number of captured graphs."""
         return len(self.sizes) * ((self.full_decode or self.full_mixed) + self.piecewise)
 
 
@@ -72,49 +80,56 @@ def default_sizes(largest: int) -> tuple[int, ...]:
 
 
 def find_cuda_graphs(
-    said: Mapping[str, Any], version: tuple[int, ...], backend: str, seqs: int, tokens: int, spec_tokens: int
+    flags: Mapping[str, Any],
+    version: tuple[int, ...],
+    kernels: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    draft_tokens: int,
 ) -> CudaGraphs:
     """Return the graphs of a configuration.
 
     Args:
-        said: the flags, from `parse_flags`.
-        version: vLLM's.
-        backend: the attention backend.
-        seqs: max_num_seqs.
-        tokens: max_num_batched_tokens.
-        spec_tokens: drafted tokens of a sequence; 0 without speculation.
+        flags: the command line, from `parse_flags`.
+        version: vLLM's version.
+        kernels: the attention kernels, from `attention_kernels`.
+        max_num_seqs: sequences in a step at most.
+        max_num_batched_tokens: tokens in a step at most.
+        draft_tokens: draft tokens of a sequence at most; 0 without speculation.
 
     Raises:
-        ValueError: with vLLM's words, for sizes or modes that it refuses.
+        ValueError: with vLLM's message, for sizes or modes that vLLM refuses.
     """
-    config: dict[str, Any] = said["compilation_config"] or {}
-    level = _level(said["optimization_level"])
-    mode = config.get("cudagraph_mode")
-    if mode is not None and str(mode).upper() not in _MODES:
+    compilation: dict[str, Any] = flags["compilation_config"] or {}
+    level = _optimization_level(flags["optimization_level"])
+    given_mode = compilation.get("cudagraph_mode")
+    if given_mode is not None and str(given_mode).upper() not in _MODES:
         raise ValueError(f"cudagraph_mode: Input should be one of {', '.join(_MODES)}")
-    compiled = level > 0 and config.get("mode") not in (0, "NONE") and not said["enforce_eager"]
-    wanted = _mode(mode, level, compiled, bool(said["enforce_eager"]), version)
-    if wanted == "FULL" and backend in ("FLASHINFER", "FLASH_ATTN_2"):
-        wanted = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
-    one_token = backend == "FLASHINFER" and spec_tokens > 0
-    sizes = () if wanted == "NONE" else _sizes(said, config, seqs, tokens, spec_tokens)
+    eager = bool(flags["enforce_eager"])
+    compiled = level > 0 and compilation.get("mode") not in (0, "NONE") and not flags["enforce_eager"]
+    mode = _mode_in_force(given_mode, level, compiled, eager, version)
+    if mode == "FULL" and kernels in ("FLASHINFER", "FLASH_ATTN_2"):
+        mode = "FULL_AND_PIECEWISE" if compiled else "FULL_DECODE_ONLY"
+    # FlashInfer's graphs hold decodes of one token only, and with speculation a decode has several
+    drafts_exceed_graphs = kernels == "FLASHINFER" and draft_tokens > 0
+    sizes = () if mode == "NONE" else _sizes(flags, compilation, max_num_seqs, max_num_batched_tokens, draft_tokens)
     return CudaGraphs(
         compiled=compiled,
-        full_decode=wanted in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and not one_token,
-        full_mixed=wanted == "FULL",
-        piecewise=wanted in _PIECEWISE_MODES,
+        full_decode=mode in ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE") and not drafts_exceed_graphs,
+        full_mixed=mode == "FULL",
+        piecewise=mode in _PIECEWISE_MODES,
         sizes=sizes,
     )
 
 
-def _level(level: int | None) -> int:
+def _optimization_level(level: int | None) -> int:
     if level is not None and not 0 <= level <= 3:
         raise ValueError("optimization_level: Input should be 0, 1, 2 or 3")
     return 2 if level is None else level
 
 
-def _mode(mode: str | None, level: int, compiled: bool, eager: bool, version: tuple[int, ...]) -> str:
-    """Return the mode in force: pieces need compilation, and up to 0.24 every graph does."""
+def _mode_in_force(mode: str | None, level: int, compiled: bool, eager: bool, version: tuple[int, ...]) -> str:
+    """Return the mode that vLLM uses: piecewise graphs need compilation, and before 0.25 every graph needs it."""
     if eager:
         return "NONE"
     if mode is None:
@@ -128,30 +143,34 @@ def _mode(mode: str | None, level: int, compiled: bool, eager: bool, version: tu
 
 
 def _sizes(
-    said: Mapping[str, Any], config: Mapping[str, Any], seqs: int, tokens: int, spec_tokens: int
+    flags: Mapping[str, Any],
+    compilation: Mapping[str, Any],
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    draft_tokens: int,
 ) -> tuple[int, ...]:
-    """Return the capture sizes; those above the token budget are dropped in silence, as vLLM does."""
-    flag, key = said["cudagraph_capture_sizes"], config.get("cudagraph_capture_sizes")
-    if flag and key:
+    """Return the capture sizes. Like vLLM, drop sizes above the token budget without a message."""
+    flag_sizes, key_sizes = flags["cudagraph_capture_sizes"], compilation.get("cudagraph_capture_sizes")
+    if flag_sizes and key_sizes:
         raise ValueError(
             "cudagraph_capture_sizes and compilation_config.cudagraph_capture_sizes are mutually exclusive"
         )
-    largest = said["max_cudagraph_capture_size"] or config.get("max_cudagraph_capture_size")
-    if said["max_cudagraph_capture_size"] == 0:
+    largest = flags["max_cudagraph_capture_size"] or compilation.get("max_cudagraph_capture_size")
+    if flags["max_cudagraph_capture_size"] == 0:
         largest = 0
     if largest is not None and largest < 1:
         raise ValueError("Maximum cudagraph size should be greater than or equal to 1 when using cuda graph.")
-    given: Sequence[int] | None = flag or key
+    given: Sequence[int] | None = flag_sizes or key_sizes
     if given:
-        sizes = tuple(sorted({size for size in given if size <= tokens}))
+        sizes = tuple(sorted({size for size in given if size <= max_num_batched_tokens}))
         if largest is not None and sizes and largest != sizes[-1]:
             raise ValueError(
                 f"customized max_cudagraph_capture_size(={largest}) should be consistent with the max value of "
                 f"cudagraph_capture_sizes(={sizes[-1]})"
             )
         return sizes
-    top = min(seqs * 2 * (1 + spec_tokens), LARGEST_DEFAULT_SIZE) if largest is None else largest
-    sizes = default_sizes(min(top, tokens))
-    if said["performance_mode"] == "interactivity":
-        sizes = tuple(sorted({*sizes, *range(1, min(32, tokens) + 1)}))
+    top = min(max_num_seqs * 2 * (1 + draft_tokens), LARGEST_DEFAULT_SIZE) if largest is None else largest
+    sizes = default_sizes(min(top, max_num_batched_tokens))
+    if flags["performance_mode"] == "interactivity":
+        sizes = tuple(sorted({*sizes, *range(1, min(32, max_num_batched_tokens) + 1)}))
     return sizes

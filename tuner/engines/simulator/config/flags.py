@@ -1,4 +1,4 @@
-"""The command line of `vllm serve`, read as vLLM 0.15 to 0.32 read it; what cannot be read is refused as vLLM does."""
+"""Reads the command line of `vllm serve` as vLLM 0.15 to 0.32 do, and refuses what they refuse."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
-_FACTORS = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30, "t": 10**12, "T": 2**40}
-_SWITCHES = (
+_NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+_SUFFIX_FACTORS = {
+    **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
+}
+_BOOLEAN_FLAGS = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
     *("scheduler-reserve-full-isl", "disable-log-stats", "enable-log-requests", "disable-uvicorn-access-log"),
     *("calculate-kv-scales", "trust-remote-code", "disable-cascade-attn", "enable-flashinfer-autotune"),
 )
-_TEXTS = (
+_TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
     *("load-format", "generation-config", "served-model-name", "tokenizer", "host", "revision", "seed", "port"),
     *("prefix-caching-hash-algo", "uvicorn-log-level", "tokenizer-mode", "download-dir", "shutdown-timeout"),
 )
-_NUMBERS = (
+_INTEGER_FLAGS = (
     *("max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes"),
     *("max-cudagraph-capture-size", "long-prefill-token-threshold", "stream-interval", "api-server-count"),
     *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
     *("pipeline-parallel-size", "data-parallel-size"),
 )
-_SHARES = ("gpu-memory-utilization", "watermark", "cpu-offload-gb", "swap-space")
-_OBJECTS = ("compilation-config", "speculative-config", "override-generation-config")
-_SHORT = {
+_FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb", "swap-space")
+_JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
+_LONG_NAMES = {
     "-O": "--optimization-level",
     "-q": "--quantization",
     "-cc": "--compilation-config",
@@ -43,7 +46,7 @@ _LEVEL = re.compile(r"-O(\d+)")
 
 
 class FlagError(ValueError):
-    """A word of the command line that vLLM would refuse; the message is one line."""
+    """An argument that vLLM would refuse; the message is one line."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,56 +54,56 @@ class _Parser(argparse.ArgumentParser):
         raise FlagError(message)
 
 
-def parse_flags(words: Sequence[str]) -> dict[str, Any]:
-    """Return what was said, by the flag's name with underscores; None where nothing was.
+def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the value of each flag under its name with underscores; None for a flag that is not given.
 
     Args:
-        words: the flags after `vllm serve MODEL`.
+        arguments: the arguments after `vllm serve MODEL`.
 
     Raises:
-        FlagError: for an unknown flag or a value that cannot be read.
+        FlagError: for an unknown flag or a value of the wrong type.
     """
-    known, rest = _parser().parse_known_args([word for each in words for word in _spelled(each)])
+    flags, rest = _parser().parse_known_args([word for each in arguments for word in _with_long_name(each)])
     if rest:
         raise FlagError(f"unrecognized arguments: {' '.join(rest)}")
-    return vars(known)
+    return vars(flags)
 
 
 def flag_names() -> frozenset[str]:
-    """Return every option string that is known, as `vllm serve --help=all` would list them."""
-    return frozenset(_parser()._option_string_actions) - {"-h", "--help"} | {*_SHORT}
+    """Return every option string that the simulator reads, as `vllm serve --help=all` lists them."""
+    return frozenset(_parser()._option_string_actions) - {"-h", "--help"} | {*_LONG_NAMES}
 
 
 def _parser() -> _Parser:
     parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
-    for name in _SWITCHES:
+    for name in _BOOLEAN_FLAGS:
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
-    for name in _TEXTS:
+    for name in _TEXT_FLAGS:
         parser.add_argument(f"--{name}")
-    for name in _NUMBERS:
-        parser.add_argument(f"--{name}", type=_whole)
-    for name in _SHARES:
+    for name in _INTEGER_FLAGS:
+        parser.add_argument(f"--{name}", type=_integer)
+    for name in _FLOAT_FLAGS:
         parser.add_argument(f"--{name}", type=float)
-    for name in _OBJECTS:
-        parser.add_argument(f"--{name}", type=_object, action=_Merge)
-    parser.add_argument("--optimization-level", type=_whole)
-    parser.add_argument("--cudagraph-capture-sizes", type=_whole, nargs="+")
+    for name in _JSON_FLAGS:
+        parser.add_argument(f"--{name}", type=_json_object, action=_MergeKeys)
+    parser.add_argument("--optimization-level", type=_integer)
+    parser.add_argument("--cudagraph-capture-sizes", type=_integer, nargs="+")
     return parser
 
 
-def _spelled(word: str) -> list[str]:
-    """Return a word under the flag's long name: `-O2`, `-cc.cudagraph_mode=NONE`, `--max_num_seqs=8`."""
-    level = _LEVEL.fullmatch(word)
+def _with_long_name(argument: str) -> list[str]:
+    """Return an argument under its flag's long name: `-O2`, `-cc.cudagraph_mode=NONE`, `--max_num_seqs=8`."""
+    level = _LEVEL.fullmatch(argument)
     if level:
         return ["--optimization-level", level[1]]
-    flag, equals, value = word.partition("=")
+    flag, equals, value = argument.partition("=")
     if not flag.startswith("-"):
-        return [word]
+        return [argument]
     flag, dot, key = flag.partition(".")
-    flag = _SHORT.get(flag, flag)
+    flag = _LONG_NAMES.get(flag, flag)
     flag = flag.replace("_", "-") if flag.startswith("--") else flag
     if dot and equals:
-        return [flag, json.dumps(_nested(key.split("."), _value(value)))]
+        return [flag, json.dumps(_nested(key.split("."), _json_value(value)))]
     return [flag, value] if equals else [flag]
 
 
@@ -108,30 +111,30 @@ def _nested(keys: list[str], value: object) -> object:
     return {keys[0]: _nested(keys[1:], value)} if keys else value
 
 
-def _value(text: str) -> object:
+def _json_value(text: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
 
 
-class _Merge(argparse.Action):
-    """Adds what a flag says to what it said before, as vLLM does with `-cc.mode=… -cc.cudagraph_mode=…`."""
+class _MergeKeys(argparse.Action):
+    """Merges the keys of a repeated JSON flag, as vLLM does for `-cc.mode=… -cc.cudagraph_mode=…`."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **values})
 
 
-def _whole(text: str) -> int:
-    """Read a whole number, with vLLM's suffixes: 16k is 16,000 and 16K 16,384."""
-    found = _HUMAN.fullmatch(text)
-    value = None if found is None else float(found[1]) * _FACTORS[found[2]]
+def _integer(text: str) -> int:
+    """Return a whole number with vLLM's suffixes: 16k is 16,000 and 16K is 16,384."""
+    match = _NUMBER_WITH_SUFFIX.fullmatch(text)
+    value = None if match is None else float(match[1]) * _SUFFIX_FACTORS[match[2]]
     if value is None or value != int(value):
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
     return int(value)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError:

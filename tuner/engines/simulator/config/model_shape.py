@@ -1,4 +1,4 @@
-"""What is simulated: the model's shape by name or folder, and which vLLM on which card."""
+"""Finds the shape of the model that a simulated server serves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from tuner.hub import cached_config
 
 
 def find_shape(name: str) -> ModelShape:
-    """Return the shape of a known model, of a folder's config.json, or of one that was downloaded before.
+    """Return the shape of a model by its hub name or its folder.
+
+    The sources are, in this order: the list of known models, the folder's `config.json`, and the `config.json` in the
+    local cache of the Hugging Face hub.
 
     Raises:
-        ConfigRefused: when there is none.
+        ConfigRefused: if none of them has the model.
     """
-    known = known_model(name)
-    if known is not None:
-        return known
+    shape = known_model(name)
+    if shape is not None:
+        return shape
     folder = Path(name).expanduser()
     file = (None if folder.is_dir() else cached_config(name)) or folder / "config.json"
     try:

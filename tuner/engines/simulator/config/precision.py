@@ -1,13 +1,18 @@
-"""In which formats weights and cache are kept and which kernels attend to it, with vLLM's refusals in its words."""
+"""Number formats and attention kernels of a configuration, with vLLM's refusals in its own words.
+
+Three choices: the 16-bit format of weights and arithmetic, the quantization of the weights, and the format of the KV
+cache. The KV cache's format decides which attention backends can serve it.
+"""
 
 from __future__ import annotations
 
 from search_spaces import HardwareProfile, ModelShape
 
 _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
-_KV_DTYPES = {"auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
-_KV_DTYPES_025 = {"int8_per_token_head": 1.0, "fp8_per_token_head": 1.0, "int4_per_token_head": 0.5}
-_WEIGHTS = {
+"""Attention backends in vLLM's order of preference."""
+_KV_ELEMENT_BYTES = {"auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0, "fp8_e5m2": 1.0}
+_KV_ELEMENT_BYTES_FROM_0_25 = {"int8_per_token_head": 1.0, "fp8_per_token_head": 1.0, "int4_per_token_head": 0.5}
+_METHODS = {
     "fp8": (75, 8),
     "fp8_per_tensor": (75, 8),
     "fp8_per_block": (75, 8),
@@ -19,53 +24,57 @@ _WEIGHTS = {
     "gptq_marlin": (75, 4),
     "compressed-tensors": (70, 4),
 }
-_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
+"""Quantization methods: the least compute capability (75 is 7.5) and the bits of a weight."""
+_QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 
 
 class ConfigRefused(ValueError):
-    """vLLM would refuse the configuration before it touches the device; the message is in its words."""
+    """A configuration that vLLM refuses before it uses the GPU; the message is vLLM's."""
 
 
-def find_dtype(said: str | None, model: ModelShape, card: HardwareProfile) -> str:
-    """Return the 16-bit format of weights and arithmetic."""
-    wanted = {"half": "float16", None: "auto"}.get(said, said)
-    if wanted not in ("auto", "float16", "bfloat16"):
-        raise ConfigRefused(f"--dtype {said}: float16 and bfloat16 are simulated; measure others with --engine vllm")
-    native = "bfloat16" in card.tflops
-    if wanted == "auto":
-        wanted = "bfloat16" if native and model.dtype.endswith("bfloat16") else "float16"
-    if wanted == "bfloat16" and not native:
+def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
+    """Return the 16-bit format of weights and arithmetic, `float16` or `bfloat16`, for the value of `--dtype`."""
+    dtype = {"half": "float16", None: "auto"}.get(given, given)
+    if dtype not in ("auto", "float16", "bfloat16"):
+        raise ConfigRefused(f"--dtype {given}: float16 and bfloat16 are simulated; measure others with --engine vllm")
+    has_bfloat16 = "bfloat16" in card.tflops
+    if dtype == "auto":
+        dtype = "bfloat16" if has_bfloat16 and model.dtype.endswith("bfloat16") else "float16"
+    if dtype == "bfloat16" and not has_bfloat16:
         capability = ".".join(map(str, card.compute_capability or ()))
         raise ConfigRefused(
             "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your "
             f"{card.name} GPU has compute capability {capability}. You can use float16 instead by explicitly setting "
             "the `dtype` flag in CLI, for example: --dtype=half."
         )
-    return str(wanted)
+    return str(dtype)
 
 
 def find_quantization(
-    said: str | None, model: ModelShape, card: HardwareProfile, version: tuple[int, ...], dtype: str
+    given: str | None, model: ModelShape, card: HardwareProfile, version: tuple[int, ...], dtype: str
 ) -> tuple[str | None, int]:
-    """Return the method in force and its bits. A 4-bit checkpoint whose method is left open gets Marlin's kernels."""
-    own = model.quantization
-    method = said or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(own, own) if own else None)
+    """Return the quantization method (None: 16-bit weights) and the bits of a weight, for `--quantization`.
+
+    Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels.
+    """
+    checkpoint = model.quantization
+    method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
-    if method not in _WEIGHTS or (method == "bitsandbytes" and version >= (0, 28)):
-        raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_WEIGHTS)}.")
-    if own is not None and method.split("_")[0] != own.split("_")[0]:
+    if method not in _METHODS or (method == "bitsandbytes" and version >= (0, 28)):
+        raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
+    if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:
         raise ConfigRefused(
-            f"Quantization method specified in the model config ({own}) does not match the quantization method "
+            f"Quantization method specified in the model config ({checkpoint}) does not match the quantization method "
             f"specified in the `quantization` argument ({method})."
         )
-    if own is None and method not in _ON_LOAD:
+    if checkpoint is None and method not in _QUANTIZES_ON_LOAD:
         raise ConfigRefused(f"Cannot find the config file for {method}")
-    least, bits = _WEIGHTS[method]
-    if _capability(card) < least:
+    least_capability, bits = _METHODS[method]
+    if _capability(card) < least_capability:
         raise ConfigRefused(
-            f"The quantization method {method} is not supported for the current GPU. Minimum capability: {least}. "
-            f"Current capability: {_capability(card)}."
+            f"The quantization method {method} is not supported for the current GPU. Minimum capability: "
+            f"{least_capability}. Current capability: {_capability(card)}."
         )
     if method in ("awq", "gptq") and version < (0, 25) and dtype != "float16":
         raise ConfigRefused(
@@ -74,60 +83,63 @@ def find_quantization(
     return method, bits
 
 
-def find_kv_element_bytes(said: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
-    """Return the bytes of one number in the KV cache."""
-    known = {**_KV_DTYPES, **(_KV_DTYPES_025 if version >= (0, 25) else {})}
-    if said not in known:
-        raise ConfigRefused(f"argument --kv-cache-dtype: invalid choice: '{said}' (choose from {', '.join(known)})")
-    if said.startswith("fp8") and "fp8" not in card.tflops and (version >= (0, 25) or _capability(card) >= 80):
+def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
+    """Return the bytes of one number in the KV cache for the value of `--kv-cache-dtype`."""
+    element_bytes = {**_KV_ELEMENT_BYTES, **(_KV_ELEMENT_BYTES_FROM_0_25 if version >= (0, 25) else {})}
+    if given not in element_bytes:
+        raise ConfigRefused(
+            f"argument --kv-cache-dtype: invalid choice: '{given}' (choose from {', '.join(element_bytes)})"
+        )
+    if given.startswith("fp8") and "fp8" not in card.tflops and (version >= (0, 25) or _capability(card) >= 80):
         capability = ".".join(map(str, card.compute_capability or ()))
         raise ConfigRefused(
             f"FP8 KV cache is not supported by the Triton attention backend on {card.name} (compute capability "
             f"{capability}); native FP8 (fp8e4nv) requires SM89+. Re-run with --kv-cache-dtype float16."
         )
-    return known[said]
+    return element_bytes[given]
 
 
 def find_backend(
-    said: str | None, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
+    given: str | None, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
 ) -> str:
-    """Return the attention backend: the one that was named, else the first of vLLM's order that can."""
-    usable = [name for name in _BACKENDS if _can_attend(name, card, version, kv_dtype, packages)]
-    if said is None or (said.lower() == "auto" and version >= (0, 25)):
+    """Return the attention backend: the value of `--attention-backend`, else vLLM's first that can serve `kv_dtype`."""
+    usable = [name for name in _BACKENDS if _can_serve(name, card, version, kv_dtype, packages)]
+    if given is None or (given.lower() == "auto" and version >= (0, 25)):
         return usable[0]
-    name = said.upper()
+    name = given.upper()
     if name not in _BACKENDS:
-        raise ConfigRefused(f"Unknown attention backend: '{said}'. Valid options are: {', '.join(_BACKENDS)}")
+        raise ConfigRefused(f"Unknown attention backend: '{given}'. Valid options are: {', '.join(_BACKENDS)}")
     if name not in usable:
         raise ConfigRefused(
             f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "
-            f"['{_why_not(name, card, version, packages)}']"
+            f"['{_reason(name, card, version, packages)}']"
         )
     return name
 
 
-def _can_attend(
-    name: str, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
+def _can_serve(
+    backend: str, card: HardwareProfile, version: tuple[int, ...], kv_dtype: str, packages: frozenset[str]
 ) -> bool:
-    if kv_dtype in _KV_DTYPES_025:
-        return name == "TRITON_ATTN"
-    capability, narrow = _capability(card), _KV_DTYPES[kv_dtype] < 2.0
-    if name == "FLASH_ATTN":
-        return capability >= (90 if narrow else 80)
-    if name == "FLASHINFER":
+    if kv_dtype in _KV_ELEMENT_BYTES_FROM_0_25:
+        return backend == "TRITON_ATTN"
+    capability, is_quantized = _capability(card), _KV_ELEMENT_BYTES[kv_dtype] < 2.0
+    if backend == "FLASH_ATTN":
+        return capability >= (90 if is_quantized else 80)
+    if backend == "FLASHINFER":
         return "flashinfer" in packages and capability >= (75 if version < (0, 25) else 80)
-    return name == "TRITON_ATTN" or not narrow
+    return backend == "TRITON_ATTN" or not is_quantized
 
 
-def _why_not(name: str, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]) -> str:
-    if name == "FLASHINFER" and "flashinfer" not in packages:
+def _reason(backend: str, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]) -> str:
+    """Return vLLM's reason why a backend cannot serve a configuration."""
+    if backend == "FLASHINFER" and "flashinfer" not in packages:
         return "FlashInfer is not installed"
-    ok = _can_attend(name, card, version, "auto", packages)
-    return "kv_cache_dtype not supported" if ok else "compute capability not supported"
+    serves_16_bits = _can_serve(backend, card, version, "auto", packages)
+    return "kv_cache_dtype not supported" if serves_16_bits else "compute capability not supported"
 
 
-def kernels_named(backend: str, card: HardwareProfile) -> str:
-    """Return the kernels of an attention backend: FlashAttention is 3 on Hopper and 2 elsewhere."""
+def attention_kernels(backend: str, card: HardwareProfile) -> str:
+    """Return the kernels of an attention backend; `FLASH_ATTN` is FlashAttention 3 on Hopper and 2 elsewhere."""
     if backend != "FLASH_ATTN":
         return backend
     return "FLASH_ATTN_3" if _capability(card) >= 90 else "FLASH_ATTN_2"

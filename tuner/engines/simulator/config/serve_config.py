@@ -1,4 +1,7 @@
-"""What one `vllm serve` was told, with vLLM's defaults and refusals: versions 0.15 to 0.32, one GPU, dense models."""
+"""Resolves the command line of `vllm serve` to a configuration: vLLM's defaults, rules and refusals.
+
+Covered are vLLM 0.15 to 0.32, one GPU, and dense models. The sources are vLLM's `engine/arg_utils.py` and `config/`.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,52 @@ from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_gra
 from tuner.engines.simulator.config.flags import FlagError, parse_flags
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
+    attention_kernels,
     find_backend,
     find_dtype,
     find_kv_element_bytes,
     find_quantization,
-    kernels_named,
 )
 from tuner.engines.simulator.config.speculative_config import Speculation, find_speculation
+from tuner.engines.simulator.config.vllm_defaults import vllm_default
 
-_LARGE_GIB = 70
-_HUGE_GIB = 160
-_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
+_BLOCK_SIZES_BEFORE_0_25 = (1, 8, 16, 32, 64, 128, 256)
+_DEFAULT_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """One server. Lengths and sizes in tokens, `kv_cache_bytes` None where the memory that is left decides.
+    """The configuration of one server. Lengths and sizes are in tokens unless stated otherwise.
 
-    `quantization` is the method of the weights, `weight_bits` what it stores a linear layer's weight in;
-    `kv_element_bytes` the bytes of one number in the KV cache. `temperature` is what the server samples at where a
-    request does not say. `max_active` and `max_queued_*` admit no more than that; None admits all.
+    Attributes:
+        version: vLLM's version.
+        model: the shape of the model.
+        card: the GPU.
+        dtype: 16-bit format of weights and arithmetic.
+        quantization: quantization method of the weights; None for 16-bit weights.
+        weight_bits: stored bits of a weight in a linear layer.
+        kv_element_bytes: bytes of one number in the KV cache.
+        max_model_len: tokens of the longest request, prompt and answer together.
+        max_num_seqs: sequences in a step at most.
+        max_num_batched_tokens: tokens in a step at most.
+        block_size: tokens of a KV cache block.
+        gpu_memory_utilization: share of the card's memory that the server may use.
+        kv_cache_bytes: size of the KV cache; None to use all memory that is left.
+        prefix_caching: whether the KV cache of shared prefixes is reused.
+        chunked_prefill: whether a prompt may be split over several steps.
+        long_prefill_threshold: tokens of a prompt in one step at most; 0 for no limit.
+        reserve_full: whether a request is admitted only if its whole prompt fits.
+        watermark: share of the blocks that admission leaves free.
+        async_scheduling: whether the host plans a step while the step before runs.
+        max_active: sequences that run at once at most; None for no other limit than `max_num_seqs`.
+        max_queued_requests: requests that wait at most; None for no limit.
+        max_queued_tokens: tokens of waiting requests at most; None for no limit.
+        stream_interval: tokens that are sent to a client together.
+        api_servers: number of API server processes.
+        backend: attention backend.
+        graphs: CUDA graphs.
+        speculation: speculative decoding; None without.
+        temperature: sampling temperature of a request that states none.
     """
 
     version: tuple[int, ...]
@@ -64,126 +93,129 @@ class ServeConfig:
 
 
 def resolve_serve_config(
-    words: Sequence[str],
+    arguments: Sequence[str],
     environment: Mapping[str, str],
     model: ModelShape,
     card: HardwareProfile,
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> ServeConfig:
-    """Return the configuration of a command line.
+    """Return the configuration that a command line of `vllm serve` stands for.
 
     Args:
-        words: the flags after `vllm serve MODEL`.
-        environment: variables that the server gets.
-        model: its shape.
+        arguments: the arguments after `vllm serve MODEL`.
+        environment: environment variables of the server.
+        model: the shape of the model.
         card: the GPU.
-        version: the vLLM that is simulated.
-        packages: what is installed beside it (`arctic_inference`, `flashinfer`).
+        version: the simulated version of vLLM.
+        packages: packages installed beside vLLM (`arctic_inference`, `flashinfer`).
 
     Raises:
-        ConfigRefused: in vLLM's words, for what vLLM refuses.
+        ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
     try:
-        said = parse_flags(words)
-        return _resolved(said, environment, model, card, version, packages)
+        flags = parse_flags(arguments)
+        return _resolve(flags, environment, model, card, version, packages)
     except FlagError as error:
         raise ConfigRefused(f"vllm serve: error: {error}") from None
     except ValueError as error:
         raise ConfigRefused(str(error)) from None
 
 
-def _resolved(
-    said: Mapping[str, Any],
+def _resolve(
+    flags: Mapping[str, Any],
     environment: Mapping[str, str],
     model: ModelShape,
     card: HardwareProfile,
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> ServeConfig:
-    _refuse_what_is_not_simulated(said)
-    speculation = find_speculation(said["speculative_config"], version, packages)
-    length = _max_model_len(said["max_model_len"], model, environment)
-    seqs, tokens = _batch(said, card, version, length)
-    dtype = find_dtype(said["dtype"], model, card)
-    quantization, bits = find_quantization(said["quantization"], model, card, version, dtype)
-    kv_bytes = find_kv_element_bytes(said["kv_cache_dtype"] or "auto", card, version)
-    backend = find_backend(said["attention_backend"], card, version, said["kv_cache_dtype"] or "auto", packages)
-    graphs = find_cuda_graphs(said, version, kernels_named(backend, card), seqs, tokens, _most_drafted(speculation))
+    _refuse_unsimulated(flags)
+    speculation = find_speculation(flags["speculative_config"], card, version, packages)
+    length = _max_model_len(flags["max_model_len"], model, environment)
+    seqs, tokens = _batch_limits(flags, card, version, length)
+    dtype = find_dtype(flags["dtype"], model, card)
+    quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
+    kv_dtype = flags["kv_cache_dtype"] or "auto"
+    kv_element_bytes = find_kv_element_bytes(kv_dtype, card, version)
+    backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
+    draft_tokens = 0 if speculation is None else speculation.tokens
+    graphs = find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, draft_tokens)
     return ServeConfig(
         version=version,
         model=model,
         card=card,
         dtype=dtype,
         quantization=quantization,
-        weight_bits=bits,
-        kv_element_bytes=kv_bytes,
+        weight_bits=weight_bits,
+        kv_element_bytes=kv_element_bytes,
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        block_size=_block_size(said["block_size"], version),
-        gpu_memory_utilization=_utilization(said["gpu_memory_utilization"], version),
-        kv_cache_bytes=said["kv_cache_memory_bytes"],
-        prefix_caching=said["enable_prefix_caching"] is not False,
-        chunked_prefill=said["enable_chunked_prefill"] is not False,
-        long_prefill_threshold=said["long_prefill_token_threshold"] or 0,
-        reserve_full=version >= (0, 25) and said["scheduler_reserve_full_isl"] is not False,
-        watermark=said["watermark"] or 0.0,
-        async_scheduling=_async(said["async_scheduling"], speculation, version),
-        max_active=said["max_num_active_seqs"],
-        max_queued_requests=said["max_num_queued_reqs"],
-        max_queued_tokens=said["max_num_queued_tokens"],
-        stream_interval=_at_least_one("stream_interval", said["stream_interval"]),
-        api_servers=_at_least_one("api_server_count", said["api_server_count"]),
+        block_size=_block_size(flags["block_size"], version),
+        gpu_memory_utilization=_memory_utilization(flags["gpu_memory_utilization"], card, version),
+        kv_cache_bytes=flags["kv_cache_memory_bytes"],
+        prefix_caching=flags["enable_prefix_caching"] is not False,
+        chunked_prefill=flags["enable_chunked_prefill"] is not False,
+        long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
+        reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
+        watermark=flags["watermark"] or 0.0,
+        async_scheduling=_async_scheduling(flags["async_scheduling"], speculation, version),
+        max_active=flags["max_num_active_seqs"],
+        max_queued_requests=flags["max_num_queued_reqs"],
+        max_queued_tokens=flags["max_num_queued_tokens"],
+        stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
+        api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
         backend=backend,
         graphs=graphs,
         speculation=speculation,
-        temperature=float((said["override_generation_config"] or {}).get("temperature", 1.0)),
+        temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
     )
 
 
-def _refuse_what_is_not_simulated(said: Mapping[str, Any]) -> None:
+def _refuse_unsimulated(flags: Mapping[str, Any]) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if said[name] not in (None, 1):
+        if flags[name] not in (None, 1):
             flag = "--" + name.replace("_", "-")
-            raise ConfigRefused(f"{flag} {said[name]}: one GPU is simulated; measure that with --engine vllm")
-    if said["cpu_offload_gb"]:
+            raise ConfigRefused(f"{flag} {flags[name]}: one GPU is simulated; measure that with --engine vllm")
+    if flags["cpu_offload_gb"]:
         raise ConfigRefused("--cpu-offload-gb is not simulated; measure that with --engine vllm")
 
 
 def _at_least_one(name: str, value: int | None) -> int:
+    """Return a value of at least 1; 1 if it is not given."""
     if value is not None and value < 1:
         raise ConfigRefused(f"{name}: Input should be greater than or equal to 1")
     return value or 1
 
 
-def _max_model_len(said: int | None, model: ModelShape, environment: Mapping[str, str]) -> int:
+def _max_model_len(given: int | None, model: ModelShape, environment: Mapping[str, str]) -> int:
     derived = model.max_position_embeddings
-    if said is None:
+    if given is None:
         return derived
-    if said > derived and environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
+    if given > derived and environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
         raise ConfigRefused(
-            f"User-specified max_model_len ({said}) is greater than the derived max_model_len "
+            f"User-specified max_model_len ({given}) is greater than the derived max_model_len "
             f"(max_position_embeddings={derived} or model_max_length=None in model's config.json). To allow overriding "
             "this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
-    return _at_least_one("max_model_len", said)
+    return _at_least_one("max_model_len", given)
 
 
-def _batch(said: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...], length: int) -> tuple[int, int]:
+def _batch_limits(
+    flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...], length: int
+) -> tuple[int, int]:
     """Return max_num_seqs and max_num_batched_tokens (engine/arg_utils.py 0.15:1808, 0.25:2397, 0.32:2894)."""
-    chunked = said["enable_chunked_prefill"] is not False
-    large = (card.memory_gib or 0) >= _LARGE_GIB and card.key != "a100"
-    double = 2 if said["performance_mode"] == "throughput" and version >= (0, 19) else 1
-    tokens, seqs = said["max_num_batched_tokens"], said["max_num_seqs"]
+    chunked = flags["enable_chunked_prefill"] is not False
+    double = 2 if flags["performance_mode"] == "throughput" and version >= (0, 19) else 1
+    tokens, seqs = flags["max_num_batched_tokens"], flags["max_num_seqs"]
     if tokens is None:
-        huge = (card.memory_gib or 0) >= _HUGE_GIB and version >= (0, 32)
-        tokens = double * (16384 if huge else 8192 if large else 2048)
+        tokens = double * int(vllm_default("max_num_batched_tokens", card, version))
         tokens = tokens if chunked else max(length, tokens)
         if seqs is not None:
             tokens = max(seqs, min(tokens, seqs * length))
     if seqs is None:
-        seqs = min(double * (1024 if large else 256), tokens)
+        seqs = min(double * int(vllm_default("max_num_seqs", card, version)), tokens)
     _at_least_one("max_num_seqs", seqs)
     if not chunked and tokens < length:
         raise ConfigRefused(
@@ -195,43 +227,41 @@ def _batch(said: Mapping[str, Any], card: HardwareProfile, version: tuple[int, .
         raise ConfigRefused(
             f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({seqs})."
         )
-    active = said["max_num_active_seqs"]
+    active = flags["max_num_active_seqs"]
     if active is not None and active > seqs:
         raise ConfigRefused(f"max_num_active_seqs ({active}) cannot be greater than max_num_seqs ({seqs}).")
     return seqs, tokens
 
 
-def _block_size(said: int | None, version: tuple[int, ...]) -> int:
-    if said is None:
-        return 16
-    if version < (0, 25) and said not in _BLOCK_SIZES:
-        raise ConfigRefused(f"argument --block-size: invalid choice: {said} (choose from {_BLOCK_SIZES})")
-    if said < 1 or said % 16:
+def _block_size(given: int | None, version: tuple[int, ...]) -> int:
+    if given is None:
+        return _DEFAULT_BLOCK_SIZE
+    if version < (0, 25) and given not in _BLOCK_SIZES_BEFORE_0_25:
+        raise ConfigRefused(f"argument --block-size: invalid choice: {given} (choose from {_BLOCK_SIZES_BEFORE_0_25})")
+    if given < 1 or given % 16:
         raise ConfigRefused(
-            f"No common block size for {said}."
+            f"No common block size for {given}."
             if version < (0, 25)
-            else f"No valid attention backend found for cuda with AttentionSelectorConfig(block_size={said})."
+            else f"No valid attention backend found for cuda with AttentionSelectorConfig(block_size={given})."
         )
-    return said
+    return given
 
 
-def _utilization(said: float | None, version: tuple[int, ...]) -> float:
-    share = (0.92 if version >= (0, 20) else 0.9) if said is None else said
+def _memory_utilization(given: float | None, card: HardwareProfile, version: tuple[int, ...]) -> float:
+    share = vllm_default("gpu_memory_utilization", card, version) if given is None else given
     if not 0 < share <= 1:
         raise ConfigRefused("gpu_memory_utilization: Input should be greater than 0 and less than or equal to 1")
     return share
 
 
-def _async(said: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
-    """Return whether scheduling overlaps the step before: on, unless drafts come from the host."""
+def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
+    """Return whether scheduling is asynchronous; vLLM turns it off if the host makes the drafts."""
     if speculation is None or (speculation.method == "draft_model" and version >= (0, 25)):
-        return said is not False
-    if said:
-        kinds = {(0, 15): "EAGLE/MTP", (0, 25): "EAGLE/MTP/Draft Model/NGram GPU/DSpark"}
-        kind = kinds.get((version[0], version[1]), "EAGLE/MTP/Draft Model/NGram GPU/DSpark/DFlash")
-        raise ConfigRefused(f"Currently, async scheduling is only supported with {kind} kind of speculative decoding.")
+        return given is not False
+    if given:
+        methods_by_release = {(0, 15): "EAGLE/MTP", (0, 25): "EAGLE/MTP/Draft Model/NGram GPU/DSpark"}
+        methods = methods_by_release.get((version[0], version[1]), "EAGLE/MTP/Draft Model/NGram GPU/DSpark/DFlash")
+        raise ConfigRefused(
+            f"Currently, async scheduling is only supported with {methods} kind of speculative decoding."
+        )
     return False
-
-
-def _most_drafted(speculation: Speculation | None) -> int:
-    return 0 if speculation is None else speculation.tokens

@@ -1,4 +1,4 @@
-"""`--speculative-config`, as vLLM reads it: where drafts come from and how long they may be."""
+"""Reads `--speculative-config` as vLLM does (`config/speculative.py`): the draft method and the length of drafts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_KNOWN = {
+from search_spaces import HardwareProfile
+from tuner.engines.simulator.config.vllm_defaults import vllm_default
+
+_KEYS = {
     "method",
     "model",
     "num_speculative_tokens",
@@ -17,56 +20,70 @@ _KNOWN = {
     "suffix_decoding_max_spec_factor",
     "suffix_decoding_min_token_prob",
 }
-_TREE_DEPTH = 24
-_LOOKUP = 5
+_DEFAULT_LOOKUP = 5
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """Drafts. `tokens` is the most that a sequence is offered in a step; the rest belongs to one method.
+    """How drafts are made.
 
-    `lookup_min` is the shortest piece of text that ngram looks up, `factor` how many tokens suffix decoding drafts for
-    each that matched, `min_probability` the frequency below which it drafts no further, `draft_model` a hub name.
+    Attributes:
+        method: `ngram`, `suffix` or `draft_model`.
+        tokens: draft tokens of a sequence in a step at most.
+        lookup_min: ngram only: tokens of the shortest piece of text that is looked up.
+        factor: suffix decoding only: draft tokens for each token that matched.
+        min_probability: suffix decoding only: tokens that are rarer are not drafted.
+        draft_model: the name of the draft model.
     """
 
     method: str
     tokens: int
-    lookup_min: int = _LOOKUP
+    lookup_min: int = _DEFAULT_LOOKUP
     factor: float = 1.0
     min_probability: float = 0.1
     draft_model: str | None = None
 
 
 def find_speculation(
-    said: Mapping[str, Any] | None, version: tuple[int, ...], packages: frozenset[str]
+    given: Mapping[str, Any] | None, card: HardwareProfile, version: tuple[int, ...], packages: frozenset[str]
 ) -> Speculation | None:
-    """Return what drafts; None without speculation.
+    """Return the speculation of a configuration; None without any.
+
+    Args:
+        given: the value of `--speculative-config`.
+        card: the GPU.
+        version: vLLM's version.
+        packages: the packages beside vLLM; suffix decoding needs `arctic_inference`.
 
     Raises:
-        ValueError: with vLLM's words, for what it refuses (config/speculative.py).
+        ValueError: with vLLM's message, for a value that vLLM refuses.
     """
-    if not said:
+    if not given:
         return None
-    unknown = sorted({*said} - _KNOWN)
+    unknown = sorted({*given} - _KEYS)
     if unknown:
         raise ValueError(f"speculative_config.{unknown[0]}: Unexpected keyword argument")
-    method = said.get("method") or ("draft_model" if said.get("model") else None)
-    tokens = said.get("num_speculative_tokens")
+    method = given.get("method") or ("draft_model" if given.get("model") else None)
+    tokens = given.get("num_speculative_tokens")
     if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
         raise ValueError("num_speculative_tokens: Input should be greater than 0")
     if method == "ngram":
-        return _ngram(said, _needed(tokens))
+        return _ngram(given, _required(tokens))
     if method == "suffix":
-        return _suffix(said, tokens, packages)
+        if "arctic_inference" not in packages:
+            raise ValueError(
+                "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
+            )
+        return _suffix(given, tokens, card, version)
     if method == "draft_model":
-        model = said.get("model")
+        model = given.get("model")
         if not model:
             raise ValueError("draft_model speculation needs a `model`")
-        return Speculation("draft_model", _needed(tokens), draft_model=str(model))
+        return Speculation("draft_model", _required(tokens), draft_model=str(model))
     raise ValueError(f"method: {method!r} is not simulated (ngram, suffix and draft_model are)")
 
 
-def _needed(tokens: int | None) -> int:
+def _required(tokens: int | None) -> int:
     if tokens is None:
         raise ValueError(
             "num_speculative_tokens must be provided with speculative model unless the draft model config contains an "
@@ -75,24 +92,24 @@ def _needed(tokens: int | None) -> int:
     return tokens
 
 
-def _ngram(said: Mapping[str, Any], tokens: int) -> Speculation:
-    most, least = said.get("prompt_lookup_max"), said.get("prompt_lookup_min")
-    most = most or least or _LOOKUP
-    least = least or most
-    if least > most:
-        raise ValueError(f"prompt_lookup_min={least} must be <= prompt_lookup_max={most}")
-    return Speculation("ngram", tokens, lookup_min=least)
+def _ngram(given: Mapping[str, Any], tokens: int) -> Speculation:
+    longest, shortest = given.get("prompt_lookup_max"), given.get("prompt_lookup_min")
+    longest = longest or shortest or _DEFAULT_LOOKUP
+    shortest = shortest or longest
+    if shortest > longest:
+        raise ValueError(f"prompt_lookup_min={shortest} must be <= prompt_lookup_max={longest}")
+    return Speculation("ngram", tokens, lookup_min=shortest)
 
 
-def _suffix(said: Mapping[str, Any], tokens: int | None, packages: frozenset[str]) -> Speculation:
-    if "arctic_inference" not in packages:
-        raise ValueError(
-            "Arctic Inference is required for suffix decoding. Install via `pip install arctic-inference==0.1.1`."
-        )
-    depth = said.get("suffix_decoding_max_tree_depth", _TREE_DEPTH)
+def _suffix(
+    given: Mapping[str, Any], tokens: int | None, card: HardwareProfile, version: tuple[int, ...]
+) -> Speculation:
+    def value(key: str, parameter: str) -> Any:
+        return given.get(key, vllm_default(parameter, card, version))
+
     return Speculation(
         "suffix",
-        tokens or depth,
-        factor=float(said.get("suffix_decoding_max_spec_factor", 1.0)),
-        min_probability=float(said.get("suffix_decoding_min_token_prob", 0.1)),
+        tokens or value("suffix_decoding_max_tree_depth", "suffix_depth"),
+        factor=float(value("suffix_decoding_max_spec_factor", "suffix_factor")),
+        min_probability=float(value("suffix_decoding_min_token_prob", "suffix_probability")),
     )

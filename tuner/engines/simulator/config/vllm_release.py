@@ -1,20 +1,19 @@
-"""Which vLLM release is simulated, and what is installed beside it."""
+"""The vLLM release that is simulated, and the packages that count as installed beside it."""
 
 from __future__ import annotations
 
 from search_spaces import HardwareProfile
 
 TURING_VERSION = "0.15.1"
-"""The last version whose default attention kernels ran on compute capability 7.5, and the one that was published on."""
+"""The last release whose default attention kernels run on compute capability 7.5; the published T4 runs used it."""
 
 DEFAULT_VERSION = "0.25.1"
-"""The version that the H200 measurements were made with."""
+"""The release of the H200 measurements."""
+
+SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "flashinfer"})
+"""Packages that count as installed. vLLM depends on FlashInfer; the others are installed with pip."""
 
 
 def default_version(card: HardwareProfile) -> str:
-    """Return the vLLM that is simulated on a card where nobody said which."""
+    """Return the release that is simulated on a card if `--vllm-version` is not given."""
     return TURING_VERSION if (card.compute_capability or (0, 0)) < (8, 0) else DEFAULT_VERSION
-
-
-SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "flashinfer"})
-"""What is taken to be installed beside vLLM: FlashInfer comes with it, the others by pip."""

@@ -1,1 +1,1 @@
-"""What fits on the card: weights, activations, CUDA graphs and the paged KV cache."""
+"""GPU memory: weights, activations, CUDA graphs and the paged KV cache."""

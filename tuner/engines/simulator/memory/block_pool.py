@@ -1,8 +1,9 @@
-"""The paged KV cache: blocks, who holds them, and what stays in them for later (vLLM V1's block pool, in counts).
+"""The paged KV cache in counts: which blocks are in use, which are cached, and which are evicted first.
 
-A block's content is known by what comes before it, so it belongs to a chain: the system prompt, a document, or what a
-sequence has for itself. Blocks of a chain are computed in order and, when nobody holds them any more, are evicted from
-its end, the longest unused first; so a chain is told by three numbers and no block has to exist as an object.
+This is vLLM V1's block pool (`v1/core/block_pool.py`). vLLM identifies a block by a hash over its tokens and all tokens
+before it, so equal prefixes share blocks. Here every block belongs to a chain: the system prompt, a document, or a
+sequence's own tokens. The blocks of a chain are computed in order. Blocks that no sequence uses any more are evicted
+from the chain's end, least recently used first. Three numbers therefore describe a chain, and no block is an object.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections import Counter, deque
 
 
 class Chain:
-    """Blocks that begin alike. `cached` blocks of it are in memory, the first `held` of them in use by sequences."""
+    """The blocks of one shared prefix, or of one sequence's own tokens.
+
+    Attributes:
+        cached: number of the chain's blocks that are in memory; they are its first ones.
+        held: number of its first blocks that sequences use.
+        depths: number of sequences by how many of the first blocks each uses.
+        runs: groups of idle blocks, the last one nearest to the chain's beginning.
+    """
 
     __slots__ = ("cached", "depths", "held", "runs")
 
@@ -23,7 +31,7 @@ class Chain:
 
 
 class BlockRun:
-    """Blocks of one chain that became free at the same time; `count` falls as they are evicted or used again."""
+    """Blocks of one chain that became idle together; `count` falls as they are evicted or used again."""
 
     __slots__ = ("chain", "count")
 
@@ -33,10 +41,10 @@ class BlockRun:
 
 
 class BlockPool:
-    """All blocks of a device.
+    """All KV cache blocks of a GPU.
 
-    Every block is used (held by a sequence), idle (free, its content still known) or blank; the three add up to
-    `total`. With `caching` off nothing is ever idle.
+    Every block is used (by a sequence), idle (free, with cached content) or blank (free, without content):
+    used + idle + blank = total. Without `caching` no block is idle.
     """
 
     def __init__(self, total: int, caching: bool) -> None:
@@ -48,22 +56,22 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks that a sequence can be given."""
+        """Number of blocks that a sequence can get."""
         return self.blank + self.idle
 
     @property
     def used(self) -> int:
-        """Blocks that sequences hold."""
+        """Number of blocks that sequences use."""
         return self.total - self.blank - self.idle
 
     def take(self, count: int) -> None:
-        """Give blocks away: blank ones first, then those that were unused the longest.
+        """Give `count` blocks to a sequence: blank ones first, then idle ones, least recently used first.
 
         Raises:
-            ValueError: when there are fewer.
+            ValueError: if fewer blocks are free.
         """
         if count > self.free:
-            raise ValueError(f"{count} blocks wanted, {self.free} are free")
+            raise ValueError(f"{count} blocks requested, {self.free} are free")
         blank = min(count, self.blank)
         self.blank -= blank
         self._evict(count - blank)
@@ -72,68 +80,76 @@ class BlockPool:
         self.idle -= count
         while count:
             run = self._runs[0]
-            gone = min(count, run.count)
-            run.count -= gone
-            count -= gone
+            evicted = min(count, run.count)
+            run.count -= evicted
+            count -= evicted
             if run.chain is not None:
-                run.chain.cached -= gone
+                run.chain.cached -= evicted
             if not run.count:
                 self._runs.popleft()
                 if run.chain is not None and run in run.chain.runs:
                     run.chain.runs.remove(run)
 
     def hold(self, chain: Chain, depth: int) -> None:
-        """Let a sequence hold the first `depth` blocks of a chain, all of which must be cached."""
+        """Let a sequence use the first `depth` blocks of a chain, all of which must be cached.
+
+        Raises:
+            ValueError: if fewer blocks are cached.
+        """
         if depth > chain.cached:
-            raise ValueError(f"{depth} blocks of a chain wanted, {chain.cached} are cached")
+            raise ValueError(f"{depth} blocks of a chain requested, {chain.cached} are cached")
         chain.depths[depth] += 1
         if depth > chain.held:
-            self._wake(chain, depth - chain.held)
+            self._reuse(chain, depth - chain.held)
             chain.held = depth
 
-    def _wake(self, chain: Chain, count: int) -> None:
-        """Take idle blocks of a chain into use, the ones nearest to its beginning, which were freed last."""
+    def _reuse(self, chain: Chain, count: int) -> None:
+        """Take idle blocks of a chain into use, nearest to its beginning first; these became idle last."""
         self.idle -= count
         while count:
             run = chain.runs[-1]
-            gone = min(count, run.count)
-            run.count -= gone
-            count -= gone
+            reused = min(count, run.count)
+            run.count -= reused
+            count -= reused
             if not run.count:
                 chain.runs.pop()
                 self._runs.remove(run)
 
     def extend(self, chain: Chain, before: int, after: int) -> None:
-        """Let a sequence that holds all `before` blocks that there are of a chain take more of it, and fill them."""
+        """Append blocks to a chain of which a sequence uses all `before` blocks, up to `after` blocks.
+
+        Raises:
+            ValueError: if the chain does not have `before` cached blocks, or too few blocks are free.
+        """
         if before != chain.cached:
             raise ValueError(f"a chain of {chain.cached} blocks cannot be extended from {before}")
         self.take(after - before)
         chain.cached = chain.held = after
         if before:
-            self._let_go(chain, before)
+            self._forget_user(chain, before)
         chain.depths[after] += 1
 
-    def _let_go(self, chain: Chain, depth: int) -> None:
+    def _forget_user(self, chain: Chain, depth: int) -> None:
         chain.depths[depth] -= 1
         if not chain.depths[depth]:
             del chain.depths[depth]
 
     def release(self, chain: Chain, depth: int) -> None:
-        """Let a sequence give up the first `depth` blocks of a chain; what nobody holds then becomes idle."""
-        self._let_go(chain, depth)
+        """Let a sequence give up the first `depth` blocks of a chain; blocks without any user become idle."""
+        self._forget_user(chain, depth)
         held = max(chain.depths, default=0)
         if held < chain.held:
-            self._lay_down(chain, chain.held - held)
+            self._make_idle(chain, chain.held - held)
             chain.held = held
 
-    def _lay_down(self, chain: Chain, count: int) -> None:
+    def _make_idle(self, chain: Chain, count: int) -> None:
         run = BlockRun(chain, count)
         self._runs.append(run)
         chain.runs.append(run)
         self.idle += count
 
     def discard(self, count: int) -> None:
-        """Free blocks that nobody will ask for again; with caching their content stays until they are evicted."""
+        """Free blocks that no sequence can reuse; with caching they stay idle until they are evicted."""
         if self.caching and count:
             self._runs.append(BlockRun(None, count))
             self.idle += count
@@ -141,14 +157,14 @@ class BlockPool:
             self.blank += count
 
     def keep(self, chain: Chain, count: int) -> None:
-        """Free all blocks of a chain that one sequence has for itself, and may ask for again."""
+        """Free the first `count` blocks of a sequence's own chain, which the sequence may reuse later."""
         chain.cached = count
         if count:
-            self._lay_down(chain, count)
+            self._make_idle(chain, count)
 
     def reclaim(self, chain: Chain, count: int) -> None:
-        """Give a sequence back the first `count` blocks that it kept; the others belong to nobody from now on."""
-        self._wake(chain, count)
+        """Give a sequence the first `count` of the blocks that it kept; no sequence can reuse the others."""
+        self._reuse(chain, count)
         for run in chain.runs:
             run.chain = None
         chain.runs.clear()

@@ -1,4 +1,18 @@
-"""What fits on the card: weights, activations, graphs, and what is left for the KV cache; vLLM's words where not."""
+"""How a card's memory is divided, and vLLM's errors where it does not suffice.
+
+As in vLLM's profiling run (`v1/worker/gpu_worker.py`), the KV cache gets what the rest leaves, in GiB:
+
+    KV cache = gpu_memory_utilization × card - weights - runtime - activations - graphs (graphs from vLLM 0.25 on)
+
+Activations are the larger of a step's MLP and its logits, times a fitted factor:
+
+    activations = activation_factor × max(MLP, logits)
+    MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
+    logits = max_num_seqs × vocabulary × 4 bytes
+
+CUDA graphs take `graph_mib_per_layer` for each layer of each captured graph. They are captured after the KV cache is
+allocated; before 0.25 vLLM does not set memory aside for them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +29,7 @@ _ACTIVATION_BYTES = 2
 
 
 class StartFailed(ValueError):
-    """The server would start and die; the message is the line that vLLM logs, `kind` what it is."""
+    """A server that starts and then ends with an error; the message is the line that vLLM logs."""
 
     def __init__(self, message: str, kind: FailureKind) -> None:
         super().__init__(message)
@@ -24,7 +38,7 @@ class StartFailed(ValueError):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Memory in GiB. `tokens` is what the KV cache holds, in `blocks` of the configured size."""
+    """How a card's memory is divided, in GiB; the KV cache holds `tokens` tokens in `blocks` blocks."""
 
     weights_gib: float
     activations_gib: float
@@ -34,41 +48,38 @@ class MemoryBudget:
     tokens: int
 
 
-def find_budget(config: ServeConfig, weights: Weights, known: Parameters) -> MemoryBudget:
-    """Return where a card's memory goes.
-
-    share × card - weights - runtime - activations = KV cache, as vLLM's profiling run finds it; graphs are captured
-    afterwards, and from 0.25 on their estimate is taken off before. Activations are the larger of a step's MLP,
-    tokens × (2 × intermediate + hidden) × 2 bytes, and its logits, sequences × vocabulary × 4 bytes, times a factor.
+def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -> MemoryBudget:
+    """Return how a card's memory is divided; the module's docstring has the equations.
 
     Raises:
-        StartFailed: when the weights do not fit, nothing is left for the cache, or less than one longest request needs.
+        StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.
     """
     model, total = config.model, config.card.memory_gib or 0.0
     resident = weights.resident_bytes / GIB
     mlp = config.max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
     logits = min(config.max_num_seqs, config.max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
-    activations = known.activation_factor * max(mlp, logits) / GIB
-    graphs = config.graphs.captured * model.layers * known.graph_mib_per_layer / 1024
-    fixed = resident + known.runtime_gib + activations
-    if resident + known.runtime_gib > total:
+    activations = parameters.activation_factor * max(mlp, logits) / GIB
+    graphs = config.graphs.captured * model.layers * parameters.graph_mib_per_layer / 1024
+    fixed = resident + parameters.runtime_gib + activations
+    if resident + parameters.runtime_gib > total:
         raise _out_of_memory(config.card.name, resident, total)
     if config.kv_cache_bytes is not None:
-        left = config.kv_cache_bytes / GIB
-        if fixed + left > total:
-            raise _out_of_memory(config.card.name, left, total)
+        kv_cache = config.kv_cache_bytes / GIB
+        if fixed + kv_cache > total:
+            raise _out_of_memory(config.card.name, kv_cache, total)
     else:
-        left = config.gpu_memory_utilization * total - fixed - (graphs if config.version >= (0, 25) else 0.0)
+        kv_cache = config.gpu_memory_utilization * total - fixed - (graphs if config.version >= (0, 25) else 0.0)
     block_bytes = config.block_size * model.kv_bytes_per_token(1) * config.kv_element_bytes
-    blocks = int(left * GIB / block_bytes)
-    _require_cache(config, left, blocks)
-    if fixed + left + graphs > total:
+    blocks = int(kv_cache * GIB / block_bytes)
+    _require_kv_cache(config, kv_cache, blocks)
+    if fixed + kv_cache + graphs > total:
         raise _out_of_memory(config.card.name, graphs, total)
-    return MemoryBudget(resident, activations, graphs, left, blocks, blocks * config.block_size)
+    return MemoryBudget(resident, activations, graphs, kv_cache, blocks, blocks * config.block_size)
 
 
-def _require_cache(config: ServeConfig, left_gib: float, blocks: int) -> None:
-    if left_gib <= 0 or blocks <= 0:
+def _require_kv_cache(config: ServeConfig, kv_cache_gib: float, blocks: int) -> None:
+    """Fail with vLLM's message if the KV cache has no block, or too few for one request of `max_model_len` tokens."""
+    if kv_cache_gib <= 0 or blocks <= 0:
         raise StartFailed(
             "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
             "initializing the engine.",
@@ -76,20 +87,20 @@ def _require_cache(config: ServeConfig, left_gib: float, blocks: int) -> None:
         )
     needed = -(-config.max_model_len // config.block_size)
     if needed > blocks:
-        gib = needed * left_gib / blocks
+        needed_gib = needed * kv_cache_gib / blocks
         raise StartFailed(
             f"ValueError: To serve at least one request with the model's max seq len ({config.max_model_len}), "
-            f"({gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
-            f"({left_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
+            f"({needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({kv_cache_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
             f"{blocks * config.block_size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
             "initializing the engine.",
             FailureKind.KV_CACHE_TOO_SMALL,
         )
 
 
-def _out_of_memory(card: str, wanted_gib: float, total_gib: float) -> StartFailed:
+def _out_of_memory(card: str, requested_gib: float, total_gib: float) -> StartFailed:
     return StartFailed(
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted_gib:.2f} GiB. GPU 0 ({card}) has a "
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested_gib:.2f} GiB. GPU 0 ({card}) has a "
         f"total capacity of {total_gib:.2f} GiB.",
         FailureKind.OUT_OF_MEMORY_STARTUP,
     )

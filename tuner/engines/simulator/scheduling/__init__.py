@@ -1,1 +1,1 @@
-"""What each engine step holds: vLLM V1's scheduler, its sequences and speculative decoding."""
+"""What each engine step computes: vLLM V1's scheduler, its sequences, and speculative decoding."""

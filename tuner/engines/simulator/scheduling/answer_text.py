@@ -1,4 +1,15 @@
-"""How predictable answers are."""
+"""A model of how predictable answers are: which tokens are drafted, and which drafts the model accepts.
+
+An answer is free text at first, and repeats itself from some token on (`Sequence.loop_at`). Small models do so when
+they decode greedily, and a repetitive prompt invites it. That token is drawn from an exponential distribution with the
+mean
+
+    loop_onset_tokens × e^(8 × temperature)    (a quarter of that if the prompt is repetitive)
+
+In free text, drafts are short, and each draft token is right with probability `free_acceptance`. In repeating text,
+drafts are as long as the method allows, and each token is right with probability `loop_acceptance`. A draft counts up
+to its first wrong token. `parameters.yaml` says which of the named numbers are fitted, measured or assumed.
+"""
 
 from __future__ import annotations
 
@@ -11,72 +22,78 @@ from tuner.engines.simulator.scheduling.sequence import Sequence
 from tuner.engines.simulator.scheduling.speculative_decodes import PlannedDecodes
 
 _ONSET_GROWTH = 8.0
-_REPETITIVE = 0.25
-"""Share of the usual onset after which the answer to a repetitive prompt repeats itself."""
-_SEEN_BEFORE = (0.5, 0.2, 0.05, 0.02, 0.01)
-"""Share of places in free text at which the last 1, 2, … 5 tokens stood somewhere before in the answer. Counted in
-English prose of 512 words: 0.5 to 0.6, 0.09 to 0.22, 0.02 to 0.1, 0.01 to 0.07, 0.004 to 0.045."""
-_RARE = 0.3
-"""Frequency above which suffix decoding drafts nothing in free text: its matches there are of single tokens."""
+_REPETITIVE_PROMPT_FACTOR = 0.25
+_REPEATED_PIECES = (0.5, 0.2, 0.05, 0.02, 0.01)
+"""Share of the places in free text where the last 1, 2, … 5 tokens occur earlier in the answer. Counts in English prose
+of 512 words gave 0.5 to 0.6, 0.09 to 0.22, 0.02 to 0.1, 0.01 to 0.07 and 0.004 to 0.045."""
+_FREE_TEXT_PROBABILITY = 0.3
+"""From this `min_probability` on, suffix decoding drafts nothing in free text, where it matches single tokens only."""
 
 
 class AnswerText:
-    """How predictable answers are, drawn from one seed."""
+    """The predictability of the answers of one run, drawn from one seed."""
 
-    def __init__(self, speculation: Speculation, temperature: float, known: Parameters, seed: int) -> None:
+    def __init__(self, speculation: Speculation, temperature: float, parameters: Parameters, seed: int) -> None:
         self._random = random.Random(f"text {seed}")
-        self._onset = known.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
-        self._free = known.free_acceptance
-        self._loop = known.loop_acceptance
-        self._most, self._factor, self._from = speculation.tokens, speculation.factor, speculation.lookup_min
-        self._ngram = speculation.method == "ngram"
-        self._guess, self._seen = 1, _SEEN_BEFORE[0] if speculation.min_probability < _RARE else 0.0
-        if self._ngram:
-            self._guess, self._seen = self._most, _SEEN_BEFORE[min(self._from, len(_SEEN_BEFORE)) - 1]
+        self._mean_onset = parameters.loop_onset_tokens * math.exp(_ONSET_GROWTH * temperature)
+        self._free_acceptance = parameters.free_acceptance
+        self._loop_acceptance = parameters.loop_acceptance
+        self._max_draft = speculation.tokens
+        self._factor = speculation.factor
+        self._lookup_min = speculation.lookup_min
+        self._is_ngram = speculation.method == "ngram"
+        self._free_draft = 1
+        self._free_draft_probability = (
+            _REPEATED_PIECES[0] if speculation.min_probability < _FREE_TEXT_PROBABILITY else 0.0
+        )
+        if self._is_ngram:
+            self._free_draft = self._max_draft
+            self._free_draft_probability = _REPEATED_PIECES[min(self._lookup_min, len(_REPEATED_PIECES)) - 1]
 
-    def onset(self, sequence: Sequence) -> int:
-        """Return the token of its answer from which a sequence repeats itself."""
-        mean = self._onset * (_REPETITIVE if sequence.repetitive else 1.0)
+    def draw_onset(self, sequence: Sequence) -> int:
+        """Return the token of the answer from which a sequence repeats itself."""
+        mean = self._mean_onset * (_REPETITIVE_PROMPT_FACTOR if sequence.repetitive else 1.0)
         return int(self._random.expovariate(1.0 / mean))
 
-    def advance(self, decodes: PlannedDecodes, clock: int, size: int) -> tuple[PlannedDecodes, list[Sequence]]:
-        """Give sequences what step `clock` brings: a token, and as much of the draft as the model would have said.
+    def advance(self, decodes: PlannedDecodes, clock: int, block_size: int) -> tuple[PlannedDecodes, list[Sequence]]:
+        """Give each sequence its tokens of step `clock`: one, and the accepted part of its draft.
 
-        What they ask for next is found in the same loop and without calls: a run takes a hundred thousand turns of it.
+        The same loop finds the next step's drafts and makes no calls: a run repeats it about a hundred thousand times.
 
         Returns:
-            The next step's decodes, should nothing happen to them, and the sequences that have their last token.
+            The decodes of the next step, valid unless the members change, and the sequences with their last token.
         """
-        draw, guess, seen, ngram = self._random.random, self._guess, self._seen, self._ngram
-        most, factor, least, loop, free = self._most, self._factor, self._from, self._loop, self._free
+        draw, free_draft, free_draft_probability = self._random.random, self._free_draft, self._free_draft_probability
+        is_ngram, max_draft, factor, lookup_min = self._is_ngram, self._max_draft, self._factor, self._lookup_min
+        loop_acceptance, free_acceptance = self._loop_acceptance, self._free_acceptance
         following, ended = PlannedDecodes(), []
         tokens = context = produced = 0
-        for sequence, given in zip(decodes.sequences, decodes.wants, strict=True):
+        for sequence, given in zip(decodes.sequences, decodes.token_counts, strict=True):
             generated = sequence.generated
-            gained, chance = 1, loop if generated > sequence.loop_at else free
-            while gained < given and draw() < chance:
+            gained, acceptance = 1, loop_acceptance if generated > sequence.loop_at else free_acceptance
+            while gained < given and draw() < acceptance:
                 gained += 1
             produced += gained
             sequence.segments.append((clock, gained))
             sequence.generated = generated = generated + gained
-            since, left = generated - sequence.loop_at, sequence.output - generated
-            if since <= 0:
-                draft = guess if seen and draw() < seen else 0
-            elif ngram:
-                draft = most if since >= least else 0
+            looped, left = generated - sequence.loop_at, sequence.output - generated
+            if looped <= 0:
+                draft = free_draft if free_draft_probability and draw() < free_draft_probability else 0
+            elif is_ngram:
+                draft = max_draft if looped >= lookup_min else 0
             else:
-                draft = min(most, int(factor * since))
+                draft = min(max_draft, int(factor * looped))
             sequence.draft = draft
             if left <= 0:
                 ended.append(sequence)
                 continue
-            wanted = 1 + draft if draft < left else left
+            token_count = 1 + draft if draft < left else left
             length = sequence.prompt + generated
             context += length
-            tokens += wanted
-            if length - 1 + wanted > sequence.blocks * size:
-                following.growing.append((sequence, -(-(length - 1 + wanted) // size)))
+            tokens += token_count
+            if length - 1 + token_count > sequence.blocks * block_size:
+                following.growing.append((sequence, -(-(length - 1 + token_count) // block_size)))
             following.sequences.append(sequence)
-            following.wants.append(wanted)
+            following.token_counts.append(token_count)
         decodes.produced, following.tokens, following.context = produced, tokens, context
         return following, ended

@@ -1,8 +1,11 @@
-"""Sequences that decode one token a step, all together: what a step reads and needs, without looking at each.
+"""The sequences that decode one token a step, described by sums instead of one by one.
 
-A step counter runs with the engine. Every sequence gets one token a step, so the context of all grows by their number,
-the block that each needs comes every `block_size` steps at a phase of its own, and each one's last step is known when
-it joins.
+Every member gets one token a step. With a step counter t, three facts follow, so that a step costs the same whatever
+the number of members:
+
+- the context of all members grows by their number each step;
+- a member needs a new block every `block_size` steps, whenever t ≡ -phase (mod block_size);
+- a member's last step is known when it joins: t + its tokens still to generate.
 """
 
 from __future__ import annotations
@@ -13,7 +16,13 @@ from tuner.engines.simulator.scheduling.sequence import Sequence
 
 
 class DecodeSet:
-    """The sequences that decode. `context` is the tokens that their next step reads, over all of them."""
+    """The decoding sequences.
+
+    Attributes:
+        clock: the step counter.
+        context: tokens of KV cache that the next step reads, over all members.
+        members: the sequences by the order of their admission.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -27,7 +36,7 @@ class DecodeSet:
         return len(self.members)
 
     def join(self, sequence: Sequence) -> None:
-        """Let a sequence decode; it has generated at least one token and computed all others."""
+        """Add a sequence that has at least one token of its answer and all other tokens in the cache."""
         sequence.joined = self.clock
         sequence.finish_at = self.clock + sequence.output - sequence.generated
         sequence.phase = (sequence.tokens - 1 - self.clock) % self._block_size
@@ -37,7 +46,7 @@ class DecodeSet:
         heapq.heappush(self._ends, (sequence.finish_at, sequence.order, sequence))
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out, its tokens and blocks brought up to date and the steps of its tokens noted."""
+        """Remove a sequence and bring its tokens, blocks and segments up to date."""
         sequence.segments.append((sequence.joined - 1, self.clock))
         sequence.generated += self.clock - sequence.joined
         sequence.computed = sequence.tokens - 1
@@ -56,21 +65,21 @@ class DecodeSet:
         return self._phases[-self.clock % self._block_size]
 
     def steps_to_end(self) -> int:
-        """Return after how many steps the next sequence ends; only while there are any."""
+        """Return the number of steps until the next member ends. There must be a member."""
         while self._ends[0][2].finish_at != self._ends[0][0]:
             heapq.heappop(self._ends)
         return self._ends[0][0] - self.clock
 
     def step(self) -> None:
-        """Give each one token."""
+        """Give each member one token."""
         self.clock += 1
         self.context += len(self.members)
 
-    def ended(self) -> list[Sequence]:
-        """Return the sequences that have their last token, taken out."""
-        found = []
+    def pop_ended(self) -> list[Sequence]:
+        """Remove and return the members that have their last token."""
+        ended = []
         while self.members and self.steps_to_end() == 0:
             sequence = heapq.heappop(self._ends)[2]
             self.leave(sequence)
-            found.append(sequence)
-        return found
+            ended.append(sequence)
+        return ended

@@ -1,8 +1,11 @@
-"""vLLM V1's scheduler: what each step holds (v1/core/sched/scheduler.py).
+"""vLLM V1's scheduler (`v1/core/sched/scheduler.py`): decides what each engine step computes.
 
-Running requests come first, then waiting ones, first come first served, until the token budget, max_num_seqs or the
-blocks are used up. Who lacks a block preempts the request that was admitted last; its cache is dropped and computed
-again when its turn comes. Without priorities in the requests, the priority policy does the same.
+A step serves running requests first, then waiting ones, first come, first served. It ends when the token budget
+(`max_num_batched_tokens`), `max_num_seqs` or the free KV cache blocks are used up. A request that lacks a block
+preempts the request that was admitted last. The preempted request loses its cache and computes it again when it is
+readmitted. The `priority` policy does the same, because the requests have no priorities.
+
+A chunk of c tokens after k computed ones compares c × (k + (c + 1) / 2) pairs of tokens in attention.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from tuner.engines.simulator.scheduling.step import Step
 
 @dataclass
 class SchedulerCounts:
-    """What happened since the start, as the server's own metrics count it. Tokens, and how often."""
+    """Counters since the start, as in the server's own metrics; `queued_s` has each request's seconds in the queue."""
 
     preemptions: int = 0
     queried_tokens: int = 0
@@ -32,25 +35,29 @@ class SchedulerCounts:
 
 
 class DecodingSequences(Protocol):
-    """The sequences that decode."""
+    """The sequences that decode, by the order of their admission."""
 
     members: dict[int, Sequence]
 
     def join(self, sequence: Sequence) -> None:
-        """Let a sequence decode."""
+        """Add a sequence."""
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out."""
+        """Remove a sequence."""
 
     def needs_block(self, sequence: Sequence) -> bool:
-        """Return whether the next step gives a member a block that it does not know of."""
+        """Return whether the next step gives a member a block that `Sequence.blocks` does not count yet."""
 
 
 class Scheduler:
-    """The queue, the running requests and their blocks; one call of `plan` and one of `finish` a step.
+    """The queue, the running requests and their blocks. Each step calls `plan` once and `finish` once.
 
-    `late` are requests that came after the next step was planned: they take part in the one after. `produced` is the
-    tokens that the last step gave to its requests.
+    Attributes:
+        waiting: requests in the queue, the next one first.
+        late: requests that arrived after the next step was planned; they take part in the step after that.
+        running: admitted requests in the order of their admission.
+        prefilling: the requests of this step that compute a part of their prompt, with the number of tokens.
+        produced: tokens that the last step gave to its requests.
     """
 
     def __init__(self, config: ServeConfig, blocks: int) -> None:
@@ -65,28 +72,28 @@ class Scheduler:
         self.produced = 0
         self._orders = 0
         self._partial: list[Sequence] = []
-        self._secured = self._was_preempted = False
+        self._has_decode_blocks = self._has_preempted = False
         self._admitted = 0
         self._watermark = int(config.watermark * blocks)
-        self._most_running = min(config.max_num_seqs, config.max_active or config.max_num_seqs)
+        self._max_running = min(config.max_num_seqs, config.max_active or config.max_num_seqs)
 
-    def admits(self, sequence: Sequence) -> bool:
-        """Return whether the server takes a request in, or refuses it at once (vLLM 0.32's admission control)."""
-        requests, tokens = self.config.max_queued_requests, self.config.max_queued_tokens
+    def accepts(self, sequence: Sequence) -> bool:
+        """Return whether the server queues a request or refuses it at once (vLLM 0.32's admission control)."""
+        max_requests, max_tokens = self.config.max_queued_requests, self.config.max_queued_tokens
         queued = (*self.waiting, *self.late)
-        if requests is not None and len(queued) >= requests:
+        if max_requests is not None and len(queued) >= max_requests:
             return False
-        return tokens is None or sum(each.tokens for each in queued) + sequence.tokens <= tokens
+        return max_tokens is None or sum(each.tokens for each in queued) + sequence.tokens <= max_tokens
 
     def add(self, sequence: Sequence, late: bool = False) -> None:
-        """Queue a request; a `late` one misses the next step, unless there is nothing else to compute."""
+        """Queue a request. A `late` one misses the next step, unless there is nothing else to compute."""
         if late:
             self.late.append(sequence)
         else:
             self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drop a request wherever it is."""
+        """Drop a request, running or queued."""
         if sequence.order in self.running:
             self._remove(sequence)
             sequence.free(self.pool)
@@ -100,68 +107,71 @@ class Scheduler:
         return bool(self.running or self.waiting or self.late)
 
     @property
-    def steady(self) -> bool:
-        """Whether the next step is one of decodes alone, whatever else waits: nobody can be let in before one ends.
+    def can_fast_forward(self) -> bool:
+        """Whether the next step only decodes, and no waiting request can be admitted before a running one ends.
 
-        It stays so until a sequence ends, a block is lacking, or a request arrives where there was none waiting.
+        This holds until a sequence ends, a block is lacking, or a request arrives at an empty queue.
         """
         if self._partial or self.late or not self.decoding.members:
             return False
-        return not self.waiting or len(self.running) >= self._most_running
+        return not self.waiting or len(self.running) >= self._max_running
 
     def plan(self, now: float) -> Step:
-        """Decide what the next step holds, and take the blocks for it."""
+        """Decide what the next step computes, and take the blocks for it."""
         self.prefilling.clear()
-        self._was_preempted = False
+        self._has_preempted = False
         self._admitted = 0
         if not self.running and not self.waiting:
-            self._take_late()
+            self._queue_late()
         budget = self.config.max_num_batched_tokens - self._plan_decodes()
         pairs = 0.0
         for sequence in list(self._partial):
             chunk = self._chunk(sequence, budget)
-            if chunk and sequence.order in self.running and self._secure(sequence, chunk):
+            if chunk and sequence.order in self.running and self._make_room(sequence, chunk):
                 budget -= chunk
                 pairs += self._schedule(sequence, chunk)
-        while not self._was_preempted and self.waiting and budget > 0 and len(self.running) < self._most_running:
+        while not self._has_preempted and self.waiting and budget > 0 and len(self.running) < self._max_running:
             chunk = self._admit(budget, now)
             if not chunk:
                 break
             budget -= chunk
             self._admitted += 1
             pairs += self._schedule(self.waiting.popleft(), chunk)
-        self._take_late()
+        self._queue_late()
         return self._step(pairs)
 
-    def _take_late(self) -> None:
+    def _queue_late(self) -> None:
         self.waiting.extend(self.late)
         self.late.clear()
 
     def _plan_decodes(self) -> int:
-        """Take the blocks that this step's decodes need, preempting whom it takes; return their tokens."""
-        self._secured = False
+        """Take the blocks that this step's decodes need, with preemptions if necessary; return their tokens."""
+        self._has_decode_blocks = False
         while (needed := self.decoding.blocks_needed()) > self.pool.free:
             self._preempt()
         self.pool.take(needed)
-        self._secured = True
+        self._has_decode_blocks = True
         return len(self.decoding)
 
     def _step(self, pairs: float) -> Step:
-        chunks = self.prefilling.values()
-        ending = sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in chunks)
         decodes = len(self.decoding)
         return Step(
             decode=decodes,
-            prefill=sum(chunk for _, chunk in chunks),
+            prefill=sum(chunk for _, chunk in self.prefilling.values()),
             sequences=decodes + len(self.prefilling),
-            sampled=decodes + ending,
+            sampled=decodes + self._completed_prefills(),
             context=self.decoding.context,
             pairs=pairs,
             admitted=self._admitted,
             decodes_only=not self.prefilling,
         )
 
+    def _completed_prefills(self) -> int:
+        """Return how many prefills end with this step and sample a token."""
+        return sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in self.prefilling.values())
+
     def _chunk(self, sequence: Sequence, budget: int) -> int:
+        """Return the tokens of its prompt that a running sequence computes in this step."""
         chunk = sequence.tokens - sequence.computed
         threshold = self.config.long_prefill_threshold
         if 0 < threshold < chunk:
@@ -171,47 +181,51 @@ class Scheduler:
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.config.block_size)
 
-    def _secure(self, sequence: Sequence, chunk: int) -> bool:
-        """Make room for a running request's chunk; False if it was itself the one to give way."""
-        wanted = self._blocks_of(sequence.computed + chunk) - sequence.blocks
-        while wanted > self.pool.free:
+    def _make_room(self, sequence: Sequence, chunk: int) -> bool:
+        """Preempt until a running request has blocks for its chunk; return False if it was preempted itself."""
+        missing = self._blocks_of(sequence.computed + chunk) - sequence.blocks
+        while missing > self.pool.free:
             if self._preempt() is sequence:
                 return False
         return True
 
     def _admit(self, budget: int, now: float) -> int:
-        """Return the tokens that the first waiting request gets now, its known blocks held; 0 if it has to wait."""
+        """Admit the first waiting request with its cached blocks.
+
+        Returns:
+            The tokens that it computes in this step; 0 if it has to wait.
+        """
         sequence, size = self.waiting[0], self.config.block_size
-        known = sequence.known_blocks(size) if self.config.prefix_caching else 0
-        missing = sequence.tokens - known * size
+        cached = sequence.cached_blocks(size) if self.config.prefix_caching else 0
+        missing = sequence.tokens - cached * size
         threshold = self.config.long_prefill_threshold
         chunk = threshold if 0 < threshold < missing else missing
         if chunk > budget and not self.config.chunked_prefill:
             return 0
         chunk = min(chunk, budget)
-        upto = sequence.tokens if self.config.reserve_full else known * size + chunk
-        if self._blocks_of(upto) - known + self._woken(sequence, known) > self.pool.free - self._watermark:
+        required = sequence.tokens if self.config.reserve_full else cached * size + chunk
+        if self._blocks_of(required) - cached + self._idle_blocks(sequence, cached) > self.pool.free - self._watermark:
             return 0
         self._orders += 1
         sequence.order = self._orders
-        sequence.start(self.pool, known, size)
+        sequence.start(self.pool, cached, size)
         self.running[sequence.order] = sequence
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now
             self.counts.queued_s.append(now - sequence.arrived_s)
         if self.config.prefix_caching:
             self.counts.queried_tokens += sequence.tokens
-            self.counts.hit_tokens += known * size
+            self.counts.hit_tokens += cached * size
         return chunk
 
-    def _woken(self, sequence: Sequence, known: int) -> int:
-        """Return how many of its known blocks are idle: they count as free until it holds them."""
+    def _idle_blocks(self, sequence: Sequence, cached: int) -> int:
+        """Return how many of its cached blocks are idle: they count as free until it uses them."""
         idle = 0
         for chain, span in sequence.chains:
-            depth = min(known, span)
-            known -= depth
+            depth = min(cached, span)
+            cached -= depth
             idle += max(0, depth - chain.held)
-        return idle + known
+        return idle + cached
 
     def _schedule(self, sequence: Sequence, chunk: int) -> float:
         """Give a request its chunk and the blocks for it; return the pairs of tokens that attention compares."""
@@ -220,8 +234,8 @@ class Scheduler:
         return chunk * (sequence.computed + (chunk + 1) / 2)
 
     def _preempt(self) -> Sequence:
-        """Take the request out that was admitted last; it waits in front of all others."""
-        self._was_preempted = True
+        """Preempt the request that was admitted last; it becomes the first in the queue."""
+        self._has_preempted = True
         self.counts.preemptions += 1
         victim = next(reversed(self.running.values()))
         self._remove(victim)
@@ -237,19 +251,19 @@ class Scheduler:
         self.prefilling.pop(sequence.order, None)
         decoding = self._members()
         if sequence.order in decoding.members:
-            if self._secured and decoding.needs_block(sequence):
+            if self._has_decode_blocks and decoding.needs_block(sequence):
                 self.pool.discard(1)
             decoding.leave(sequence)
         elif sequence in self._partial:
             self._partial.remove(sequence)
 
     def finish(self) -> tuple[list[Sequence], list[Sequence]]:
-        """End the step: every decode has one more token, prefills what they computed.
+        """End the step: add one token to each decode, and the computed chunk to each prefill.
 
         Returns:
-            The sequences that got their first token since they were (re)admitted, and those that have their last.
+            The sequences with their first token since their (re)admission, and the sequences with their last token.
         """
-        self._secured = False
+        self._has_decode_blocks = False
         self.produced = 0
         ended = self._finish_decodes()
         begun = []
@@ -275,16 +289,17 @@ class Scheduler:
         return begun, ended
 
     def _finish_decodes(self) -> list[Sequence]:
-        """Count the decodes' tokens; return the sequences that have their last."""
+        """Add the decodes' tokens; return the sequences that have their last one."""
         self.produced = len(self.decoding)
         self.decoding.step()
-        return self.decoding.ended()
+        return self.decoding.pop_ended()
 
-    def decode_alone(self) -> Step | None:
-        """Take the next step if it is one of decodes alone and nobody ends or lacks a block before it; see `steady`.
+    def fast_forward(self) -> Step | None:
+        """Take the next step without `plan` and `finish`, while `can_fast_forward` holds.
 
         Returns:
-            The step, whose tokens are counted at once; None if it has to be planned.
+            The step, whose tokens are counted at once; None if a sequence ends with it or a block is lacking, so that
+            it has to be planned.
         """
         decoding = self.decoding
         if decoding.steps_to_end() <= 1 or decoding.blocks_needed() > self.pool.free:

@@ -1,4 +1,4 @@
-"""A request inside the engine: its tokens, the blocks that it holds, and what it shares with others."""
+"""A request inside the engine: its tokens, its KV cache blocks, and the prefixes that it shares."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from tuner.engines.simulator.memory.block_pool import BlockPool, Chain
 
 @dataclass(frozen=True)
 class Prompt:
-    """A request as the engine gets it: lengths in tokens.
+    """A request as the engine receives it. Lengths are in tokens.
 
-    `shared` are the chains that its prompt begins with, each with its tokens. `repetitive` says that its text repeats
-    itself, which drafts can guess.
+    Attributes:
+        index: the request's number.
+        tokens: length of the prompt.
+        output: length of the answer.
+        shared: the chains that the prompt begins with, each with its length.
+        repetitive: whether the text repeats itself, so that drafts are often right.
     """
 
     index: int
@@ -23,12 +27,27 @@ class Prompt:
 
 
 class Sequence:
-    """The engine's state of a request.
+    """The engine's state of one request.
 
-    Keys and values of `computed` tokens are in the cache; `generated` tokens have been sampled. One that was preempted
-    has computed nothing and goes on with its next token once its prompt and answer so far are computed again.
-    `segments` says at which steps it got tokens: from the first of each pair up to, not including, the second, one a
-    step; with speculation, the step and how many.
+    Attributes:
+        index: the request's number.
+        prompt: tokens of the prompt.
+        output: tokens of the whole answer.
+        repetitive: as in `Prompt`.
+        arrived_s: when the request reached the engine, in seconds.
+        scheduled_s: when it first left the queue; None until then.
+        computed: tokens whose keys and values are in the cache; 0 after a preemption.
+        generated: tokens of the answer that have been sampled.
+        order: the number of its admission; a readmission gets a new one.
+        joined, phase, finish_at: bookkeeping of `DecodeSet`.
+        draft: draft tokens of the next step.
+        loop_at: the token of the answer from which the text repeats itself.
+        segments: the steps at which it got tokens. Without speculation, pairs of a first step and a step after the
+            last, with one token a step; with speculation, pairs of a step and its number of tokens.
+        own: the chain of the blocks that no other sequence shares.
+        chains: the shared chains, each with the number of blocks that end within it.
+        held: blocks of each shared chain that it uses.
+        blocks: all blocks that it uses.
     """
 
     __slots__ = (
@@ -51,7 +70,7 @@ class Sequence:
         self.loop_at = 0
         self.segments: list[tuple[int, int]] = []
         self.own = Chain()
-        self.chains = _spans(prompt, block_size)
+        self.chains = _blocks_of_chains(prompt, block_size)
         self.held = [0] * len(self.chains)
         self.blocks = 0
 
@@ -60,54 +79,54 @@ class Sequence:
         """Tokens of the prompt and of the answer so far."""
         return self.prompt + self.generated
 
-    def known_blocks(self, block_size: int) -> int:
-        """Return how many of its first blocks are cached; its last token is computed in any case."""
+    def cached_blocks(self, block_size: int) -> int:
+        """Return how many of its first blocks are cached. Its last token is computed in any case."""
         most = (self.tokens - 1) // block_size
-        found = 0
+        total = 0
         for chain, span in self.chains:
             cached = min(chain.cached, span)
-            found += cached
+            total += cached
             if cached < span:
-                return min(found, most)
-        return min(found + self.own.cached, most)
+                return min(total, most)
+        return min(total + self.own.cached, most)
 
-    def start(self, pool: BlockPool, known: int, block_size: int) -> None:
-        """Hold its first `known` blocks, which are cached."""
-        left = known
+    def start(self, pool: BlockPool, cached: int, block_size: int) -> None:
+        """Use its first `cached` blocks, which must be cached."""
+        left = cached
         for place, (chain, span) in enumerate(self.chains):
             self.held[place] = min(left, span)
             left -= self.held[place]
             if self.held[place]:
                 pool.hold(chain, self.held[place])
         pool.reclaim(self.own, left)
-        self.blocks = known
-        self.computed = known * block_size
+        self.blocks = cached
+        self.computed = cached * block_size
 
     def grow(self, pool: BlockPool, blocks: int) -> None:
-        """Take as many more blocks as make `blocks`; the caller has made sure that they are free."""
+        """Take blocks until it uses `blocks`. The caller makes sure that enough are free."""
         missing = blocks - self.blocks
         at = 0
         for place, (chain, span) in enumerate(self.chains):
             held = self.held[place]
-            wanted, had = min(span, blocks - at), min(span, self.blocks - at)
+            target, current = min(span, blocks - at), min(span, self.blocks - at)
             at += span
-            # where another sequence computed this part in the meantime, this one has a copy of its own
-            if wanted > had == held == chain.cached:
-                pool.extend(chain, held, wanted)
-                self.held[place] = wanted
-                missing -= wanted - held
+            # a part that another sequence has computed since then is a copy of its own here
+            if target > current == held == chain.cached:
+                pool.extend(chain, held, target)
+                self.held[place] = target
+                missing -= target - held
             if self.held[place] < span:
                 break
         pool.take(missing)
         self.blocks = blocks
 
     def free(self, pool: BlockPool) -> None:
-        """Give up all blocks for good, the last ones first in line to be evicted."""
+        """Give up all blocks for good; its last blocks are the first to be evicted."""
         pool.discard(self.blocks - sum(self.held))
         self._release_shared(pool)
 
     def preempt(self, pool: BlockPool, block_size: int) -> None:
-        """Give up all blocks; what is cached may be found again when its turn comes."""
+        """Give up all blocks; those that stay cached can be reused when the sequence is admitted again."""
         own = self.blocks - sum(self.held)
         whole = sum(span for _, span in self.chains) == sum(self.held)
         kept = max(0, min(own, self.computed // block_size - sum(self.held))) if pool.caching and whole else 0
@@ -124,8 +143,8 @@ class Sequence:
         self.blocks = 0
 
 
-def _spans(prompt: Prompt, block_size: int) -> list[tuple[Chain, int]]:
-    """Return each shared chain with the blocks that end within it; one across a border belongs to what follows."""
+def _blocks_of_chains(prompt: Prompt, block_size: int) -> list[tuple[Chain, int]]:
+    """Return each shared chain with the blocks that end within it; a block across a border belongs to the next part."""
     spans: list[tuple[Chain, int]] = []
     at = blocks = 0
     for chain, tokens in prompt.shared:

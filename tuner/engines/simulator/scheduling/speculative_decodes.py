@@ -1,4 +1,4 @@
-"""The decodes of a step with speculation, in which each sequence gets its own number of tokens."""
+"""The decodes of a step with speculation, where each sequence gets its own number of tokens."""
 
 from __future__ import annotations
 
@@ -9,44 +9,49 @@ from tuner.engines.simulator.scheduling.sequence import Sequence
 
 @dataclass(slots=True)
 class PlannedDecodes:
-    """The decodes of a step: each sequence with the tokens that it is given, one and its draft.
+    """The decodes of one step.
 
-    `tokens` are those of all, `context` is what they read, `growing` says which need blocks and how many they then
-    hold, `missing` how many that is together; `produced` is what they brought.
+    Attributes:
+        sequences: the sequences that decode.
+        token_counts: tokens that each is given: one and its draft.
+        tokens: the sum of `token_counts`.
+        context: tokens of KV cache that they read.
+        growing: the sequences that need blocks, each with the number of blocks that it uses afterwards.
+        produced: tokens that the model accepted, over all sequences.
     """
 
     sequences: list[Sequence] = field(default_factory=list)
-    wants: list[int] = field(default_factory=list)
+    token_counts: list[int] = field(default_factory=list)
     tokens: int = 0
     context: int = 0
     growing: list[tuple[Sequence, int]] = field(default_factory=list)
     produced: int = 0
 
     @property
-    def missing(self) -> int:
-        """Blocks that they need, over all of them."""
+    def missing_blocks(self) -> int:
+        """Blocks that the sequences need, over all of them."""
         return sum([blocks - sequence.blocks for sequence, blocks in self.growing])
 
-    def add(self, sequence: Sequence, wanted: int) -> None:
-        """Add a sequence that has the blocks that it needs."""
+    def add(self, sequence: Sequence, token_count: int) -> None:
+        """Add a sequence that has the blocks for its tokens."""
         self.sequences.append(sequence)
-        self.wants.append(wanted)
-        self.tokens += wanted
+        self.token_counts.append(token_count)
+        self.tokens += token_count
         self.context += sequence.tokens
 
     def drop(self, sequence: Sequence) -> None:
-        """Take a sequence out, if it takes part."""
+        """Remove a sequence, if it takes part."""
         if sequence in self.sequences:
             place = self.sequences.index(sequence)
             del self.sequences[place]
-            self.tokens -= self.wants.pop(place)
+            self.tokens -= self.token_counts.pop(place)
             self.context -= sequence.tokens
 
 
 class SpeculativeDecodeSet:
-    """The decoding sequences, each with its own number of tokens a step; see `Decoding`.
+    """The sequences that decode with drafts; see `DecodeSet` for the set without.
 
-    `following` are the next step's decodes, unless somebody `changed` who takes part.
+    `following` are the decodes of the next step. They are valid unless the members have `changed` since.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -61,17 +66,17 @@ class SpeculativeDecodeSet:
         return len(self.members)
 
     def join(self, sequence: Sequence) -> None:
-        """Let a sequence decode."""
+        """Add a sequence."""
         self.members[sequence.order] = sequence
         sequence.draft = 0
         sequence.segments.append((self.clock - 1, 1))
         self.changed = True
 
     def leave(self, sequence: Sequence) -> None:
-        """Take a sequence out."""
+        """Remove a sequence."""
         del self.members[sequence.order]
         self.changed = True
 
     def needs_block(self, sequence: Sequence) -> bool:
-        """Return False: blocks are taken by `Sequence.grow` here, which keeps their number."""
+        """Return False: `Sequence.grow` takes the blocks here and counts them."""
         return False

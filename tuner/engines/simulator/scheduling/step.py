@@ -1,4 +1,4 @@
-"""What one engine step computes, in counts: the scheduler plans it, `StepTime` turns it into seconds."""
+"""The work of one engine step, in counts: the scheduler plans it and `StepTime` turns it into seconds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """What a step holds. `prefill` and `decode` are tokens, `sequences` all that take part, `sampled` the positions
-    that a token (or a draft's check) is sampled at; `context` are the tokens that decodes read, `pairs` the pairs of
-    tokens that prefills compare.
+    """The work of one engine step.
+
+    Attributes:
+        decode: tokens of decoding sequences, drafts included.
+        prefill: tokens of prompts.
+        sequences: sequences that take part.
+        sampled: positions at which a token is sampled or a draft token is checked.
+        context: tokens of KV cache that the decodes read.
+        pairs: pairs of tokens that the prefills' attention compares.
+        admitted: requests that leave the queue in this step.
+        drafting: sequences for which a draft is looked up.
+        decodes_only: whether a full CUDA graph for decodes may run the step.
     """
 
     decode: int

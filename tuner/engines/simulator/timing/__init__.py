@@ -1,1 +1,1 @@
-"""How long steps, starts and the API servers take."""
+"""How long things take: engine steps, the API servers' work, and the start of a server."""

@@ -1,4 +1,15 @@
-"""The API servers between clients and engine: requests are parsed and tokenised, tokens turned to text and sent."""
+"""The API servers: they parse and tokenise requests, and turn tokens into text and send it.
+
+An API server is one event loop in which all requests in work take turns. This is processor sharing (Kleinrock,
+"Time-shared systems", JACM 1967): of n requests in work, each gets 1/n of the time. A burst of requests therefore
+reaches the engine late and almost at once. Sending answers goes on beside it. Several API servers share all work
+evenly.
+
+    work of a request = request_us + prompt_token_us × prompt tokens (+ connect_us for a new connection)
+    work of a step's tokens = tokens × (token_us + chunk_us / stream_interval)
+
+Both are divided by the host's speed and the number of API servers.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +22,57 @@ from tuner.engines.simulator.parameters import Parameters
 
 
 class FrontEnd:
-    """Takes requests in, all that came and are not done yet side by side, and sends tokens, a step's at a time.
+    """The queue of requests in work, and the time at which clients receive tokens.
 
-    A server is one event loop, in which each request takes its turn again and again: of a burst hardly any reaches the
-    engine before all have been read. That is processor sharing (Kleinrock, "Time-shared systems", JACM 1967): of n
-    requests in work each gets 1/n of the time. Sending goes on beside it. With several servers all work is divided
-    evenly.
+    Internally, time is measured in attained service: the seconds of work that each request in work has had since the
+    start. A request leaves when the attained service reaches the value at its arrival plus its work.
+
+    Attributes:
+        next_s: when the next request reaches the engine, if no other arrives before; infinity if none is in work.
     """
 
-    def __init__(self, config: ServeConfig, known: Parameters) -> None:
+    def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
         scale = 1e-6 / (config.card.host_speed or 1.0) / config.api_servers
-        self._request = known.request_us * scale
-        self._connect = known.connect_us * scale
-        self._prompt_token = known.prompt_token_us * scale
-        self._token = (known.token_us + known.chunk_us / config.stream_interval) * scale
-        self._inside: list[tuple[float, int, SimulatedRequest]] = []
+        self._request_work = parameters.request_us * scale
+        self._connect_work = parameters.connect_us * scale
+        self._prompt_token_work = parameters.prompt_token_us * scale
+        self._token_work = (parameters.token_us + parameters.chunk_us / config.stream_interval) * scale
+        self._in_work: list[tuple[float, int, SimulatedRequest]] = []
         self._count = 0
-        self._served = self._at = 0.0
-        self._out_free = 0.0
+        self._attained = self._now = 0.0
+        self._sending_until = 0.0
         self.next_s = math.inf
-        """When the next request reaches the engine, if no other comes before."""
 
-    def receive(self, job: SimulatedRequest, now: float, connects: bool) -> None:
-        """Take a request in, over a connection of its own if it `connects`; never later than `next_s`."""
-        if self._inside:
-            self._served += (now - self._at) / len(self._inside)
-        self._at = now
+    def receive(self, request: SimulatedRequest, now: float, connects: bool) -> None:
+        """Start the work on a request at time `now`, which must not be later than `next_s`.
+
+        Args:
+            request: the request.
+            now: time in seconds.
+            connects: whether the request opens a connection.
+        """
+        if self._in_work:
+            self._attained += (now - self._now) / len(self._in_work)
+        self._now = now
         self._count += 1
-        work = self._request + self._prompt_token * job.prompt.tokens + self._connect * connects
-        heapq.heappush(self._inside, (self._served + work, self._count, job))
-        self._find_next()
+        work = self._request_work + self._prompt_token_work * request.prompt.tokens + self._connect_work * connects
+        heapq.heappush(self._in_work, (self._attained + work, self._count, request))
+        self._update_next()
 
     def pop(self) -> SimulatedRequest:
         """Return the request that reaches the engine at `next_s`."""
-        self._at = self.next_s
-        self._served, _, job = heapq.heappop(self._inside)
-        self._find_next()
-        return job
+        self._now = self.next_s
+        self._attained, _, request = heapq.heappop(self._in_work)
+        self._update_next()
+        return request
 
-    def _find_next(self) -> None:
-        if self._inside:
-            self.next_s = self._at + max(0.0, self._inside[0][0] - self._served) * len(self._inside)
+    def _update_next(self) -> None:
+        if self._in_work:
+            self.next_s = self._now + max(0.0, self._in_work[0][0] - self._attained) * len(self._in_work)
         else:
             self.next_s = math.inf
 
     def send(self, now: float, tokens: int) -> float:
-        """Return when the clients have the tokens of a step that ended now."""
-        self._out_free = max(self._out_free, now) + self._token * tokens
-        return self._out_free
+        """Return when the clients receive the tokens of a step that ended at `now`, in seconds."""
+        self._sending_until = max(self._sending_until, now) + self._token_work * tokens
+        return self._sending_until

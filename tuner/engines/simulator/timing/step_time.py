@@ -1,9 +1,27 @@
-"""How long one step of the engine takes: a roofline for the card, launches and scheduling for the host.
+"""How long one engine step takes: a roofline model of the card, and the host's scheduling and launches.
 
-On the card the kernels run one after another: matrices, attention, element-wise work, sampling, and for each kernel a
-least time of its own. A matrix product takes √(m² + c²), m for streaming its weights and c for its arithmetic: near the
-larger one, and more where both count (Williams et al., "Roofline", 2009, with a rounded corner). The host schedules,
-prepares and launches; with asynchronous scheduling it does so while the step before runs.
+On the card, kernels run one after another:
+
+    card = linear layers + head + attention + kernels + sampling
+
+- A matrix product takes sqrt(stream² + arithmetic²): `stream` reads its weights at a share of the card's bandwidth,
+  `arithmetic` multiplies at a share of its peak. This is the roofline of Williams et al. (CACM 2009) with a rounded
+  corner.
+- Attention reads the KV cache of the decodes and compares the pairs of tokens of the prefills.
+- Kernels: a least time for each kernel, and passes over the hidden states for the element-wise work.
+- Sampling: passes over the logits of each sampled token.
+
+The host prepares the step and launches it:
+
+    host = step_us + step_sequence_us × sequences + admit_us × admitted + draft look-up × drafting
+    launches: by whole graph, by piece, or by kernel (`LaunchMode`)
+
+Asynchronous scheduling overlaps the host with the step before it:
+
+    period = max(card, host + launches)     with asynchronous scheduling
+    period = host + max(card, launches)     without
+
+All parameters are documented in `parameters.yaml`.
 """
 
 from __future__ import annotations
@@ -11,134 +29,151 @@ from __future__ import annotations
 import math
 
 from tuner.engines.simulator.config.cuda_graphs import LaunchMode
-from tuner.engines.simulator.config.precision import kernels_named
+from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.memory.weights import Weights, find_weights, moved_by_products
+from tuner.engines.simulator.memory.weights import Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduling.step import Step
 
 _US = 1e-6
 _TERA = 1e12
 _GIGA = 1e9
-_UNPACK_FROM = 256
-"""Tokens from which 4-bit matrices are unpacked to 16 bits before a plain product (awq.py, gptq.py)."""
+_UNPACK_FROM_TOKENS = 256
+"""Steps of at least so many tokens unpack 4-bit matrices to 16 bits before a plain product (vLLM's awq.py, gptq.py)."""
+_UNPACK_TRAFFIC = 2.25
+"""Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
 
 
 class StepTime:
-    """Seconds of steps of one server, times `scale`; one that is not `warm` loads kernels at its first prefill.
+    """The time of the steps of one server.
 
-    `seconds` adds up where the time of every step went, `flops` and `bytes` the arithmetic and the memory traffic that
-    its tokens need: matrices and attention, weights once a step and context once a token.
+    Attributes:
+        seconds: the time of all steps so far by its cause.
+        flops: the arithmetic that their tokens need: matrices and attention.
+        bytes: the memory traffic that their tokens need: weights once a step, KV cache once a decoded token.
     """
 
     def __init__(
         self,
         config: ServeConfig,
         parameters: Parameters,
-        eight_bit: str | None = None,
+        marlin_input: str | None = None,
         scale: float = 1.0,
         warm: bool = True,
     ) -> None:
+        """Set up the time of a server's steps.
+
+        Args:
+            config: the server's configuration.
+            parameters: the simulator's parameters.
+            marlin_input: 8-bit format of activations in Marlin's kernels; None for 16 bits.
+            scale: factor on every step's time.
+            warm: whether the server has run a prefill before; the first one loads kernels.
+        """
         self.config = config
         self._scale = scale
         self.flops = self.bytes = 0.0
         self.weights: Weights = find_weights(
-            config.model, config.card, config.dtype, config.quantization, config.weight_bits, eight_bit
+            config.model, config.card, config.dtype, config.quantization, config.weight_bits, marlin_input
         )
         self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
-        self._first_use = parameters.triton_first_use_s if config.backend == "TRITON_ATTN" else parameters.first_use_s
-        self._used = warm
-        self._set_card(config, parameters)
-        self._set_host(config, parameters)
+        is_triton = config.backend == "TRITON_ATTN"
+        self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
+        self._warm = warm
+        self._set_card_times(config, parameters)
+        self._set_host_times(config, parameters)
 
-    def _set_card(self, config: ServeConfig, known: Parameters) -> None:
-        model, card = config.model, config.card
+    def _set_card_times(self, config: ServeConfig, parameters: Parameters) -> None:
+        """Set the seconds of the card's work, each for the unit that its name ends in."""
+        model, card, weights = config.model, config.card, self.weights
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
-        streamed = bandwidth * known.bandwidth_share
-        self._model_bytes = self.weights.linear_bytes + self.weights.head_bytes
-        self._token_flops = 2.0 * self.weights.linear
-        self._linear_stream = self.weights.linear_bytes / streamed
-        self._linear_token = 2.0 * self.weights.linear / self._flops(known, self.weights)
-        self._unpacked_stream = 2.0 * self.weights.linear * 2.25 / streamed
-        plain = card.tflops["float16"] * _TERA * known.arithmetic_share
-        self._unpacked_token = 2.0 * self.weights.linear / plain
-        self._head_stream = self.weights.head_bytes / streamed
-        self._head_token = 2.0 * self.weights.head / plain
-        kv_bytes = 2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes
-        backend = kernels_named(config.backend, card)
-        reading: float = getattr(known, f"{backend.lower()}_bandwidth_share")
-        self._context_token = kv_bytes / (bandwidth * reading)
-        self._context_bytes = kv_bytes
+        streamed = bandwidth * parameters.bandwidth_share
+        self._weight_bytes = weights.linear_bytes + weights.head_bytes
+        self._token_flops = 2.0 * weights.linear
+        self._linear_stream = weights.linear_bytes / streamed
+        self._linear_token = 2.0 * weights.linear / self._linear_flops_per_s(parameters)
+        self._unpacked_stream = 2.0 * weights.linear * _UNPACK_TRAFFIC / streamed
+        plain_flops_per_s = card.tflops["float16"] * _TERA * parameters.arithmetic_share
+        self._unpacked_token = 2.0 * weights.linear / plain_flops_per_s
+        self._head_stream = weights.head_bytes / streamed
+        self._head_token = 2.0 * weights.head / plain_flops_per_s
+        self._context_bytes = 2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes
+        kernels = attention_kernels(config.backend, card)
+        reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
+        self._context_token = self._context_bytes / (bandwidth * reading_share)
         self._pair_flops = 4.0 * model.heads * model.head_dim * model.layers
-        attending = card.tflops["float16"] * _TERA * known.attention_arithmetic_share
-        self._pair = self._pair_flops / attending
-        element = 2.0 * model.hidden * model.layers / streamed
-        moved = 2.0 * moved_by_products(model) / streamed
-        self._element = {True: element * known.fused_passes + moved, False: element * known.eager_passes + moved}
-        extra = known.quantize_kernels_per_layer if self.weights.kernels == "native" else 0.0
-        self._kernels = {
-            True: model.layers * (known.fused_kernels_per_layer + extra),
-            False: model.layers * (known.eager_kernels_per_layer + extra),
+        self._pair = self._pair_flops / (card.tflops["float16"] * _TERA * parameters.attention_arithmetic_share)
+        hidden_pass = 2.0 * model.hidden * model.layers / streamed
+        moved = 2.0 * activation_elements(model) / streamed
+        self._elementwise_token = {
+            True: hidden_pass * parameters.fused_passes + moved,
+            False: hidden_pass * parameters.eager_passes + moved,
         }
-        self._kernel = known.kernel_us * _US
-        passes = known.greedy_passes if config.temperature == 0 else known.sampling_passes
+        quantize = parameters.quantize_kernels_per_layer if weights.kernels == "native" else 0.0
+        self._kernel_count = {
+            True: model.layers * (parameters.fused_kernels_per_layer + quantize),
+            False: model.layers * (parameters.eager_kernels_per_layer + quantize),
+        }
+        self._kernel = parameters.kernel_us * _US
+        passes = parameters.greedy_passes if config.temperature == 0 else parameters.sampling_passes
         self._sample = 4.0 * model.vocab * passes / streamed
 
-    def _flops(self, known: Parameters, weights: Weights) -> float:
+    def _linear_flops_per_s(self, parameters: Parameters) -> float:
         share = {
-            "plain": known.arithmetic_share,
-            "native": known.arithmetic_share * known.native_arithmetic_factor,
-            "marlin": known.arithmetic_share * known.marlin_arithmetic_factor,
-            "gemm": known.gemm_arithmetic_share,
-        }[weights.kernels]
-        return self.config.card.tflops[weights.arithmetic] * _TERA * share
+            "plain": parameters.arithmetic_share,
+            "native": parameters.arithmetic_share * parameters.native_arithmetic_factor,
+            "marlin": parameters.arithmetic_share * parameters.marlin_arithmetic_factor,
+            "gemm": parameters.gemm_arithmetic_share,
+        }[self.weights.kernels]
+        return self.config.card.tflops[self.weights.arithmetic] * _TERA * share
 
-    def _set_host(self, config: ServeConfig, known: Parameters) -> None:
+    def _set_host_times(self, config: ServeConfig, parameters: Parameters) -> None:
+        """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""
         speed = config.card.host_speed or 1.0
         launch = (config.card.launch_us or 0.0) * _US * config.model.layers
-        extra = known.quantize_launches_per_layer if self.weights.kernels == "native" else 0.0
-        self._schedule = known.step_us * _US / speed
-        self._admit = known.admit_us * _US / speed
-        self._schedule_sequence = known.step_sequence_us * _US / speed
-        self._launch = {
-            LaunchMode.FULL: known.full_graph_us * _US / speed,
-            LaunchMode.PIECEWISE: known.piece_us * _US / speed * config.model.layers,
-            LaunchMode.COMPILED: known.fused_launches_per_layer * launch,
-            LaunchMode.EAGER: (known.eager_launches_per_layer + extra) * launch,
+        quantize = parameters.quantize_launches_per_layer if self.weights.kernels == "native" else 0.0
+        self._host_step = parameters.step_us * _US / speed
+        self._host_admission = parameters.admit_us * _US / speed
+        self._host_sequence = parameters.step_sequence_us * _US / speed
+        self._launches = {
+            LaunchMode.FULL: parameters.full_graph_us * _US / speed,
+            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.model.layers,
+            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch,
+            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch,
         }
-        drafts = {"ngram": known.ngram_draft_us, "suffix": known.suffix_draft_us}
+        draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
-        self._draft = drafts.get(method, 0.0) * _US / speed
+        self._host_draft = draft_us.get(method, 0.0) * _US / speed
 
-    def take(self, step: Step) -> float:
-        """Return the seconds from the start of a step to the start of the next, and add up where they went."""
+    def advance(self, step: Step) -> float:
+        """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
         config = self.config
         tokens = step.decode + step.prefill
-        launch = config.graphs.launch(tokens, step.decodes_only)
-        if launch in (LaunchMode.FULL, LaunchMode.PIECEWISE):
+        launch_mode = config.graphs.launch(tokens, step.decodes_only)
+        if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
             tokens = config.graphs.padded(tokens)
-        fused = launch is not LaunchMode.EAGER
+        fused = launch_mode is not LaunchMode.EAGER
         head = self._head_token * step.sampled
         weights = self._linear(tokens) + math.sqrt(self._head_stream * self._head_stream + head * head)
         attention = self._context_token * step.context + self._pair * step.pairs
-        kernels = self._kernels[fused] * self._kernel + self._element[fused] * tokens
+        kernels = self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens
         sampling = self._sample * step.sampled
         card = weights + attention + kernels + sampling
-        launching = self._launch[launch]
-        host = self._schedule + self._schedule_sequence * step.sequences + self._draft * step.drafting
-        host += self._admit * step.admitted
+        launches = self._launches[launch_mode]
+        host = self._host_step + self._host_sequence * step.sequences + self._host_draft * step.drafting
+        host += self._host_admission * step.admitted
         if config.async_scheduling:
-            period = max(card, host + launching)
-            waiting = min(launching, period - card)
+            period = max(card, host + launches)
+            waiting = min(launches, period - card)
         else:
-            period = host + max(card, launching)
-            waiting = max(0.0, launching - card)
+            period = host + max(card, launches)
+            waiting = max(0.0, launches - card)
         self.flops += (
             self._token_flops * (step.decode + step.prefill)
             + 2.0 * self.weights.head * step.sampled
             + self._pair_flops * (step.pairs + step.context)
         )
-        self.bytes += self._model_bytes + self._context_bytes * step.context
+        self.bytes += self._weight_bytes + self._context_bytes * step.context
         seconds = self.seconds
         seconds["weights"] += weights
         seconds["attention"] += attention
@@ -146,14 +181,14 @@ class StepTime:
         seconds["sampling"] += sampling
         seconds["launches"] += waiting
         seconds["host"] += period - card - waiting
-        if not self._used and step.prefill:
-            self._used = True
-            period += self._first_use
+        if not self._warm and step.prefill:
+            self._warm = True
+            period += self._first_use_s
         return period * self._scale
 
     def _linear(self, tokens: int) -> float:
-        """Return the seconds of the layers' matrices for a step of so many tokens."""
+        """Return the seconds of the layers' matrix products in a step of `tokens` tokens."""
         stream, arithmetic = self._linear_stream, self._linear_token
-        if self.weights.kernels == "gemm" and tokens >= _UNPACK_FROM:
+        if self.weights.kernels == "gemm" and tokens >= _UNPACK_FROM_TOKENS:
             stream, arithmetic = self._unpacked_stream, self._unpacked_token
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
