@@ -1,12 +1,16 @@
-"""Fit the simulator's free parameters to recorded runs, and say how well it predicts those that it has not seen.
+"""Fits the simulator's free parameters to recorded runs, and reports the errors on runs that were left out.
 
     python -m benchmarks.simulator.calibrate [--write] [--rounds 8] [--workers 2]
 
-Least squares on the logarithms of predicted / measured, over the H200 tables (39 rows) and the published runs that are
-marked for it, with each parameter's logarithm held near its start by a weak prior: what no row tells of stays. Printed:
-the parameters, each row, and the errors of the fit and of leaving one out. Leaving a row out takes one Gauss-Newton
-step from the full fit without that row, and predicts it by the simulation itself. `--write` puts the values into
-`parameters.yaml`. Some minutes.
+The rows are both H200 tables (39 rows) and the published runs that `published.yaml` marks for the fit. The fit
+minimises
+
+    sum over rows and metrics of (weight × ln(predicted / measured) / RESIDUAL_SCALE / number of metrics)²
+    + sum over parameters of (ln(value / start) / prior)²
+
+by damped Gauss-Newton steps with numerical derivatives. The weak prior keeps a parameter that no row determines at its
+start. For the errors on rows that were left out, each row is predicted with the parameters after one Gauss-Newton step
+from the full fit without that row. `--write` writes the values into `parameters.yaml`. A fit takes some minutes.
 """
 
 from __future__ import annotations
@@ -24,19 +28,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.simulator.rows import METRICS, Row, h200, predict, published
+from benchmarks.simulator.rows import COMPARED_METRICS, Row, h200, predict, published
 from tuner.engines.simulator.parameters import PARAMETERS_FILE
 
-WEIGHTS = {"output_throughput": 2.0, "mean_tpot_ms": 1.0, "p99_tpot_ms": 1.0, "mean_ttft_ms": 0.7, "p99_ttft_ms": 1.0}
-EXTRA = ("median_tpot_ms", "median_ttft_ms")
-PRIOR = 0.7
+METRIC_WEIGHTS = {
+    "output_throughput": 2.0,
+    "mean_tpot_ms": 1.0,
+    "p99_tpot_ms": 1.0,
+    "mean_ttft_ms": 0.7,
+    "p99_ttft_ms": 1.0,
+}
+EXTRA_METRICS = ("median_tpot_ms", "median_ttft_ms")
+PRIOR_DEVIATION = 0.7
 """Standard deviation of a parameter's logarithm around its start."""
-BOUNDED_PRIOR = 0.15
-"""The same of shares of bandwidth, which are known to be 0.6 to 0.9."""
-SCALE = 0.1
-"""Standard deviation of a residual's logarithm."""
-CLIP = 1.0
-STEP = 0.12
+BANDWIDTH_PRIOR_DEVIATION = 0.15
+"""The same for shares of bandwidth, which are 0.6 to 0.9 on real cards."""
+RESIDUAL_SCALE = 0.1
+"""Standard deviation of ln(predicted / measured)."""
+RESIDUAL_LIMIT = 1.0
+"""Largest |ln(predicted / measured)| that counts."""
+DERIVATIVE_STEP = 0.12
+"""Step of the numerical derivatives, in a parameter's logarithm."""
 START = {
     "arithmetic_share": 0.65,
     "native_arithmetic_factor": 0.65,
@@ -70,87 +82,94 @@ START = {
     "t4:flashinfer_bandwidth_share": 0.4,
     "loop_onset_tokens": 24,
 }
-"""Where the fit begins, and what its prior holds to; `card:name` is one card's own. Admission, connections and first
-use begin where the requests' own times on the slow host put them (docs/simulator.md)."""
+"""Start of the fit and centre of its prior; `card:name` is the card's own value. The starts of admit_us, connect_us and
+first_use_s come from the requests' times on the slow host (docs/reports/2026-11-24-simulator-accuracy.md)."""
 FITTED = tuple(START)
-BOUNDED = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
-Vector = NDArray[np.float64]
+BANDWIDTH_SHARES = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Rows and parameters; `start` are the logarithms of the stored values."""
+class FitProblem:
+    """Rows and parameters of a fit; `start` has the logarithms of the parameters' starts."""
 
     rows: Sequence[Row]
     names: Sequence[str]
-    start: Vector
+    start: Array
 
     @property
-    def priors(self) -> Vector:
-        """How far each logarithm may be from its start."""
-        return np.array([BOUNDED_PRIOR if name in BOUNDED else PRIOR for name in self.names])
+    def priors(self) -> Array:
+        """Standard deviation of each logarithm around its start."""
+        return np.array(
+            [BANDWIDTH_PRIOR_DEVIATION if name in BANDWIDTH_SHARES else PRIOR_DEVIATION for name in self.names]
+        )
 
 
-def changes_of(row: Row, names: Sequence[str], values: Vector) -> dict[str, float]:
-    """Return the parameters of a row's card: `card:name` is that card's own, `name` everybody else's."""
-    found: dict[str, float] = {}
+def changes_of(row: Row, names: Sequence[str], values: Array) -> dict[str, float]:
+    """Return the parameter values for a row's card: `card:name` for that card, `name` for cards without their own."""
+    changes: dict[str, float] = {}
     own = {name.partition(":")[2] for name in names if name.startswith(f"{row.card.key}:")}
     for name, value in zip(names, values, strict=True):
         card, colon, base = name.rpartition(":")
         if (colon and card == row.card.key) or (not colon and base not in own):
-            found[base] = math.exp(float(value))
-    return found
+            changes[base] = math.exp(float(value))
+    return changes
 
 
-def residuals_of(row: Row, names: Sequence[str], values: Vector) -> list[float]:
-    """Return a row's weighted residuals; a missing figure counts as far off."""
+def residuals_of(row: Row, names: Sequence[str], values: Array) -> list[float]:
+    """Return a row's weighted residuals; a missing prediction counts as the limit."""
     predicted = predict(row, changes_of(row, names, values))
-    found = []
-    for metric in (*METRICS, *EXTRA):
+    residuals = []
+    for metric in (*COMPARED_METRICS, *EXTRA_METRICS):
         measured = row.metrics.get(metric)
         if measured is None or (row.fit_only and metric not in row.fit_only):
             continue
         value = predicted.get(metric)
-        off = CLIP if not value else max(-CLIP, min(CLIP, math.log(value / measured)))
-        found.append(off * WEIGHTS.get(metric, 1.0) / SCALE / len(row.fit_only or row.metrics) * row.weight)
-    return found
+        error = RESIDUAL_LIMIT
+        if value:
+            error = max(-RESIDUAL_LIMIT, min(RESIDUAL_LIMIT, math.log(value / measured)))
+        count = len(row.fit_only or row.metrics)
+        residuals.append(error * METRIC_WEIGHTS.get(metric, 1.0) / RESIDUAL_SCALE / count * row.weight)
+    return residuals
 
 
-def evaluate(problem: Problem, values: Vector, pool: ProcessPoolExecutor) -> list[list[float]]:
+def evaluate(problem: FitProblem, values: Array, pool: ProcessPoolExecutor) -> list[list[float]]:
     """Return each row's residuals."""
     tasks = [pool.submit(residuals_of, row, problem.names, values) for row in problem.rows]
     return [task.result() for task in tasks]
 
 
-def jacobian(problem: Problem, values: Vector, base: list[list[float]], pool: ProcessPoolExecutor) -> list[Vector]:
-    """Return, for each row, the derivatives of its residuals by each parameter."""
+def jacobian(problem: FitProblem, values: Array, base: list[list[float]], pool: ProcessPoolExecutor) -> list[Array]:
+    """Return each row's derivatives: residuals × parameters."""
     columns = []
     for index in range(len(values)):
         moved = values.copy()
-        moved[index] += STEP
+        moved[index] += DERIVATIVE_STEP
         columns.append(evaluate(problem, moved, pool))
     return [
-        np.array([[(b - a) / STEP for a, b in zip(base[k], column[k], strict=True)] for column in columns]).T
+        np.array([[(b - a) / DERIVATIVE_STEP for a, b in zip(base[k], column[k], strict=True)] for column in columns]).T
         for k in range(len(problem.rows))
     ]
 
 
-def solve(problem: Problem, values: Vector, base: list[list[float]], slopes: list[Vector], leave: int | None) -> Vector:
-    """Return the parameters after one Gauss-Newton step, damped by the prior, without row `leave`."""
-    kept = [k for k in range(len(problem.rows)) if k != leave]
+def solve(
+    problem: FitProblem, values: Array, base: list[list[float]], slopes: list[Array], left_out: int | None
+) -> Array:
+    """Return the parameters after one Gauss-Newton step with the prior, without row `left_out`."""
+    kept = [k for k in range(len(problem.rows)) if k != left_out]
     matrix = np.vstack([slopes[k] for k in kept] + [np.diag(1.0 / problem.priors)])
     right = np.concatenate([np.array(base[k]) for k in kept] + [(values - problem.start) / problem.priors])
     step = np.linalg.lstsq(matrix, -right, rcond=None)[0]
     return np.asarray(values + np.clip(step, -0.7, 0.7))
 
 
-def cost(problem: Problem, values: Vector, base: list[list[float]]) -> float:
-    """Return the sum of squares, the prior's included."""
+def cost(problem: FitProblem, values: Array, base: list[list[float]]) -> float:
+    """Return the sum of squares, including the prior."""
     return sum(r * r for row in base for r in row) + float(np.sum(((values - problem.start) / problem.priors) ** 2))
 
 
-def fit(problem: Problem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Vector, list[list[float]], list[Vector]]:
-    """Return the fitted parameters, their residuals and slopes."""
+def fit(problem: FitProblem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Array, list[list[float]], list[Array]]:
+    """Return the fitted parameters with their residuals and derivatives."""
     values = problem.start.copy()
     base = evaluate(problem, values, pool)
     slopes = jacobian(problem, values, base, pool)
@@ -158,9 +177,9 @@ def fit(problem: Problem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Vecto
         target = solve(problem, values, base, slopes, None)
         for share in (1.0, 0.5, 0.25, 0.1, 0.03):
             tried = values + share * (target - values)
-            found = evaluate(problem, tried, pool)
-            if cost(problem, tried, found) < cost(problem, values, base):
-                values, base = tried, found
+            residuals = evaluate(problem, tried, pool)
+            if cost(problem, tried, residuals) < cost(problem, values, base):
+                values, base = tried, residuals
                 break
         else:
             break
@@ -169,40 +188,40 @@ def fit(problem: Problem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Vecto
     return values, base, slopes
 
 
-def summarise(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> None:
-    """Print Spearman's correlation, the median and the 90th percentile of the error, by metric and table."""
+def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> None:
+    """Print, for each table and metric, Spearman's correlation and the median and 90th percentile of the error."""
     print(f"\n{title}")
     for group in dict.fromkeys(row.group for row in rows):
-        for metric in METRICS:
+        for metric in COMPARED_METRICS:
             pairs = [
                 (row.metrics[metric], values[metric])
                 for row, values in zip(rows, predicted, strict=True)
                 if row.group == group and metric in row.metrics and values.get(metric)
             ]
             if len(pairs) > 1:
-                off = sorted(abs(value / measured - 1) for measured, value in pairs if value)
+                errors = sorted(abs(value / measured - 1) for measured, value in pairs if value)
                 rho = spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic
-                high = float(np.percentile(off, 90))
-                middle = statistics.median(off)
+                high = float(np.percentile(errors, 90))
+                middle = statistics.median(errors)
                 print(f"  {group:<10}{metric:<18} n {len(pairs):>2}  Spearman {rho:6.3f}  median {middle:6.1%}", end="")
                 print(f"  p90 {high:6.1%}")
 
 
-def bands(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return, by metric, what nine of ten H200 rows are within when they are left out of the fit."""
-    found = {}
-    for metric in METRICS:
-        off = [
+def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Return, for each metric, the relative error that nine of ten left-out H200 rows stay below."""
+    bands = {}
+    for metric in COMPARED_METRICS:
+        errors = [
             abs(value / row.metrics[metric] - 1)
             for row, values in zip(rows, predicted, strict=True)
             if row.group.startswith("h200") and (value := values.get(metric)) is not None
         ]
-        found[metric] = round(float(np.percentile(off, 90)), 2)
-    return found
+        bands[metric] = round(float(np.percentile(errors, 90)), 2)
+    return bands
 
 
-def write(names: Sequence[str], values: Vector, error_bands: Mapping[str, float]) -> None:
-    """Put the values into the parameters' file, with the errors; leave everything else as it is."""
+def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[str, float]) -> None:
+    """Write the values and the error bands into `parameters.yaml`; leave the rest as it is."""
     text = PARAMETERS_FILE.read_text(encoding="utf-8")
     for name, value in zip(names, values, strict=True):
         card, _, base = name.rpartition(":")
@@ -218,7 +237,7 @@ def write(names: Sequence[str], values: Vector, error_bands: Mapping[str, float]
 
 
 def main() -> None:
-    """Fit, print and, if asked, write."""
+    """Fit and print; with `--write`, write the parameters."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
@@ -226,23 +245,23 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [row for row in (*h200(), *published()) if row.fit]
     start = np.log(np.array([*START.values()]))
-    problem = Problem(rows, FITTED, start)
+    problem = FitProblem(rows, FITTED, start)
     with ProcessPoolExecutor(arguments.workers) as pool:
         values, base, slopes = fit(problem, arguments.rounds, pool)
         fitted = list(pool.map(predict, rows, [changes_of(row, FITTED, values) for row in rows]))
         left = [solve(problem, values, base, slopes, index) for index in range(len(rows))]
-        alone = [changes_of(row, FITTED, own) for row, own in zip(rows, left, strict=True)]
-        unseen = list(pool.map(predict, rows, alone))
+        left_out_changes = [changes_of(row, FITTED, own) for row, own in zip(rows, left, strict=True)]
+        left_out = list(pool.map(predict, rows, left_out_changes))
     print()
     for name, before, after in zip(FITTED, start, values, strict=True):
         print(f"{name:<32}{math.exp(before):>10.4g} -> {math.exp(after):.4g}")
-    for row, found in zip(rows, fitted, strict=True):
-        shown = "  ".join(f"{found[m] or 0:.4g}/{row.metrics[m]:.4g}" for m in METRICS if m in row.metrics)
-        print(f"{row.id:<24}{shown}")
-    summarise("fitted", rows, fitted)
-    summarise("leaving one out", rows, unseen)
+    for row, predicted in zip(rows, fitted, strict=True):
+        cells = "  ".join(f"{predicted[m] or 0:.4g}/{row.metrics[m]:.4g}" for m in COMPARED_METRICS if m in row.metrics)
+        print(f"{row.id:<24}{cells}")
+    print_errors("fitted", rows, fitted)
+    print_errors("left out of the fit", rows, left_out)
     if arguments.write:
-        write(FITTED, values, bands(rows, unseen))
+        write_parameters(FITTED, values, error_bands_of(rows, left_out))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows of recorded runs, and what the simulator says of them; shared by `calibrate.py` and `accuracy.py`."""
+"""Recorded runs as rows of tables, and the simulator's prediction of a row; `calibrate` and `accuracy` use them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,49 @@ import argparse
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named, known_model
+from search_spaces import HardwareProfile, ModelShape, hardware_named, version_tuple
 from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.clients.metrics import bench_metrics
+from tuner.engines.simulator.config.model_shape import find_shape
+from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.configured_server import ConfiguredServer
-from tuner.engines.simulator.parameters import Parameters, parameters_of
+from tuner.engines.simulator.parameters import parameters_of
 from tuner.use_cases.simulated_engine import find_card
 
-REFERENCE = Path(__file__).parents[1] / "reference"
-METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_ttft_ms", "p99_ttft_ms")
-PACKAGES = frozenset({"arctic_inference", "flashinfer"})
+REFERENCE_FOLDER = Path(__file__).parents[1] / "reference"
+COMPARED_METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_ttft_ms", "p99_ttft_ms")
+PUBLISHED_PACKAGES = frozenset({"arctic_inference", "flashinfer"})
 H200_PACKAGES = frozenset({"arctic_inference"})
-"""FlashInfer was not installed where the H200 tables were measured."""
-SEED = 0
-"""The client's default: lengths and arrivals are those of the recorded runs."""
-NUMBERS = ("num_prompts", "max_concurrency", "random_input_len", "random_output_len", "seed")
+"""The host of the H200 tables did not have FlashInfer."""
+CLIENT_SEED = 0
+"""The default of `vllm bench serve`: lengths and arrivals are those of the recorded runs."""
+_INTEGER_OPTIONS = ("num-prompts", "max-concurrency", "random-input-len", "random-output-len", "seed")
+_FLOAT_OPTIONS = ("random-range-ratio", "request-rate", "burstiness")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One recorded run. `metrics` has what was measured, latencies in ms; `fit` says whether it may be fitted,
-    `fit_only` by which metrics if not by all, `weight` how much it counts there."""
+    """One recorded run.
+
+    Attributes:
+        id: the row's name.
+        group: the table or publication that it comes from.
+        card, model, version, packages, args: what ran; `args` are the arguments after `vllm serve MODEL`.
+        workload: what the client sent.
+        metrics: the measured metrics, latencies in ms.
+        completed: number of completed requests.
+        fit: whether the fit may use the row.
+        fit_only: the metrics that the fit may use; empty for all.
+        weight: the row's weight in the fit.
+    """
 
     id: str
     group: str
@@ -43,7 +57,7 @@ class Row:
     version: tuple[int, ...]
     packages: frozenset[str]
     args: tuple[str, ...]
-    load: BenchServeWorkload
+    workload: BenchServeWorkload
     metrics: Mapping[str, float]
     completed: int | None = None
     fit: bool = True
@@ -53,17 +67,17 @@ class Row:
 
 def published() -> list[Row]:
     """Return the published runs."""
-    entries = yaml.safe_load((REFERENCE / "published.yaml").read_text(encoding="utf-8"))
+    entries = yaml.safe_load((REFERENCE_FOLDER / "published.yaml").read_text(encoding="utf-8"))
     return [
         Row(
             id=entry["id"],
             group=entry["source"],
             card=hardware_named(entry["card"]),
             model=shape_of(entry["model"]),
-            version=version_of(entry["version"]),
-            packages=PACKAGES,
+            version=version_tuple(entry["version"]),
+            packages=PUBLISHED_PACKAGES,
             args=tuple(entry["args"]),
-            load=BenchServeWorkload(**entry["load"], seed=SEED),
+            workload=BenchServeWorkload(**entry["load"], seed=CLIENT_SEED),
             metrics=entry["metrics"],
             fit=bool(entry["fit"]),
             weight=entry.get("weight", 1.0),
@@ -74,75 +88,74 @@ def published() -> list[Row]:
 
 
 def h200() -> list[Row]:
-    """Return the rows of both H200 tables; the four of the defaults are one row, their mean."""
-    first = BenchServeWorkload(200, 50, 512, 512, seed=SEED)
-    second = BenchServeWorkload(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, seed=SEED)
-    rows = table(REFERENCE / "h200_a05.jsonl", "h200", "Qwen/Qwen2.5-0.5B", first)
-    return rows + table(REFERENCE / "h200_b7.jsonl", "h200", "Qwen/Qwen2.5-7B-Instruct", second)
+    """Return the rows of both H200 tables; the four runs of the defaults are one row, their mean."""
+    users_50 = BenchServeWorkload(200, 50, 512, 512, seed=CLIENT_SEED)
+    rate_20 = BenchServeWorkload(240, 256, 1024, 256, range_ratio=0.7, rate=20.0, seed=CLIENT_SEED)
+    rows = read_table(REFERENCE_FOLDER / "h200_a05.jsonl", "h200", "Qwen/Qwen2.5-0.5B", users_50)
+    return rows + read_table(REFERENCE_FOLDER / "h200_b7.jsonl", "h200", "Qwen/Qwen2.5-7B-Instruct", rate_20)
 
 
-def table(file: Path, card: str, model: str, load: BenchServeWorkload) -> list[Row]:
-    """Return the rows of a table in the format of `reference/h200_*.jsonl`, equal configurations as their mean."""
-    found: dict[tuple[str, ...], list[dict[str, float]]] = {}
+def read_table(file: Path, card: str, model: str, workload: BenchServeWorkload) -> list[Row]:
+    """Return the rows of a table in the format of `reference/h200_*.jsonl`; equal arguments make one row, their mean.
+
+    Args:
+        file: JSON lines, one run each.
+        card: a known card or a YAML file.
+        model: a known model or a folder with its config.json.
+        workload: what every run sent.
+    """
+    runs: dict[tuple[str, ...], list[dict[str, float]]] = {}
     names: dict[tuple[str, ...], str] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if entry.get("ok", True):
-            words = tuple(map(str, entry["args"]))
-            found.setdefault(words, []).append(entry)
-            names.setdefault(words, entry["name"])
+            args = tuple(map(str, entry["args"]))
+            runs.setdefault(args, []).append(entry)
+            names.setdefault(args, entry["name"])
     shape, hardware = shape_of(model), find_card(card)
     return [
         Row(
-            id=f"{file.stem}-{names[words]}",
+            id=f"{file.stem}-{names[args]}",
             group=file.stem,
             card=hardware,
             model=shape,
             version=(0, 25, 1),
             packages=H200_PACKAGES,
-            args=words,
-            load=load,
-            metrics={name: float(np.mean([each[name] for each in entries])) for name in METRICS},
+            args=args,
+            workload=workload,
+            metrics={name: float(np.mean([each[name] for each in entries])) for name in COMPARED_METRICS},
             completed=int(entries[0]["completed"]),
         )
-        for words, entries in found.items()
+        for args, entries in runs.items()
     ]
 
 
 def shape_of(model: str) -> ModelShape:
-    """Return the shape of a known model, or of a folder's config.json."""
-    known = known_model(model)
-    if known is not None:
-        return known
+    """Return the shape of a known model, or of a folder's config.json; end the program if there is none."""
     try:
-        return ModelShape.from_config_json(json.loads((Path(model) / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, SpaceError) as error:
-        raise SystemExit(f"--model {model!r}: no known model, and no folder with a config.json ({error})") from None
+        return find_shape(model)
+    except ConfigRefused as error:
+        raise SystemExit(f"--model {error}") from None
 
 
-def version_of(text: str) -> tuple[int, ...]:
-    """Return a version's numbers."""
-    return tuple(int(part) for part in text.split("."))
-
-
-def bench_load(words: str) -> BenchServeWorkload:
-    """Return the load of arguments of `vllm bench serve`; those that say nothing of it are passed over."""
+def parse_bench_serve(arguments: str) -> BenchServeWorkload:
+    """Return the workload of a command line of `vllm bench serve`; options that do not describe it are ignored."""
     parser = argparse.ArgumentParser(prog="vllm bench serve", allow_abbrev=False)
-    for name in NUMBERS:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
-    for name in ("random-range-ratio", "request-rate", "burstiness"):
+    for name in _INTEGER_OPTIONS:
+        parser.add_argument(f"--{name}", type=int)
+    for name in _FLOAT_OPTIONS:
         parser.add_argument(f"--{name}", type=float)
-    said = vars(parser.parse_known_args(shlex.split(words))[0])
-    rate = said["request_rate"]
+    options = vars(parser.parse_known_args(shlex.split(arguments))[0])
+    rate = options["request_rate"]
     return BenchServeWorkload(
-        num_prompts=said["num_prompts"] or 1000,
-        max_concurrency=said["max_concurrency"],
-        input_len=said["random_input_len"] or 1024,
-        output_len=said["random_output_len"] or 128,
-        range_ratio=said["random_range_ratio"] or 0.0,
+        num_prompts=options["num_prompts"] or 1000,
+        max_concurrency=options["max_concurrency"],
+        input_len=options["random_input_len"] or 1024,
+        output_len=options["random_output_len"] or 128,
+        range_ratio=options["random_range_ratio"] or 0.0,
         rate=None if rate is None or math.isinf(rate) else rate,
-        burstiness=said["burstiness"] or 1.0,
-        seed=said["seed"] or 0,
+        burstiness=options["burstiness"] or 1.0,
+        seed=options["seed"] or 0,
     )
 
 
@@ -150,23 +163,14 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
     """Return the predicted metrics of a row, without noise.
 
     Args:
-        row: what was run.
-        changes: parameters other than the stored ones.
-        warm: whether the server had served something before.
+        row: the recorded run.
+        changes: parameters that replace the stored ones.
+        warm: whether the server has run another workload before.
     """
-    known: Parameters = parameters_of(row.card.key)
-    known = replace(known, **changes) if changes else known
+    parameters = parameters_of(row.card.key)
+    parameters = replace(parameters, **changes) if changes else parameters
     config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
-    machine = ConfiguredServer(config, known)
-    run = machine.run(bench_serve_client(row.load, known.client_us * 1e-6), SEED, noise=False, warm=warm)
-    return bench_metrics(run.requests, run.received_s, config.stream_interval, machine.speculative, (50, 99))
-
-
-def errors(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]], metric: str) -> list[float]:
-    """Return the relative errors of a metric, for the rows that have it."""
-    found = []
-    for row, values in zip(rows, predicted, strict=True):
-        measured, value = row.metrics.get(metric), values.get(metric)
-        if measured is not None and value is not None:
-            found.append(value / measured - 1)
-    return found
+    server = ConfiguredServer(config, parameters)
+    client = bench_serve_client(row.workload, parameters.client_us * 1e-6)
+    run = server.run(client, CLIENT_SEED, noise=False, warm=warm)
+    return bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 99))

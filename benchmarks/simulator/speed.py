@@ -1,10 +1,10 @@
-"""How fast is the simulator, and where does a simulated study's time go?
+"""Measures the simulator's speed and memory, and the wall-clock time of a simulated study.
 
     python -m benchmarks.simulator.speed [--repeats 9]
 
-One trial of the default load; 10,000 requests of 512 + 512 tokens; the time of loads of 1,000 to 8,000 requests by
-engine step and the memory that they take; a study of 60 trials with MLflow and the exported script, as a user starts
-it. Prints medians, and exits 0 whatever they are.
+It measures one trial of the default workload, 10,000 requests of 512 + 512 tokens, the time per engine step and the
+memory for 1,000 to 8,000 requests, and a study of 60 trials with MLflow and the exported script. It prints medians and
+exits with 0 whatever they are.
 """
 
 from __future__ import annotations
@@ -33,47 +33,36 @@ GREEDY_SUFFIX = (
 )
 
 
-def trial(load: BenchServeWorkload, card: str, *words: str) -> int:
-    """Simulate a load from the command line to its metrics; return the engine's steps."""
+def simulate_trial(workload: BenchServeWorkload, card: str, *arguments: str) -> int:
+    """Simulate a workload from the command line to its metrics; return the number of engine steps."""
     version, packages = ((0, 15, 1), {"flashinfer"}) if card == "t4" else ((0, 25, 1), set[str]())
-    model = known_models()["Qwen/Qwen2.5-0.5B"]
-    config = resolve_serve_config(
-        words, {}, model, hardware_named(card), version, frozenset({*packages, "arctic_inference"})
-    )
-    machine = ConfiguredServer(config, parameters_of(card))
-    run = machine.run(bench_serve_client(load, 0.0015), 1)
-    bench_metrics(run.requests, run.received_s, config.stream_interval, machine.speculative, (50, 90, 95, 99))
+    model, packages = known_models()["Qwen/Qwen2.5-0.5B"], {*packages, "arctic_inference"}
+    config = resolve_serve_config(arguments, {}, model, hardware_named(card), version, frozenset(packages))
+    server = ConfiguredServer(config, parameters_of(card))
+    run = server.run(bench_serve_client(workload, 0.0015), 1)
+    bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 90, 95, 99))
     return run.trace.steps
 
 
-def timed(repeats: int, work: Callable[[], int]) -> tuple[float, float, float, int]:
-    """Return the median, fastest and slowest seconds of some runs after a first one, and what the work returned."""
+def measure(repeats: int, work: Callable[[], int]) -> tuple[float, float, float, int]:
+    """Return the median, fastest and slowest seconds after one unmeasured run, and the number of steps."""
     steps = work()
     seconds = []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         work()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     return statistics.median(seconds), min(seconds), max(seconds), steps
 
 
-def study() -> tuple[float, str]:
-    """Run a study of 60 trials in an empty folder; return its seconds and its last line but one."""
+def run_study() -> tuple[float, str]:
+    """Run a study of 60 trials in an empty folder; return its seconds and the line of its output about time."""
     with tempfile.TemporaryDirectory(prefix="tuner-simulator-") as folder:
-        words = [
-            sys.executable,
-            "-m",
-            "tuner.cli.main",
-            "optimize",
-            "--trials",
-            "60",
-            "--engine",
-            "simulated",
-            "--plain",
-        ]
-        begun = time.perf_counter()
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
-        seconds = time.perf_counter() - begun
+        command = [sys.executable, "-m", "tuner.cli.main", "optimize"]
+        command += ["--trials", "60", "--engine", "simulated", "--plain"]
+        started = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        seconds = time.perf_counter() - started
         assert (Path(folder) / "best_serve.sh").is_file()
     return seconds, next(line for line in done.stdout.splitlines() if line.startswith("time") or "time on" in line)
 
@@ -84,21 +73,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     repeats = parser.parse_args().repeats
     default = BenchServeWorkload(200, 50, 512, 512, seed=1)
-    for name, words in (("default load", ()), ("default load, suffix decoding, greedy", GREEDY_SUFFIX)):
-        median, least, most, steps = timed(repeats, partial(trial, default, "t4", *words))
-        print(f"{name}: {median * 1000:.0f} ms ({least * 1000:.0f} to {most * 1000:.0f}), {steps} steps")
-    big = BenchServeWorkload(10_000, 256, 512, 512, seed=1)
-    median, least, most, steps = timed(3, lambda: trial(big, "h200"))
-    print(f"10,000 requests of 512 + 512 tokens: {median:.2f} s ({least:.2f} to {most:.2f}), {steps} steps")
+    for name, arguments in (("default workload", ()), ("default workload, suffix decoding, greedy", GREEDY_SUFFIX)):
+        median, fastest, slowest, steps = measure(repeats, partial(simulate_trial, default, "t4", *arguments))
+        print(f"{name}: {median * 1000:.0f} ms ({fastest * 1000:.0f} to {slowest * 1000:.0f}), {steps} steps")
+    large = BenchServeWorkload(10_000, 256, 512, 512, seed=1)
+    median, fastest, slowest, steps = measure(3, lambda: simulate_trial(large, "h200"))
+    print(f"10,000 requests of 512 + 512 tokens: {median:.2f} s ({fastest:.2f} to {slowest:.2f}), {steps} steps")
     for count in (1000, 2000, 4000, 8000):
-        load = BenchServeWorkload(count, 256, 512, 512, seed=1)
-        median, _, _, steps = timed(3, partial(trial, load, "h200"))
+        workload = BenchServeWorkload(count, 256, 512, 512, seed=1)
+        median, _, _, steps = measure(3, partial(simulate_trial, workload, "h200"))
         tracemalloc.start()
-        trial(load, "h200")
+        simulate_trial(workload, "h200")
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         print(f"{count} requests: {steps} steps, {median / steps * 1e6:.1f} us a step, peak {peak / 2**20:.1f} MiB")
-    seconds, line = study()
+    seconds, line = run_study()
     print(f"a study of 60 trials with MLflow and the script: {seconds:.1f} s; {line}")
 
 
