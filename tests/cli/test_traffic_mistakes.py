@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
         (
             "arrivals: {process: trace, file: times.txt}\n" + CLASS,
             {"times.txt": "1\n3\n2\n"},
-            ("times.txt:3: 2 s comes after 3 s; sort the trace",),
+            ("times.txt:3: 2 s follows 3 s; sort the trace",),
         ),
         (HEAD + CLASS + "slo: {b: {ttft_ms: 4}}\n", {}, ("there is no class 'b'", "classes: a")),
         (HEAD, {}, ("classes: Field required",)),
@@ -61,7 +61,7 @@ def test_a_traffic_file_that_cannot_be_used(
     ("argv", "part"),
     [
         (["optimize", "--rate", "5"], "--rate 5: a closed loop has no rate"),
-        (["capacity", "--preset", "chat", "--rate", "0"], "a rate of 0 requests/s sends nothing"),
+        (["capacity", "--preset", "chat", "--rate", "0"], "a rate of 0 requests/s is not possible"),
         (["optimize", "--objective", "goodput"], "goodput is a metric of traffic; give --workload"),
         (["optimize", "--objective", "capacity"], "capacity is a metric of traffic"),
         (

@@ -105,7 +105,7 @@ def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: T
 
 def test_a_rate_that_it_cannot_hold_is_told_as_it_is(server: VllmServer, traffic: Traffic, folder: Path) -> None:
     # five times what two cores have been seen to answer
-    impatient = traffic.as_long_at(600).model_copy(update={"timeout_s": 3})
+    impatient = traffic.at_rate_for_same_duration(600).model_copy(update={"timeout_s": 3})
     repeat = send(server, impatient, 1)
     assert repeat.offered == 72 * 100
     assert repeat.completed < 0.9 * repeat.offered

@@ -89,7 +89,7 @@ def _check_measured(name: str, workload: Workload) -> None:
             raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
         return
     if isinstance(workload, Suite):
-        known = workload.prefixes
+        known = workload.metric_prefixes
         if not prefix and base not in (*POOLED_METRICS, "capacity"):
             raise UserError(f"{name} has no meaning over several loads; name one: {next(iter(workload.loads))}.{name}")
         if prefix and prefix not in known:
@@ -123,7 +123,7 @@ GOOD_TRAFFIC = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 
 def too_long(workload: Workload, context: int) -> str:
     """Return the line that refuses a load whose longest request exceeds the model's context of so many tokens."""
-    load = workload.longest if isinstance(workload, Suite) else workload
+    load = workload.longest_workload if isinstance(workload, Suite) else workload
     if isinstance(load, Traffic):
         name = max(load.sent_classes, key=lambda name: load.classes[name].longest())
         return (

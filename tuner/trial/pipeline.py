@@ -97,7 +97,7 @@ class _Run:
             return self.load(server, workload, index)
         parts = enumerate(workload.parts().items())
         return merge_repeats(
-            index, [(name, self.load(server, load, workload.place(index, place))) for place, (name, load) in parts]
+            index, [(name, self.load(server, load, workload.run_index(index, place))) for place, (name, load) in parts]
         )
 
     def load(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
@@ -117,7 +117,7 @@ class _Run:
         points: list[RatePoint] = []
 
         def measure(rate: float) -> RatePoint:
-            repeat = self.load(server, workload.as_long_at(rate), next(indices))
+            repeat = self.load(server, workload.at_rate_for_same_duration(rate), next(indices))
             missed = tuple(str(slo) for slo in promises if not slo.met(repeat.metrics.get(slo.metric)))
             points.append(RatePoint(rate, repeat, missed))
             write_points(self.spec.artifacts / "capacity.csv", points)

@@ -1,1 +1,1 @@
-"""What users send, and the presets that name a model, its load and its SLOs."""
+"""Workloads: what is sent to a server, when, and how the answers become metrics. Presets name a workload each."""

@@ -1,10 +1,13 @@
-"""When requests arrive: the processes, and the times that one seed makes of them.
+"""Arrival processes: when the requests of a traffic file are due.
 
-Rates are requests a second, times seconds from the start of the load. `gamma` has gaps of mean 1 / rate and shape
-`burstiness` (as `vllm bench serve --burstiness`): 1 is Poisson, below it bursts, above it is more even; the index of
-dispersion of counts tends to 1 / burstiness. `ramp` is a Poisson process whose rate goes from `start_rate` to
-`end_rate` in a straight line over the load's duration, made by mapping a Poisson process of rate 1 through the inverse
-of the integrated rate (Cinlar, Introduction to Stochastic Processes, 1975, theorem 4.7.3).
+Rates are in requests/s and times in seconds from the start of the run.
+
+- `gamma` has gaps of mean 1 / rate and shape `burstiness`, as `vllm bench serve --burstiness`. A shape of 1 is a
+  Poisson process, a lower one gives bursts, a higher one more even arrivals. The index of dispersion of counts tends to
+  1 / burstiness.
+- `ramp` is a Poisson process whose rate changes linearly from `start_rate` to `end_rate` over the duration. A Poisson
+  process of rate 1 is mapped through the inverse of the integrated rate (Cinlar, Introduction to Stochastic Processes,
+  1975, theorem 4.7.3).
 """
 
 from __future__ import annotations
@@ -27,43 +30,43 @@ class _Process(BaseModel):
 
 
 class Closed(_Process):
-    """`users` that each send a request, wait for its end, and send the next: a request has no time of its own."""
+    """A closed loop: each of `users` sends a request when its last one ends, so requests have no scheduled times."""
 
     process: Literal["closed"] = "closed"
     users: int = Field(50, ge=1)
 
 
 class Poisson(_Process):
-    """Independent arrivals at one rate."""
+    """Independent arrivals at a constant rate."""
 
     process: Literal["poisson"]
     rate: Rate
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
-        """Yield the times, without end."""
-        return _summed(random, 1.0, self.rate)
+        """Yield the times without an end."""
+        return _cumulated_gaps(random, 1.0, self.rate)
 
 
 class Gamma(_Process):
-    """Arrivals at one rate in bursts, or more evenly than by chance."""
+    """Arrivals at a constant mean rate with gamma-distributed gaps."""
 
     process: Literal["gamma"]
     rate: Rate
     burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
-        """Yield the times, without end."""
-        return _summed(random, self.burstiness, self.rate)
+        """Yield the times without an end."""
+        return _cumulated_gaps(random, self.burstiness, self.rate)
 
 
 class Constant(_Process):
-    """One request every 1 / rate seconds, the first at once."""
+    """One arrival every 1 / rate seconds, the first at 0 s."""
 
     process: Literal["constant"]
     rate: Rate
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
-        """Yield the times, without end."""
+        """Yield the times without an end."""
         count = 0
         while True:
             yield count / self.rate
@@ -71,17 +74,22 @@ class Constant(_Process):
 
 
 class Ramp(_Process):
-    """Poisson arrivals whose rate changes in a straight line over the load's duration."""
+    """Poisson arrivals whose rate changes linearly over the duration."""
 
     process: Literal["ramp"]
     start_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     end_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
-        """Yield the times up to the end of the ramp."""
-        assert duration_s is not None  # a ramp without a duration is refused where the workload is read
+        """Yield the times up to the end of the ramp.
+
+        With low = start_rate and slope = (end_rate - start_rate) / duration_s, the integrated rate is
+        A(t) = low t + slope t² / 2. An arrival of the process of rate 1 at area A is due at
+        t = 2 A / (low + sqrt(low² + 2 slope A)).
+        """
+        assert duration_s is not None  # `Traffic` refuses a ramp without a duration
         low, slope = self.start_rate, (self.end_rate - self.start_rate) / duration_s
-        for area in _summed(random, 1.0, 1.0):
+        for area in _cumulated_gaps(random, 1.0, 1.0):
             root = low * low + 2.0 * slope * area
             rate = math.sqrt(root) if root >= 0.0 else math.nan
             if not low + rate > 0.0:
@@ -90,7 +98,7 @@ class Ramp(_Process):
 
 
 class TraceArrivals(_Process):
-    """Times from a file: a number of seconds a line, in order. The first is moved to 0; `speed` 2 is twice as fast."""
+    """Times from a file, one per line in seconds and in order; the first becomes 0, and `speed` 2 halves all gaps."""
 
     process: Literal["trace"]
     file: Path
@@ -100,19 +108,19 @@ class TraceArrivals(_Process):
         """Yield the times of the file.
 
         Raises:
-            UserError: naming file and line, when the file cannot be read, is empty, holds something that is no number
-                of seconds, or is out of order.
+            UserError: with file and line, if the file cannot be read, is empty, has a line that is not a number of
+                seconds, or is not sorted.
         """
-        found = read_trace(self.file)
-        return iter([(at - found[0]) / self.speed for at in found])
+        times = read_trace(self.file)
+        return iter([(at - times[0]) / self.speed for at in times])
 
 
 Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | TraceArrivals, Field(discriminator="process")]
 
 
 def read_trace(file: Path) -> list[float]:
-    """Return the times of a trace; empty lines are passed over. For errors see `TraceArrivals.times`."""
-    return read_lines(file, "trace", "a file with a time in seconds a line", _next_time)
+    """Return the times of a trace file without its empty lines; raises as `TraceArrivals.times` does."""
+    return read_lines(file, "trace", "a file with one time in seconds per line", _next_time)
 
 
 def _next_time(text: str, before: list[float]) -> float:
@@ -121,14 +129,14 @@ def _next_time(text: str, before: list[float]) -> float:
     except ValueError:
         at = math.nan
     if not math.isfinite(at):
-        raise ValueError(f"{text[:40]!r} is no time in seconds; give one number a line")
+        raise ValueError(f"{text[:40]!r} is not a time in seconds; give one number per line")
     if before and at < before[-1]:
-        raise ValueError(f"{at:g} s comes after {before[-1]:g} s; sort the trace by time")
+        raise ValueError(f"{at:g} s follows {before[-1]:g} s; sort the trace by time")
     return at
 
 
-def _summed(random: Generator, shape: float, rate: float) -> Iterator[float]:
-    """Yield the running sum of gamma gaps of mean 1 / rate."""
+def _cumulated_gaps(random: Generator, shape: float, rate: float) -> Iterator[float]:
+    """Yield the cumulated sums of gamma-distributed gaps with mean 1 / rate."""
     at = 0.0
     while True:
         for gap in random.gamma(shape, 1.0 / (shape * rate), 1024).tolist():

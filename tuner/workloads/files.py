@@ -1,4 +1,4 @@
-"""Reading what users write: YAML checked against a schema, and files of one value a line."""
+"""Reads files that users write: YAML with a schema, and text files with one value per line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ Value = TypeVar("Value")
 
 
 def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dict[str, Any]], Any]) -> Model:
-    """Return the model that a YAML file describes; `prepare` sees its mapping first.
+    """Return the model that a YAML file describes.
+
+    Args:
+        path: the file.
+        model: the pydantic model.
+        what: the file's name in messages, such as `preset`.
+        prepare: is applied to the file's mapping before the model reads it.
 
     Raises:
-        UserError: with the file, the line or the place, and what is wrong.
+        UserError: with the file, the line or key, and the reason.
     """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -28,9 +34,9 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(data, dict):
-        raise UserError(f"{path}: a {what} is a mapping of {', '.join(model.model_fields)}")
+        raise UserError(f"{path}: a {what} is a mapping with the keys {', '.join(model.model_fields)}")
     try:
         return model.model_validate(prepare(data))
     except ValidationError as error:
@@ -40,29 +46,29 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
 
 
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
-    """Return a value for each line that is not empty.
+    """Return the value of each line that is not empty.
 
     Args:
         path: the file.
-        what: its name in messages.
-        form: what to give instead, in messages.
-        parse: makes the value of a line, given those before it; a ValueError says what is wrong.
+        what: the file's name in messages.
+        form: the expected form, in messages.
+        parse: returns the value of a line, given the values before it; raises ValueError with the reason.
 
     Raises:
-        UserError: naming file and line, when it cannot be read, is empty, or `parse` refuses a line.
+        UserError: with file and line, if the file cannot be read, is empty, or `parse` refuses a line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{what} {str(path)!r} cannot be read: {error}; give {form}") from None
-    found: list[Value] = []
+    values: list[Value] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.append(parse(line.strip(), found))
+            values.append(parse(line.strip(), values))
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}") from None
-    if not found:
+    if not values:
         raise UserError(f"{what} {str(path)!r} is empty; give {form}")
-    return found
+    return values

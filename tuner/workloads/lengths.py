@@ -1,8 +1,9 @@
-"""How many tokens: the distributions of prompt and answer lengths.
+"""Distributions of prompt and answer lengths, in tokens.
 
-`lognormal` takes the mean and the coefficient of variation of the lengths themselves: sigma^2 = ln(1 + cv^2) and
-mu = ln(mean) - sigma^2 / 2 (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, chapter 14). What
-falls outside [min, max] takes the bound, so that the longest request is known before the run.
+`lognormal` has the mean and the coefficient of variation cv of the lengths themselves. The parameters of the underlying
+normal distribution are sigma² = ln(1 + cv²) and mu = ln(mean) - sigma² / 2 (Johnson, Kotz and Balakrishnan, Continuous
+Univariate Distributions 1, chapter 14). Lengths outside [min, max] are set to the bound, so that the longest request is
+known before the run.
 """
 
 from __future__ import annotations
@@ -21,29 +22,31 @@ Tokens = Annotated[int, Field(ge=1)]
 
 
 class Length(BaseModel):
-    """One distribution of lengths in tokens. An integer in YAML is a fixed length; otherwise exactly one key is set."""
+    """One distribution of lengths in tokens. Exactly one key is set; in YAML an integer stands for a fixed length."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed: Tokens | None = None
     uniform: tuple[Tokens, Tokens] | None = Field(None, description="shortest and longest, both included")
     lognormal: Lognormal | None = None
-    file: Path | None = Field(None, description="a length a line, drawn with replacement")
+    file: Path | None = Field(None, description="one length per line, drawn with replacement")
 
     @model_validator(mode="after")
     def _one_of(self) -> Length:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"a length is one of fixed, uniform, lognormal and file, got {', '.join(given) or 'none'}")
+            raise ValueError(
+                f"a length has one of the keys fixed, uniform, lognormal and file, got {', '.join(given) or 'none'}"
+            )
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
-            raise ValueError(f"uniform {list(self.uniform)}: the low is above the high")
+            raise ValueError(f"uniform {list(self.uniform)}: the shortest length is above the longest; swap them")
         return self
 
     def longest(self) -> int:
         """Return the longest length that can be drawn.
 
         Raises:
-            UserError: when the file of lengths cannot be read.
+            UserError: if the file of lengths cannot be read.
         """
         if self.fixed is not None:
             return self.fixed
@@ -51,13 +54,13 @@ class Length(BaseModel):
             return self.uniform[1]
         if self.lognormal is not None:
             return self.lognormal.max
-        return max(self._listed())
+        return max(self._from_file())
 
     def draw(self, random: Generator, count: int) -> list[int]:
         """Return `count` lengths.
 
         Raises:
-            UserError: when the file of lengths cannot be read.
+            UserError: if the file of lengths cannot be read.
         """
         if self.fixed is not None:
             return [self.fixed] * count
@@ -66,15 +69,15 @@ class Length(BaseModel):
             return [int(value) for value in random.integers(low, high + 1, count)]
         if self.lognormal is not None:
             return self.lognormal.draw(random, count)
-        return [int(value) for value in random.choice(self._listed(), count)]
+        return [int(value) for value in random.choice(self._from_file(), count)]
 
-    def _listed(self) -> list[int]:
+    def _from_file(self) -> list[int]:
         assert self.file is not None
         return read_lengths(self.file)
 
 
 class Lognormal(BaseModel):
-    """Lengths with a long tail; `mean` in tokens and `cv` before the bounds are applied."""
+    """Lengths with a long tail; `mean` (in tokens) and `cv` are those before the bounds apply."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,7 +89,7 @@ class Lognormal(BaseModel):
     @model_validator(mode="after")
     def _in_order(self) -> Lognormal:
         if not self.min <= self.mean <= self.max:
-            raise ValueError(f"lognormal: needs min <= mean <= max, got {self.min}, {self.mean:g}, {self.max}")
+            raise ValueError(f"lognormal: min <= mean <= max must hold, got {self.min}, {self.mean:g}, {self.max}")
         return self
 
     def draw(self, random: Generator, count: int) -> list[int]:
@@ -101,19 +104,19 @@ def _fixed(value: Any) -> Any:
 
 
 LengthOrFixed = Annotated[Length, BeforeValidator(_fixed)]
-"""A `Length`, or an integer for a fixed one."""
+"""A `Length`, or an integer for a fixed length."""
 
 
 def read_lengths(file: Path) -> list[int]:
-    """Return the lengths of a file, one a line; empty lines are passed over.
+    """Return the lengths of a file with one length per line; empty lines are ignored.
 
     Raises:
-        UserError: naming file and line, when it cannot be read, is empty, or holds something that is no length.
+        UserError: with file and line, if the file cannot be read, is empty, or has a line that is not a length.
     """
-    return read_lines(file, "lengths", "a file with a length a line", _length)
+    return read_lines(file, "lengths", "a file with one length per line", _length)
 
 
 def _length(text: str, _: list[int]) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{text[:40]!r} is no length; give whole numbers of tokens from 1")
+        raise ValueError(f"{text[:40]!r} is not a length; give whole numbers of tokens from 1")
     return int(text)

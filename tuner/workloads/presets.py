@@ -1,4 +1,4 @@
-"""Presets: a model, its load, its SLOs and its space under one name, as YAML beside this file."""
+"""Presets: a model, its workload, objectives, SLOs and search space under one name, as YAML files beside this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ PRESETS_FOLDER = Path(__file__).with_name("presets")
 
 
 class Preset(BaseModel):
-    """One preset; `objectives` and `slos` are texts as on the command line, `enqueue` names of known configurations."""
+    """One preset.
+
+    Attributes:
+        name, description, source: what it is and where it comes from.
+        model: name on the Hugging Face hub.
+        hardware: the card that a simulation uses by default.
+        space: name of the search space.
+        workload: what is sent.
+        objectives, slos: texts as on the command line.
+        enqueue: named configurations that are tried first.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,10 +48,10 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Preset:
-    """Return the preset called `name`, or the one in the YAML file of that path.
+    """Return the preset with that name, or the one in the YAML file at that path.
 
     Raises:
-        UserError: when there is none, or the file is not one (with file and line).
+        UserError: if there is none, or (with file and line) the file is not a preset.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else PRESETS_FOLDER / f"{name}.yaml"
     if not path.is_file() or (path.parent == PRESETS_FOLDER and name not in preset_names()):

@@ -1,4 +1,4 @@
-"""What came of each offered request: one record a request, whatever happened to it."""
+"""Records of requests: one for each offered request, whatever its outcome, and the stable middle of a run."""
 
 from __future__ import annotations
 
@@ -8,30 +8,39 @@ from enum import StrEnum
 
 
 class RequestStatus(StrEnum):
-    """How a request ended. Everything but `completed` counts against its class."""
+    """How a request ended. A request with any status but `completed` misses its SLO."""
 
     COMPLETED = "completed"
     REFUSED = "refused"
     """The server answered with an HTTP status other than 200."""
     TIMED_OUT = "timed_out"
-    """Its deadline passed before its last token."""
+    """The deadline passed before the last token."""
     CONNECTION_LOST = "connection_lost"
-    """The connection could not be made, was reset, or closed before the stream's end."""
+    """The connection failed, was reset, or closed before the stream ended."""
     MALFORMED = "malformed"
-    """The stream held something that is no event of the API."""
+    """The stream has something that is not an event of the API."""
     INCOMPLETE = "incomplete"
-    """The stream ended in good order with fewer tokens than were asked for."""
+    """The stream ended properly with fewer tokens than requested."""
     NOT_SENT = "not_sent"
     """The run ended before it was sent."""
 
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One offered request. Times are seconds from the start of the load; what did not happen is None.
+    """One offered request. Times are in seconds from the start of the run; None for events that did not happen.
 
-    `due_s` is the scheduled time, None in a closed loop. `gaps_s` are the times between two consecutive chunks of the
-    answer, in order. `planned_input` and `planned_output` are the tokens that the load asked for, known of every
-    request; `input_tokens` and `output_tokens` are what the server counted.
+    Attributes:
+        index: the request's number.
+        name: its class.
+        status: how it ended.
+        planned_input, planned_output: tokens of prompt and answer that the workload plans.
+        due_s: the scheduled time; None in a closed loop.
+        sent_s: when it was sent.
+        first_token_s: when its first token arrived.
+        end_s: when it ended.
+        input_tokens, output_tokens: tokens of prompt and answer that the server counted.
+        gaps_s: times between consecutive chunks of the answer, in order.
+        error: the reason why it did not complete.
     """
 
     index: int
@@ -50,70 +59,76 @@ class RequestRecord:
 
     @property
     def completed(self) -> bool:
-        """True if the answer came whole."""
+        """Whether the whole answer arrived."""
         return self.status is RequestStatus.COMPLETED
 
     @property
-    def wanted_s(self) -> float | None:
-        """When the user wanted it: the scheduled time, in a closed loop the time of sending."""
+    def intended_s(self) -> float | None:
+        """When the request should start: the scheduled time, or the time of sending in a closed loop."""
         return self.sent_s if self.due_s is None else self.due_s
 
     @property
     def lateness_s(self) -> float | None:
-        """How much later than scheduled it was sent; None in a closed loop and for one that was not sent."""
+        """Seconds from the scheduled time to sending; None in a closed loop and for a request that was not sent."""
         return None if self.due_s is None or self.sent_s is None else self.sent_s - self.due_s
 
     def latencies_ms(self, since_sent: bool = False) -> dict[str, float]:
-        """Return `ttft`, `tpot` and `e2el` in ms, those that there are; see `storage.metrics` for what they count.
+        """Return `ttft`, `tpot` and `e2el` in ms, each if it is known.
+
+        TTFT and E2EL count from the intended start. This corrects for coordinated omission (Tene): a client that sends
+        late would otherwise hide the wait.
 
         Args:
-            since_sent: count from sending, as a client does that waits its turn, and not from when it was due
-                (Tene's "coordinated omission").
+            since_sent: count from sending instead, as an uncorrected client does.
         """
-        begin = self.sent_s if since_sent else self.wanted_s
+        begin = self.sent_s if since_sent else self.intended_s
         if begin is None or self.first_token_s is None:
             return {}
-        found = {"ttft": 1000.0 * (self.first_token_s - begin)}
+        latencies = {"ttft": 1000.0 * (self.first_token_s - begin)}
         if self.completed and self.end_s is not None:
-            found["e2el"] = 1000.0 * (self.end_s - begin)
+            latencies["e2el"] = 1000.0 * (self.end_s - begin)
             if self.output_tokens is not None and self.output_tokens > 1:
-                found["tpot"] = 1000.0 * (self.end_s - self.first_token_s) / (self.output_tokens - 1)
-        return found
+                latencies["tpot"] = 1000.0 * (self.end_s - self.first_token_s) / (self.output_tokens - 1)
+        return latencies
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a run that percentiles are taken over, in seconds from its start; requests wanted in it count."""
+    """The part of a run whose requests count for percentiles, in seconds from the start of the run."""
 
     begin_s: float
     end_s: float
 
     def holds(self, record: RequestRecord) -> bool:
-        """Return whether the request was wanted in the window."""
-        wanted = record.wanted_s
-        return wanted is not None and self.begin_s <= wanted <= self.end_s
+        """Return whether the request's intended start lies in the window."""
+        start = record.intended_s
+        return start is not None and self.begin_s <= start <= self.end_s
 
 
 EDGE_SHARE = 0.1
-"""Share of an open-loop run at its beginning, and at its end, that is not its stable middle."""
+"""Share of an open-loop run that is cut off at the beginning and again at the end."""
 
 MIN_STABLE_REQUESTS = 20
-"""Requests that a stable middle must hold; with fewer, the whole run counts."""
+"""Requests that a stable middle needs; with fewer, the whole run counts."""
 
 
 def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window | None:
-    """Return the stable middle of a run; None where the run is too short to have one.
+    """Return the stable middle of a run; None if the run is too short for one.
 
-    Closed loop of `users`: from when every user has a request running until the last one is sent, because then users
-    run out of work. Open loop (None): without the first and the last tenth of the time in which requests were due.
+    In a closed loop, it lasts from the time at which every user has a request in flight until the last request is sent.
+    In an open loop, it leaves out the first and the last tenth of the time in which requests are due.
+
+    Args:
+        records: one for each offered request.
+        users: users of a closed loop; None for an open loop.
     """
-    known = list(records)
-    wanted = sorted(record.wanted_s for record in known if record.wanted_s is not None)
-    if not wanted:
+    offered = list(records)
+    starts = sorted(record.intended_s for record in offered if record.intended_s is not None)
+    if not starts:
         return None
     if users is None:
-        edge = EDGE_SHARE * (wanted[-1] - wanted[0])
-        window = Window(wanted[0] + edge, wanted[-1] - edge)
+        edge = EDGE_SHARE * (starts[-1] - starts[0])
+        window = Window(starts[0] + edge, starts[-1] - edge)
     else:
-        window = Window(wanted[min(users, len(wanted)) - 1], wanted[-1])
-    return window if sum(window.holds(record) for record in known) >= MIN_STABLE_REQUESTS else None
+        window = Window(starts[min(users, len(starts)) - 1], starts[-1])
+    return window if sum(window.holds(record) for record in offered) >= MIN_STABLE_REQUESTS else None

@@ -1,4 +1,4 @@
-"""From a run's summary to metrics by name: over all, `CLASS.name` of each class, `worst.name`, `client.name`."""
+"""Names the metrics of a run: over all requests, `CLASS.name` by class, `worst.name` and `client.name`."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ MetricValues = dict[str, float | None]
 def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> MetricValues:
     """Return a run's metrics under the names of `storage.metrics`.
 
-    `worst.name` is the worst value among the classes of which anything was offered, None if one of them lacks it.
-    `client.name` are the latencies over all classes from when a request was sent.
+    `worst.name` is the worst value over the classes with offered requests; None if one of them has no value.
+    `client.name` is a latency over all classes, counted from sending.
     """
-    result = _figures(summary.overall, records)
+    metrics = _metrics_of(summary.overall, records)
     by_class = {
-        name: _figures(figures, [record for record in records if record.name == name])
-        for name, figures in summary.classes.items()
+        name: _metrics_of(statistics, [record for record in records if record.name == name])
+        for name, statistics in summary.classes.items()
     }
-    for name, found in by_class.items():
-        result |= {f"{name}.{key}": value for key, value in found.items()}
-    offered = [found for name, found in by_class.items() if summary.classes[name].offered]
-    result |= {f"worst.{key}": worst_value(key, offered) for key in result if "." not in key}
-    return result | {f"client.{key}": value for key, value in summary.overall.client_latencies.items()}
+    for name, own in by_class.items():
+        metrics |= {f"{name}.{key}": value for key, value in own.items()}
+    offered = [own for name, own in by_class.items() if summary.classes[name].offered]
+    metrics |= {f"worst.{key}": worst_value(key, offered) for key in metrics if "." not in key}
+    return metrics | {f"client.{key}": value for key, value in summary.overall.client_latencies.items()}
 
 
-def _figures(figures: RequestStatistics, records: Sequence[RequestRecord]) -> MetricValues:
-    duration = figures.duration_s
-    done = [record for record in records if record.completed]
-    answers = _sum(record.output_tokens for record in done)
-    prompts = _sum(record.input_tokens for record in done)
-    both = None if answers is None or prompts is None else answers + prompts
+def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord]) -> MetricValues:
+    duration = statistics.duration_s
+    completed = [record for record in records if record.completed]
+    answers = _sum(record.output_tokens for record in completed)
+    prompts = _sum(record.input_tokens for record in completed)
+    total = None if answers is None or prompts is None else answers + prompts
 
     def rate(count: float | None) -> float | None:
-        return None if count is None or not duration or not done else count / duration
+        return None if count is None or not duration or not completed else count / duration
 
     return {
         "output_throughput": rate(answers),
-        "total_token_throughput": rate(both),
-        "request_throughput": rate(len(done)),
-        "success_rate": figures.success_rate,
-        "goodput": figures.goodput,
-        "goodput_share": figures.goodput_share,
-        **figures.latencies,
+        "total_token_throughput": rate(total),
+        "request_throughput": rate(len(completed)),
+        "success_rate": statistics.success_rate,
+        "goodput": statistics.goodput,
+        "goodput_share": statistics.goodput_share,
+        **statistics.latencies,
     }
 
 
@@ -57,9 +57,9 @@ def _sum(values: Iterable[int | None]) -> int | None:
     return None if None in known else sum(value for value in known if value is not None)
 
 
-def worst_value(name: str, found: Sequence[Mapping[str, float | None]]) -> float | None:
-    """Return the worst value of a metric; None if one of them lacks it."""
-    values = [figures.get(name) for figures in found]
+def worst_value(name: str, by_class: Sequence[Mapping[str, float | None]]) -> float | None:
+    """Return the worst value of a metric over several groups of requests; None if one of them has no value."""
+    values = [metrics.get(name) for metrics in by_class]
     known = [value for value in values if value is not None]
     if not known or len(known) != len(values):
         return None
@@ -67,7 +67,7 @@ def worst_value(name: str, found: Sequence[Mapping[str, float | None]]) -> float
 
 
 def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:
-    """Return the figures of repeat `index` of traffic."""
+    """Return repeat `index` of traffic from its records."""
     slos = {name: slo.request for name, slo in traffic.slos.items()}
     summary = summarise_run(records, traffic.sent_classes, slos, traffic.users)
     overall = summary.overall

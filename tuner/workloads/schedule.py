@@ -1,7 +1,7 @@
-"""The requests of a load, made before the run from one seed: data, the same in every process.
+"""The schedule of a run: all its requests, drawn from one seed before the first one is sent.
 
-Arrivals, classes, lengths, documents and texts are drawn from streams of their own, so that another length
-distribution leaves every arrival where it was.
+The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents and texts have random
+streams of their own, so that, for instance, another length distribution does not move any arrival.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
 @dataclass(frozen=True)
 class OfferedRequest:
-    """One request that the load offers to the server.
+    """One request of a schedule.
 
-    `at_s` is when it is due, in seconds from the start; None in a closed loop, where a user sends it when it is free.
-    `input_tokens` are the prompt's own, without the system prompt and the document; None for a prompt of the user's,
-    which is number `text` of its file. `output_tokens` is None where the answer is as long as the recorded one.
-    `document` is the prefix's number, None without one. `text_seed` makes a made prompt's own text.
+    Attributes:
+        index: the request's number.
+        at_s: when it is due, in seconds from the start; None in a closed loop.
+        name: its class.
+        input_tokens: tokens of its own part of the prompt, without system prompt and document; None for a prompt from a
+            file.
+        output_tokens: tokens of the answer; None for the length of the recorded answer.
+        document: number of the document that the prompt begins with; None without one.
+        text_seed: seed of a generated prompt's text.
+        text: number of the prompt in the class's file; None for a generated prompt.
     """
 
     index: int
@@ -40,15 +46,15 @@ class OfferedRequest:
 
 
 def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
-    """Return every request of the load, in the order in which they are due.
+    """Return every request of a run, in the order in which they are due.
 
     Raises:
-        UserError: when a file of times or lengths cannot be read, or nothing falls into the duration.
+        UserError: if a file of times or lengths cannot be read, or no request is due within the duration.
     """
     arrivals, choice, lengths, documents, texts = _streams(seed, 5)
     times = _times(traffic, arrivals)
     if not times:
-        raise UserError(f"no request falls into {traffic.duration_s:g} s; raise the rate or the duration")
+        raise UserError(f"no request is due within {traffic.duration_s:g} s; raise the rate or the duration")
     names = list(traffic.classes)
     weights = np.array([traffic.classes[name].weight for name in names], dtype=float)
     chosen = choice.choice(len(names), size=len(times), p=weights / weights.sum())
@@ -67,7 +73,7 @@ def _streams(seed: int, count: int) -> list[Generator]:
 
 def _times(traffic: Traffic, random: Generator) -> list[float] | list[None]:
     if isinstance(traffic.arrivals, Closed):
-        assert traffic.requests is not None  # a closed loop without is refused where the workload is read
+        assert traffic.requests is not None  # `Traffic` refuses a closed loop without them
         return [None] * traffic.requests
     times = traffic.arrivals.times(random, traffic.duration_s)
     if traffic.duration_s is not None:
@@ -77,21 +83,27 @@ def _times(traffic: Traffic, random: Generator) -> list[float] | list[None]:
 
 
 def _drawn(
-    kind: RequestClass, count: int, lengths: Generator, documents: Generator, texts: Generator
+    request_class: RequestClass, count: int, lengths: Generator, documents: Generator, texts: Generator
 ) -> Iterator[tuple[int | None, int | None, int | None, int | None]]:
-    """Return input tokens, output tokens, document and text for as many requests as there may be of a class."""
-    inputs: Sequence[int | None] = [None] * count if kind.input is None else kind.input.draw(lengths, count)
-    outputs: Sequence[int | None] = [None] * count if kind.output is None else kind.output.draw(lengths, count)
+    """Return input tokens, output tokens, document and text of `count` requests of a class."""
+    inputs: Sequence[int | None] = (
+        [None] * count if request_class.input is None else request_class.input.draw(lengths, count)
+    )
+    outputs: Sequence[int | None] = (
+        [None] * count if request_class.output is None else request_class.output.draw(lengths, count)
+    )
     picked: list[int | None] = [None] * count
-    if kind.prefix is not None:
-        picked = documents.choice(kind.prefix.documents, size=count, p=kind.prefix.probabilities()).tolist()
+    if request_class.prefix is not None:
+        picked = documents.choice(
+            request_class.prefix.documents, size=count, p=request_class.prefix.probabilities()
+        ).tolist()
     chosen: list[int | None] = [None] * count
-    if isinstance(kind.text, TextFile):
-        chosen = _each_in_turn(len(read_texts(kind.text.file)), count, texts)
+    if isinstance(request_class.text, TextFile):
+        chosen = _in_shuffled_rounds(len(read_texts(request_class.text.file)), count, texts)
     return zip(inputs, outputs, picked, chosen, strict=True)
 
 
-def _each_in_turn(texts: int, count: int, random: Generator) -> list[int | None]:
-    """Return `count` numbers of texts, each text once before any is there again."""
+def _in_shuffled_rounds(texts: int, count: int, random: Generator) -> list[int | None]:
+    """Return `count` numbers of texts in random order; each text comes once before any comes again."""
     rounds = [random.permutation(texts) for _ in range(-(-count // texts))]
     return [int(number) for number in np.concatenate(rounds)[:count]]

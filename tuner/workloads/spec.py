@@ -1,4 +1,4 @@
-"""The load of a trial: what users send, and how the benchmark is told to send it."""
+"""The workloads of a trial: the closed loop of `vllm bench serve`, traffic, or a suite of several workloads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tuner.workloads.traffic import Traffic
 
 MIN_REQUESTS_PER_USER = 2
 MIN_PROMPTS = 100
-"""What a shorter load keeps: every user's second request, or the burst at the start would be most of it, and enough
-requests for a 99th percentile to mean something."""
+"""Limits of a shortened workload: each user sends at least two requests, so that the burst at the start is not most of
+the run, and a 99th percentile has enough requests."""
 
 
 class ClosedLoop(BaseModel):
     """A closed loop of `max_concurrency` users sending `num_prompts` random prompts of fixed lengths.
 
-    Lengths are tokens. `temperature` None sends none and leaves the server's own default (1.0 in vLLM, or the
-    model's generation_config); a value is set on the server, not by the client, so that the load's command stays the
-    published one. `seed` is the first repeat's seed: repeat i uses seed + i, the warm-up a seed of its own, because
-    the same prompts twice on one server would hit its prefix cache.
+    Lengths are in tokens. With `temperature` None, the server's default applies (1.0 in vLLM, or the model's
+    `generation_config.json`). A value is set on the server and not sent by the client, so that the client's command
+    equals the published one. Repeat i uses `seed` + i. The warm-up uses another seed, because the same prompts again
+    would hit the server's prefix cache.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,20 +49,21 @@ class ClosedLoop(BaseModel):
 
     @property
     def warmup_seed(self) -> int:
-        """The warm-up's seed, never one of a repeat's."""
+        """The warm-up's seed, which no repeat uses."""
         return self.seed + 500_000
 
     def shortened(self, share: float) -> ClosedLoop:
-        """Return the load with that share of its requests; at least `MIN_REQUESTS_PER_USER` a user and `MIN_PROMPTS`.
+        """Return the workload with that share of its requests; at least `MIN_REQUESTS_PER_USER` a user and
+        `MIN_PROMPTS`.
 
-        In a closed loop nothing else changes: as many users are there all the time. Traffic at a rate cannot be
-        shortened, because a load that is over before the server's queue has grown would flatter it.
+        The number of concurrent users does not change. Traffic at a rate has no shorter form: it would end before an
+        overloaded server's queue has grown, and its results would be too good.
         """
         least = max(MIN_REQUESTS_PER_USER * self.max_concurrency, MIN_PROMPTS, math.ceil(share * self.num_prompts))
         return self.model_copy(update={"num_prompts": min(self.num_prompts, least)})
 
     def warmup(self) -> ClosedLoop | None:
-        """Return the unscored warm-up load: one short request a user, of another seed; None if none is wanted."""
+        """Return the unscored warm-up: one short request per user, with another seed; None if `warmup_prompts` is 0."""
         prompts = self.max_concurrency if self.warmup_prompts is None else self.warmup_prompts
         if prompts == 0:
             return None
@@ -76,14 +77,14 @@ class ClosedLoop(BaseModel):
 
 
 SingleWorkload = ClosedLoop | Traffic
-"""What a server is sent at once: the published closed loop, by `vllm bench serve`, or traffic, by `tuner.loadgen`."""
+"""What one benchmark sends: a closed loop (by `vllm bench serve`) or traffic (by `tuner.loadgen`)."""
 
 Workload = SingleWorkload | Suite
-"""What a trial measures: one load, or several one after another."""
+"""What a trial sends: one workload, or a suite of several, one after another."""
 
 
 def read_workload(data: Mapping[str, Any]) -> Workload:
-    """Return the workload that `model_dump` wrote."""
+    """Return the workload of a dictionary that `model_dump` returned."""
     if "loads" in data:
         return Suite.model_validate(data)
     return Traffic.model_validate(data) if "classes" in data else ClosedLoop.model_validate(data)

@@ -1,8 +1,9 @@
-"""Several loads for one running server: one after another, each with figures of its own.
+"""Suites: several workloads that one server gets one after another, each with metrics of its own.
 
-A load's parts are ordinary traffic whose classes carry its name: class `docs` of load `day` is `day.docs`, in records,
-metrics and SLOs alike. Loads are never averaged: throughputs at different rates have no meaningful mean. Over all of
-them exist only what counts requests (`success_rate`, `goodput_share`) and the worst class.
+The workloads of a suite are traffic whose classes have the workload's name as a prefix: class `docs` of workload `day`
+is `day.docs` in records, metrics and SLOs. Metrics are not averaged over workloads, because throughputs at different
+rates have no meaningful mean. Only shares of requests (`success_rate`, `goodput_share`) and the worst class exist over
+all.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tuner.workloads.run_metrics import MetricValues, worst_value
 from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, check_name
 
 POOLED_METRICS = ("success_rate", "goodput_share")
-"""Metrics of a suite as a whole: shares of all offered requests."""
+"""Metrics of a whole suite: shares of all offered requests."""
 
 
 class Suite(BaseModel):
-    """Named loads. `temperature` and `seed` are as in `Workload`, and those of every load."""
+    """Named workloads. `temperature` and `seed` are as in `ClosedLoop` and hold for every workload of the suite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,94 +35,94 @@ class Suite(BaseModel):
     @classmethod
     def _has_names(cls, loads: dict[str, Traffic]) -> dict[str, Traffic]:
         for name in loads:
-            check_name(name, "load")
+            check_name(name, "workload")
         return loads
 
     def parts(self) -> dict[str, Traffic]:
-        """Return the loads in the order in which they are sent, their classes under their own name."""
-        return {name: self._part(name, load) for name, load in self.loads.items()}
+        """Return the workloads in the order in which they are sent, with prefixed class names."""
+        return {name: self._prefixed(name, traffic) for name, traffic in self.loads.items()}
 
-    def _part(self, name: str, load: Traffic) -> Traffic:
+    def _prefixed(self, name: str, traffic: Traffic) -> Traffic:
         changes = {
-            "classes": {f"{name}.{each}": known for each, known in load.classes.items()},
-            "slo": {f"{name}.{each}": bounds for each, bounds in load.slo.items()},
+            "classes": {f"{name}.{each}": request_class for each, request_class in traffic.classes.items()},
+            "slo": {f"{name}.{each}": bounds for each, bounds in traffic.slo.items()},
             "temperature": self.temperature,
             "seed": self.seed,
         }
-        return load.model_copy(update=changes)
+        return traffic.model_copy(update=changes)
 
     @property
     def sent_classes(self) -> list[str]:
-        """The classes of which anything is sent, as `LOAD.CLASS`."""
+        """The classes with requests, as `WORKLOAD.CLASS`."""
         return [name for part in self.parts().values() for name in part.sent_classes]
 
     @property
     def slos(self) -> dict[str, ClassSlo]:
-        """What each class was promised."""
+        """The SLO of each class that has one, by `WORKLOAD.CLASS`."""
         return {name: slo for part in self.parts().values() for name, slo in part.slos.items()}
 
     @property
-    def prefixes(self) -> list[str]:
-        """What a metric's name may begin with."""
-        names = [*self.loads, *(f"{load}.{each}" for load in self.loads for each in RESERVED_PREFIXES)]
+    def metric_prefixes(self) -> list[str]:
+        """The prefixes that a metric's name may have."""
+        names = [*self.loads, *(f"{name}.{each}" for name in self.loads for each in RESERVED_PREFIXES)]
         return [*names, *self.sent_classes, "worst"]
 
     @property
-    def longest(self) -> Traffic:
-        """The load with the longest request."""
-        return max(self.parts().values(), key=lambda load: load.longest_request)
+    def longest_workload(self) -> Traffic:
+        """The workload with the longest request."""
+        return max(self.parts().values(), key=lambda traffic: traffic.longest_request)
 
     @property
     def longest_request(self) -> int:
-        """The tokens of the longest request of any load."""
-        return self.longest.longest_request
+        """Tokens of the longest request of any workload."""
+        return self.longest_workload.longest_request
 
     @property
     def output_len(self) -> int:
-        """The tokens of the longest answer of any load."""
-        return max(load.output_len for load in self.loads.values())
+        """Tokens of the longest answer of any workload."""
+        return max(traffic.output_len for traffic in self.loads.values())
 
     @property
     def input_len(self) -> int:
-        """The longest request's tokens without the longest answer's."""
+        """Tokens of the longest request less those of the longest answer."""
         return max(1, self.longest_request - self.output_len)
 
     @property
     def max_concurrency(self) -> int | None:
-        """The most requests that run at once under any load; None where one of them knows no bound."""
-        known = [load.max_concurrency for load in self.loads.values()]
-        return None if None in known else max(each for each in known if each is not None)
+        """Requests in flight at most, over all workloads; None if one of them has no limit."""
+        limits = [traffic.max_concurrency for traffic in self.loads.values()]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
 
     def files(self) -> list[Path]:
-        """Return every file that the loads are made from."""
-        return [file for load in self.loads.values() for file in load.files()]
+        """Return every file that the workloads read."""
+        return [file for traffic in self.loads.values() for file in traffic.files()]
 
-    def place(self, repeat: int, part: int) -> int:
-        """Return the index of a load's run, by which its seed and its files differ from every other's."""
+    def run_index(self, repeat: int, part: int) -> int:
+        """Return the index of workload `part` in repeat `repeat`, which gives each run a seed and files of its own."""
         return repeat * len(self.loads) + part
 
 
 def merge_repeats(index: int, repeats: Sequence[tuple[str, Repeat]]) -> Repeat:
-    """Return repeat `index` of a suite from those of its loads, by name.
+    """Return repeat `index` of a suite from the repeats of its workloads.
 
-    A metric of a load is called `LOAD.name`, one of its classes `LOAD.CLASS.name`.
+    Metrics of a workload become `WORKLOAD.name`, those of its classes `WORKLOAD.CLASS.name`.
     """
     metrics: MetricValues = {}
     for name, repeat in repeats:
         for key, value in repeat.metrics.items():
             metrics[key if key.startswith(f"{name}.") else f"{name}.{key}"] = value
-    every = [repeat for _, repeat in repeats]
-    offered = sum(repeat.offered for repeat in every)
-    completed = sum(repeat.completed for repeat in every)
-    durations = [repeat.duration_s for repeat in every]
-    good = [share for repeat in every if (share := _good(repeat)) is not None]
+    parts = [repeat for _, repeat in repeats]
+    offered = sum(repeat.offered for repeat in parts)
+    completed = sum(repeat.completed for repeat in parts)
+    durations = [repeat.duration_s for repeat in parts]
+    good = [count for repeat in parts if (count := _good_requests(repeat)) is not None]
     metrics["success_rate"] = completed / offered if offered else None
-    metrics["goodput_share"] = sum(good) / offered if offered and len(good) == len(every) else None
-    inner = [{key[6:]: value for key, value in each.metrics.items() if key.startswith("worst.")} for each in every]
-    metrics |= {f"worst.{key}": worst_value(key, inner) for key in inner[0]}
+    metrics["goodput_share"] = sum(good) / offered if offered and len(good) == len(parts) else None
+    worst = [{key[6:]: value for key, value in each.metrics.items() if key.startswith("worst.")} for each in parts]
+    metrics |= {f"worst.{key}": worst_value(key, worst) for key in worst[0]}
     return Repeat(
         index=index,
-        seed=every[0].seed,
+        seed=parts[0].seed,
         offered=offered,
         completed=completed,
         failed=offered - completed,
@@ -130,6 +131,6 @@ def merge_repeats(index: int, repeats: Sequence[tuple[str, Repeat]]) -> Repeat:
     )
 
 
-def _good(repeat: Repeat) -> float | None:
+def _good_requests(repeat: Repeat) -> float | None:
     share = repeat.metrics.get("goodput_share")
     return None if share is None else share * repeat.offered

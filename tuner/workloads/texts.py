@@ -1,10 +1,10 @@
-"""The user's own prompts: JSONL with a prompt a line, or conversations in ShareGPT's form.
+"""Reads the user's own prompts: JSONL with one prompt per line, or conversations in ShareGPT's format.
 
     {"prompt": "Summarise …", "output_tokens": 200}
     {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
 
-A JSONL line is one or the other; a `.json` file is a list of them. Of a conversation the first human turn is the prompt
-and the turn after it the answer, whose length under the model's tokenizer is the answer's.
+A JSONL line has either form; a `.json` file is a list of them. In a conversation, the first human turn is the prompt.
+The turn after it is the recorded answer, and its length under the model's tokenizer is the length of the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 
 @dataclass(frozen=True)
 class UserText:
-    """One prompt of the user's; the length of its answer is `output_tokens`, or that of `answer`, or the class's."""
+    """One of the user's prompts. Its answer is as long as `output_tokens`, else as `answer`, else as the class says."""
 
     prompt: str
     output_tokens: int | None = None
@@ -35,14 +35,14 @@ def read_texts(file: Path) -> tuple[UserText, ...]:
     """Return the prompts of a JSONL or JSON file.
 
     Raises:
-        UserError: naming file and line (of a `.json` file: the entry), when it cannot be read, is empty or malformed.
+        UserError: with file and line (or entry), if the file cannot be read, is empty, or has another form.
     """
     if file.suffix == ".json":
-        return tuple(_listed(file))
+        return tuple(_read_list(file))
     return tuple(read_lines(file, "prompts", f"a file of {_FORM}", lambda line, _: _text(_json(line))))
 
 
-def _listed(file: Path) -> list[UserText]:
+def _read_list(file: Path) -> list[UserText]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -50,14 +50,14 @@ def _listed(file: Path) -> list[UserText]:
     except json.JSONDecodeError as error:
         raise UserError(f"{file}:{error.lineno}: not JSON: {error.msg}; give a list of {_FORM}") from None
     if not isinstance(data, list) or not data:
-        raise UserError(f"{file}: holds no list of prompts; give a list of {_FORM}")
-    found = []
+        raise UserError(f"{file}: is not a list of prompts; give a list of {_FORM}")
+    texts = []
     for number, entry in enumerate(data, 1):
         try:
-            found.append(_text(entry))
+            texts.append(_text(entry))
         except ValueError as error:
             raise UserError(f"{file}: entry {number}: {error}") from None
-    return found
+    return texts
 
 
 def _json(line: str) -> Any:
@@ -75,13 +75,13 @@ def _text(entry: Any) -> UserText:
         raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
     tokens = entry.get("output_tokens", entry.get("max_tokens"))
     if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
-        raise ValueError(f"output_tokens {tokens!r} is no length; give a whole number of tokens from 1")
+        raise ValueError(f"output_tokens {tokens!r} is not a length; give a whole number of tokens from 1")
     return UserText(prompt, tokens)
 
 
 def _conversation(turns: list[Any]) -> UserText:
-    said = [(str(turn.get("from", "")), turn.get("value")) for turn in turns if isinstance(turn, dict)]
-    for (speaker, prompt), (_, answer) in zip(said, [*said[1:], ("", None)], strict=True):
+    speakers = [(str(turn.get("from", "")), turn.get("value")) for turn in turns if isinstance(turn, dict)]
+    for (speaker, prompt), (_, answer) in zip(speakers, [*speakers[1:], ("", None)], strict=True):
         if speaker in ("human", "user") and isinstance(prompt, str) and prompt:
             return UserText(prompt, None, answer if isinstance(answer, str) and answer else None)
     raise ValueError("a conversation without a human turn; give [{'from': 'human', 'value': …}, …]")

@@ -1,6 +1,6 @@
-"""Traffic as users send it: when requests arrive, of which classes, with which prompts, and what they were promised.
+"""Traffic: an open loop of requests of several classes, with their arrivals, lengths, prompts and SLOs.
 
-A traffic file is YAML, given as `--workload FILE`:
+A traffic file is YAML and is given as `--workload FILE` (`docs/workloads.md`):
 
     arrivals: {process: poisson, rate: 32}
     requests: 2000
@@ -33,10 +33,10 @@ from tuner.workloads.texts import read_texts
 
 
 class Prefix(BaseModel):
-    """Documents that prompts of a class begin with, each picked again and again: what a prefix cache can keep.
+    """Documents that the prompts of a class begin with, so that a prefix cache can reuse them.
 
-    The prompt is the document and then `input` tokens of its own. Document k of K is picked with a probability
-    proportional to k ** -zipf; 0 picks all alike.
+    A prompt is one document and then `input` tokens of its own. Document k of K is chosen with a probability
+    proportional to k ** -zipf; with zipf 0, all documents are equally likely.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +53,7 @@ class Prefix(BaseModel):
 
 
 class TextFile(BaseModel):
-    """The user's own prompts; see `tuner.workloads.texts`. Each is sent once before one is sent again."""
+    """A file with the user's own prompts; see `tuner.workloads.texts`. Each is sent once before any is sent again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,11 +61,15 @@ class TextFile(BaseModel):
 
 
 class RequestClass(BaseModel):
-    """One kind of request: its share by `weight`, and its lengths in tokens under the model's tokenizer.
+    """A request class: requests that share length distributions, text and an SLO.
 
-    `text` is what the prompt says: words drawn at random; one short passage over and over, which ngram and suffix
-    speculation can guess; or the user's own prompts, which bring their lengths along: there `input` is left out, and
-    `output` is for those that do not say how long their answer is.
+    Attributes:
+        weight: the class's share of all requests, relative to the other classes' weights. input: tokens of a prompt,
+        under the model's tokenizer and without shared prefixes; None for prompts from a file. output: tokens of an
+        answer; with prompts from a file, only for those that state no length. prefix: documents that the prompts begin
+        with. text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and
+        suffix
+            speculation can draft; or a file with the user's own prompts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,13 +84,13 @@ class RequestClass(BaseModel):
     def _has_lengths(self) -> RequestClass:
         if isinstance(self.text, TextFile):
             if self.input is not None:
-                raise ValueError("prompts from a file bring their lengths along; leave `input` out")
+                raise ValueError("prompts from a file have their own lengths; leave `input` out")
             if self.output is None and any(
                 t.output_tokens is None and not t.answer for t in read_texts(self.text.file)
             ):
-                raise ValueError("some prompts of the file do not say how long their answer is; give `output`")
+                raise ValueError("some prompts of the file state no length of their answer; give `output`")
         elif self.input is None or self.output is None:
-            raise ValueError("made prompts need `input` and `output`, their lengths in tokens")
+            raise ValueError("generated prompts need `input` and `output`, their lengths in tokens")
         return self
 
     def longest(self) -> int:
@@ -96,19 +100,28 @@ class RequestClass(BaseModel):
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
-        asked = [1 if self.output is None else self.output.longest()]
+        lengths = [1 if self.output is None else self.output.longest()]
         if isinstance(self.text, TextFile):
-            asked += [text.output_tokens or 1 for text in read_texts(self.text.file)]
-        return max(asked)
+            lengths += [text.output_tokens or 1 for text in read_texts(self.text.file)]
+        return max(lengths)
 
 
 class Traffic(BaseModel):
-    """A load. It ends after `requests`, after `duration_s`, or with its trace, whichever comes first.
+    """Traffic. It ends after `requests`, after `duration_s`, or with its trace, whichever comes first.
 
-    With `max_in_flight` a request that is due while so many run is sent when one of them ends; its latency counts from
-    when it was due, and it is given up `timeout_s` after that. `system_prompt` tokens begin every prompt, before a
-    class's own prefix. `slo` has the bounds of each class that was promised something; see `tuner.workloads.class_slo`.
-    `temperature` and `seed` are as in `Workload`: repeat i uses seed + i, the warm-up of `warmup_requests` another.
+    Attributes:
+        arrivals: the arrival process.
+        requests: number of requests.
+        duration_s: seconds in which requests are due.
+        max_in_flight: requests in flight at most. A request that is due at the limit waits; its latency counts from the
+            scheduled time.
+        system_prompt: tokens that every prompt begins with, before a class's own prefix.
+        timeout_s: seconds after the scheduled time at which a request is given up.
+        classes: the request classes by name.
+        slo: the bounds of each class that has an SLO; see `tuner.workloads.class_slo`.
+        temperature: as in `ClosedLoop`.
+        warmup_requests: requests of the warm-up.
+        seed: repeat i uses seed + i; the warm-up uses another one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -136,23 +149,23 @@ class Traffic(BaseModel):
     def _has_an_end(self) -> Traffic:
         if isinstance(self.arrivals, Closed):
             if self.requests is None:
-                raise ValueError("a closed loop needs `requests`: how many its users send in all")
+                raise ValueError("a closed loop needs `requests`: the number of requests of all users together")
             if self.duration_s is not None or self.max_in_flight is not None:
                 raise ValueError("a closed loop has `requests` and `users`; leave duration_s and max_in_flight out")
         elif isinstance(self.arrivals, Ramp):
             if self.duration_s is None:
-                raise ValueError("a ramp needs `duration_s`: how long the rate takes from start_rate to end_rate")
+                raise ValueError("a ramp needs `duration_s`: the time from start_rate to end_rate")
             if self.arrivals.start_rate == self.arrivals.end_rate == 0:
                 raise ValueError("a ramp from 0 to 0 sends nothing; raise end_rate")
         elif not isinstance(self.arrivals, TraceArrivals) and self.requests is None and self.duration_s is None:
-            raise ValueError("the load has no end; give `requests`, `duration_s` or both")
+            raise ValueError("the traffic has no end; give `requests`, `duration_s` or both")
         return self
 
     @model_validator(mode="after")
     def _has_weights(self) -> Traffic:
         total = sum(each.weight for each in self.classes.values())
         if not (total > 0 and math.isfinite(total)):
-            raise ValueError(f"the weights of the classes sum to {total:g}; give one of them more than 0")
+            raise ValueError(f"the weights of the classes sum to {total:g}; give at least one class a weight above 0")
         return self
 
     @model_validator(mode="after")
@@ -168,53 +181,53 @@ class Traffic(BaseModel):
 
     @property
     def slos(self) -> dict[str, ClassSlo]:
-        """What each class was promised."""
+        """The SLO of each class that has one."""
         return {name: read_class_slo(bounds) for name, bounds in self.slo.items()}
 
     @property
     def sent_classes(self) -> dict[str, RequestClass]:
-        """The classes of which anything is sent."""
+        """The classes with a weight above 0."""
         return {name: each for name, each in self.classes.items() if each.weight > 0}
 
     @property
     def users(self) -> int | None:
-        """Users of a closed loop; None for an open one."""
+        """Users of a closed loop; None for an open loop."""
         return self.arrivals.users if isinstance(self.arrivals, Closed) else None
 
     @property
     def max_concurrency(self) -> int | None:
-        """The most requests that run at once, where that is known."""
+        """Requests in flight at most; None without a limit."""
         return self.users or self.max_in_flight
 
     @property
     def longest_request(self) -> int:
-        """The tokens of the longest request that is sent, prompt and answer together."""
+        """Tokens of the longest request, prompt and answer together."""
         return self.system_prompt + max(each.longest() for each in self.sent_classes.values())
 
     @property
     def output_len(self) -> int:
-        """The tokens of the longest answer."""
+        """Tokens of the longest answer."""
         return max(each.longest_output() for each in self.sent_classes.values())
 
     @property
     def input_len(self) -> int:
-        """The longest request's tokens without the longest answer's: with `output_len`, what a context must hold."""
+        """Tokens of the longest request less those of the longest answer."""
         return max(1, self.longest_request - self.output_len)
 
     def files(self) -> list[Path]:
-        """Return every file that the load is made from."""
-        found: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, TraceArrivals) else []
+        """Return every file that the traffic reads: trace, lengths and prompts."""
+        files: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, TraceArrivals) else []
         for each in self.sent_classes.values():
-            found += [length.file for length in (each.input, each.output) if length is not None and length.file]
-            found += [each.text.file] if isinstance(each.text, TextFile) else []
-        return found
+            files += [length.file for length in (each.input, each.output) if length is not None and length.file]
+            files += [each.text.file] if isinstance(each.text, TextFile) else []
+        return files
 
     def repeat_seed(self, index: int) -> int:
         """Return the seed of repeat `index` (0-based)."""
         return self.seed + index
 
     def warmup(self) -> Traffic | None:
-        """Return the unscored warm-up load: eight users at most, of another seed; None if none is wanted."""
+        """Return the unscored warm-up: a closed loop of up to eight users, with another seed; None for no warm-up."""
         if self.warmup_requests == 0:
             return None
         changes = {
@@ -228,7 +241,7 @@ class Traffic(BaseModel):
 
     @property
     def rate(self) -> float | None:
-        """The mean rate in requests/s; None for arrivals that have no one rate."""
+        """The mean rate in requests/s; None for arrivals without a single rate."""
         arrivals = self.arrivals
         return arrivals.rate if isinstance(arrivals, Poisson | Gamma | Constant) else None
 
@@ -236,22 +249,22 @@ class Traffic(BaseModel):
         """Return the same traffic at another mean rate, in requests/s.
 
         Raises:
-            UserError: for arrivals that have no one rate, or a rate that is none.
+            UserError: for arrivals without a single rate, or a rate that is not positive.
         """
         arrivals = self.arrivals
         if not (rate > 0 and math.isfinite(rate)):
-            raise UserError(f"a rate of {rate:g} requests/s sends nothing; give a number above 0")
+            raise UserError(f"a rate of {rate:g} requests/s is not possible; give a number above 0")
         if not isinstance(arrivals, Poisson | Gamma | Constant):
             raise UserError(
-                f"arrivals of process {arrivals.process!r} have no rate to vary; use poisson, gamma or constant"
+                f"arrivals of process {arrivals.process!r} have no single rate; use poisson, gamma or constant"
             )
         return self.model_copy(update={"arrivals": arrivals.model_copy(update={"rate": rate})})
 
-    def as_long_at(self, rate: float) -> Traffic:
-        """Return the traffic at another rate for as long as it lasts at its own, with as many requests as that takes.
+    def at_rate_for_same_duration(self, rate: float) -> Traffic:
+        """Return the traffic at another rate with the same duration, hence with another number of requests.
 
-        A load of a fixed number of requests would be over, at a rate that the server cannot keep up with, before its
-        queue has grown: it would flatter.
+        With a fixed number of requests, a high rate would end before an overloaded server's queue has grown, and its
+        results would be too good.
         """
         faster = self.at_rate(rate)
         if self.requests is None or self.rate is None:
@@ -262,36 +275,40 @@ class Traffic(BaseModel):
 
 
 MIN_REQUESTS_AT_RATE = 20
-"""Requests of a load at a lower rate, whatever its duration would make of them."""
+"""Requests of traffic at another rate, at the least."""
 
 RESERVED_PREFIXES = ("client", "worst")
-"""Prefixes of metrics that are no classes: the client's own latencies, and the worst class."""
+"""Prefixes of metrics that are not classes: latencies from sending, and the worst class."""
 
 _RESERVED = " or ".join(RESERVED_PREFIXES)
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def check_name(name: str, kind: str) -> None:
-    """Refuse a name that could not stand in a metric's.
+    """Refuse a name that cannot be the prefix of a metric.
+
+    Args:
+        name: the name.
+        kind: what it names, for the message.
 
     Raises:
-        ValueError: with what a name may be.
+        ValueError: with the rule for names.
     """
     if not _NAME.fullmatch(name) or name in RESERVED_PREFIXES:
-        raise ValueError(f"a {kind} cannot be called {name!r}; letters, digits, _ and -, and not {_RESERVED}")
+        raise ValueError(f"a {kind} cannot be called {name!r}; use letters, digits, _ and -, and not {_RESERVED}")
 
 
 def load_traffic(path: Path) -> Traffic:
-    """Return the traffic of a YAML file; files that it names are found beside it.
+    """Return the traffic of a YAML file; paths in it are relative to its folder.
 
     Raises:
-        UserError: with the file and what is wrong, when it is not there, no YAML or no traffic.
+        UserError: with the file and the reason, if it cannot be read, or is not YAML or not traffic.
     """
     return read_model(path, Traffic, "traffic file", lambda data: with_absolute_files(data, path.parent))
 
 
 def with_absolute_files(data: Any, folder: Path) -> Any:
-    """Return the data with every `file` found from the folder, as an absolute path: workers may run elsewhere."""
+    """Return the data with every `file` as an absolute path from `folder`, because workers may run in another one."""
     if isinstance(data, dict):
         return {
             key: str(folder.absolute() / value)

@@ -59,14 +59,14 @@ def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
     ("text", "rate", "given", "message"),
     [
         (PLAIN, None, {"max_concurrency": 5}, "--users is for the closed loop of fixed lengths"),
-        (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no rate to vary"),
-        (PLAIN, 0.0, {}, "a rate of 0 requests/s sends nothing; give a number above 0"),
+        (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no single rate"),
+        (PLAIN, 0.0, {}, "a rate of 0 requests/s is not possible; give a number above 0"),
         (PLAIN, math.nan, {}, "a rate of nan requests/s"),
         (
             PLAIN.replace("rate: 4", "rate: 0.001").replace("requests: 10", "duration_s: 1"),
             None,
             {},
-            "no request falls",
+            "no request is due within",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_what_several_loads_do_not_give_is_refused(tmp_path: Path, objective: st
         ({}, 5.0, "--rate 5 is for one load, and --workload gives 2"),
         ({"night": PLAIN + "temperature: 0.5\n"}, None, "different temperatures of one server"),
         ({"second": "more/day.yaml"}, None, "day, day are not distinct; rename"),
-        ({"second": "worst.yaml"}, None, "a load cannot be called 'worst'.*; rename the file"),
+        ({"second": "worst.yaml"}, None, "a workload cannot be called 'worst'.*; rename the file"),
     ],
 )
 def test_loads_that_do_not_go_together_are_refused(

@@ -1,4 +1,4 @@
-"""Schedules: reproducible in another process, and distributed as they say."""
+"""Schedules: the same in another process, and distributed as the traffic states."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def times(**traffic: Any) -> list[float]:
 def dispersion(at: list[float], window_s: float) -> float:
     """Return variance / mean of the counts in whole windows."""
     counts = [0] * int(at[-1] / window_s)
-    for moment in at:
-        if moment < len(counts) * window_s:
-            counts[int(moment / window_s)] += 1
+    for time in at:
+        if time < len(counts) * window_s:
+            counts[int(time / window_s)] += 1
     return statistics.variance(counts) / statistics.mean(counts)
 
 
@@ -41,13 +41,13 @@ def test_poisson_has_the_rate_and_dispersion_1(seed: int) -> None:
     at = times(seed=seed, arrivals={"process": "poisson", "rate": 50}, requests=10_000)
     assert len(at) == 10_000
     assert at == sorted(at)
-    # 10,000 gaps of mean 0.02 s: the last is at 200 s with a standard deviation of 2 s.
+    # 10,000 gaps of mean 0.02 s: the last arrival is at 200 s with a standard deviation of 2 s
     assert at[-1] == pytest.approx(200, abs=6)
     assert dispersion(at, 0.02) == pytest.approx(1.0, abs=0.05)
 
 
-def test_gamma_disperses_as_its_burstiness_says() -> None:
-    # In windows of many arrivals the index tends to 1 / burstiness.
+def test_gamma_arrivals_have_the_dispersion_of_their_burstiness() -> None:
+    # in windows of many arrivals, the index tends to 1 / burstiness
     bursts = times(arrivals={"process": "gamma", "rate": 50, "burstiness": 0.25}, requests=100_000)
     even = times(arrivals={"process": "gamma", "rate": 50, "burstiness": 4}, requests=100_000)
     assert dispersion(bursts, 1.0) == pytest.approx(4.0, rel=0.15)
@@ -55,23 +55,23 @@ def test_gamma_disperses_as_its_burstiness_says() -> None:
     assert bursts[-1] == pytest.approx(2000, rel=0.03)
 
 
-def test_constant_is_exact_and_begins_at_once() -> None:
+def test_constant_arrivals_are_exact_and_start_at_0() -> None:
     assert times(arrivals={"process": "constant", "rate": 4}, requests=5) == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert times(arrivals={"process": "constant", "rate": 4}, duration_s=1) == [0.0, 0.25, 0.5, 0.75]
     assert times(arrivals={"process": "constant", "rate": 4}, duration_s=1, requests=2) == [0.0, 0.25]
 
 
 @pytest.mark.parametrize(("low", "high", "first_half"), [(0, 2000, 0.25), (2000, 0, 0.75), (1000, 1000, 0.5)])
-def test_a_ramp_has_the_area_under_its_line(low: float, high: float, first_half: float) -> None:
-    # The area is 10 s at a mean of 1,000/s; its first half lies under a quarter, three quarters or half of it.
+def test_a_ramp_has_as_many_arrivals_as_the_area_under_its_rate(low: float, high: float, first_half: float) -> None:
+    # the area is 10 s at a mean of 1,000/s; a quarter, three quarters or half of it lies in the first half of the time
     at = times(arrivals={"process": "ramp", "start_rate": low, "end_rate": high}, duration_s=10)
     assert len(at) == pytest.approx(10_000, abs=400)
     assert at == sorted(at)
     assert at[-1] < 10
-    assert sum(moment < 5 for moment in at) / len(at) == pytest.approx(first_half, abs=0.02)
+    assert sum(time < 5 for time in at) / len(at) == pytest.approx(first_half, abs=0.02)
 
 
-def test_a_trace_is_moved_to_0_and_can_be_sped_up(tmp_path: Path) -> None:
+def test_a_trace_starts_at_0_and_can_be_sped_up(tmp_path: Path) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text("100.5\n\n101.5\n101.5\n104.5\n")
     assert times(arrivals={"process": "trace", "file": trace}) == [0.0, 1.0, 1.0, 4.0]
@@ -83,13 +83,13 @@ def test_a_trace_is_moved_to_0_and_can_be_sped_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\n3\n2\n", r"trace.txt:3: 2 s comes after 3 s; sort the trace by time"),
-        ("1\n\nlater\n", r"trace.txt:3: 'later' is no time in seconds"),
-        ("1\nnan\n", r"trace.txt:2: 'nan' is no time"),
+        ("1\n3\n2\n", r"trace.txt:3: 2 s follows 3 s; sort the trace by time"),
+        ("1\n\nlater\n", r"trace.txt:3: 'later' is not a time in seconds"),
+        ("1\nnan\n", r"trace.txt:2: 'nan' is not a time"),
         ("\n", r"trace.txt' is empty"),
     ],
 )
-def test_a_bad_trace_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_trace_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text(text)
     with pytest.raises(UserError, match=message):
@@ -97,39 +97,43 @@ def test_a_bad_trace_is_named_with_its_line(tmp_path: Path, text: str, message: 
 
 
 def test_a_closed_loop_has_no_times() -> None:
-    found = schedule(arrivals={"process": "closed", "users": 3}, requests=4)
-    assert [offered.at_s for offered in found] == [None] * 4
-    assert [offered.index for offered in found] == [0, 1, 2, 3]
+    offered_requests = schedule(arrivals={"process": "closed", "users": 3}, requests=4)
+    assert [offered.at_s for offered in offered_requests] == [None] * 4
+    assert [offered.index for offered in offered_requests] == [0, 1, 2, 3]
 
 
-def test_classes_come_by_weight_with_lengths_of_their_own() -> None:
+def test_classes_have_their_weight_and_their_lengths() -> None:
     classes = {
         "short": {"weight": 3, "input": 128, "output": 64},
         "long": {"weight": 1, "input": {"uniform": [1000, 1010]}, "output": {"uniform": [7, 7]}},
         "never": {"weight": 0, "input": 9, "output": 9},
     }
-    found = schedule(classes=classes, arrivals={"process": "poisson", "rate": 9}, requests=8000)
-    counts = {name: sum(offered.name == name for offered in found) for name in classes}
-    # 8,000 draws at 3/4: standard deviation 39.
+    offered_requests = schedule(classes=classes, arrivals={"process": "poisson", "rate": 9}, requests=8000)
+    counts = {name: sum(offered.name == name for offered in offered_requests) for name in classes}
+    # 8,000 draws at 3/4: standard deviation 39
     assert counts["short"] == pytest.approx(6000, abs=120)
     assert counts["never"] == 0
-    assert {(o.input_tokens, o.output_tokens) for o in found if o.name == "short"} == {(128, 64)}
-    assert {o.input_tokens for o in found if o.name == "long"} == set(range(1000, 1011))
-    assert {o.output_tokens for o in found if o.name == "long"} == {7}
+    assert {(o.input_tokens, o.output_tokens) for o in offered_requests if o.name == "short"} == {(128, 64)}
+    assert {o.input_tokens for o in offered_requests if o.name == "long"} == set(range(1000, 1011))
+    assert {o.output_tokens for o in offered_requests if o.name == "long"} == {7}
 
 
-def test_lognormal_lengths_have_the_mean_and_spread_that_were_asked_for() -> None:
+def test_lognormal_lengths_have_the_given_mean_and_coefficient_of_variation() -> None:
     length = {"lognormal": {"mean": 365, "cv": 0.4, "max": 100_000}}
-    found = schedule(classes={"chat": {"input": length, "output": 1}}, arrivals={"process": "closed"}, requests=20_000)
-    lengths = [offered.input_tokens for offered in found]
+    offered_requests = schedule(
+        classes={"chat": {"input": length, "output": 1}}, arrivals={"process": "closed"}, requests=20_000
+    )
+    lengths = [offered.input_tokens for offered in offered_requests]
     assert statistics.mean(lengths) == pytest.approx(365, rel=0.02)
     assert statistics.stdev(lengths) / statistics.mean(lengths) == pytest.approx(0.4, rel=0.05)
 
 
-def test_what_is_out_of_bounds_takes_the_bound() -> None:
+def test_lengths_out_of_bounds_are_set_to_the_bound() -> None:
     length = {"lognormal": {"mean": 100, "cv": 2, "min": 50, "max": 200}}
-    found = schedule(classes={"a": {"input": length, "output": 1}}, arrivals={"process": "closed"}, requests=1000)
-    lengths = {offered.input_tokens for offered in found}
+    offered_requests = schedule(
+        classes={"a": {"input": length, "output": 1}}, arrivals={"process": "closed"}, requests=1000
+    )
+    lengths = {offered.input_tokens for offered in offered_requests}
     assert (min(lengths), max(lengths)) == (50, 200)
 
 
@@ -137,36 +141,36 @@ def test_lengths_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("10\n20\n\n30\n")
     classes = {"a": {"input": {"file": file}, "output": 1}}
-    found = schedule(classes=classes, arrivals={"process": "closed"}, requests=200)
-    assert {offered.input_tokens for offered in found} == {10, 20, 30}
+    offered_requests = schedule(classes=classes, arrivals={"process": "closed"}, requests=200)
+    assert {offered.input_tokens for offered in offered_requests} == {10, 20, 30}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("10\n0\n", r"lengths.txt:2: '0' is no length"),
-        ("ten\n", r"lengths.txt:1: 'ten' is no length"),
+        ("10\n0\n", r"lengths.txt:2: '0' is not a length"),
+        ("ten\n", r"lengths.txt:1: 'ten' is not a length"),
         ("", "is empty"),
     ],
 )
-def test_a_bad_file_of_lengths_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_file_of_lengths_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text(text)
     with pytest.raises(UserError, match=message):
         schedule(classes={"a": {"input": {"file": file}, "output": 1}}, arrivals={"process": "closed"}, requests=1)
 
 
-def test_documents_are_picked_again_and_again_by_zipf() -> None:
+def test_documents_are_chosen_by_zipfs_law() -> None:
     prefix = {"tokens": 100, "documents": 3, "zipf": 1}
-    found = schedule(
+    offered_requests = schedule(
         classes={"a": {"input": 1, "output": 1, "prefix": prefix}}, arrivals={"process": "closed"}, requests=11_000
     )
-    # 1 : 1/2 : 1/3 of 11/6 makes 6,000, 3,000 and 2,000.
-    counts = [sum(offered.document == k for offered in found) for k in range(3)]
+    # 1 : 1/2 : 1/3 of 11,000 is 6,000, 3,000 and 2,000
+    counts = [sum(offered.document == k for offered in offered_requests) for k in range(3)]
     assert counts == pytest.approx([6000, 3000, 2000], abs=200)
 
 
-def test_another_length_leaves_every_arrival_where_it_was() -> None:
+def test_another_length_distribution_does_not_move_arrivals() -> None:
     poisson = {"process": "poisson", "rate": 5}
     one = schedule(arrivals=poisson, requests=50)
     other = schedule(
@@ -176,7 +180,7 @@ def test_another_length_leaves_every_arrival_where_it_was() -> None:
     assert [o.text_seed for o in one] == [o.text_seed for o in other]
 
 
-def test_a_seed_means_the_same_in_another_process() -> None:
+def test_a_seed_gives_the_same_schedule_in_another_process() -> None:
     traffic = {
         "arrivals": {"process": "gamma", "rate": 5, "burstiness": 0.5},
         "requests": 20,
@@ -198,6 +202,6 @@ def test_a_seed_means_the_same_in_another_process() -> None:
     assert here != [list(astuple(offered)) for offered in schedule(seed=8, **traffic)]
 
 
-def test_a_duration_in_which_nothing_arrives_is_refused() -> None:
-    with pytest.raises(UserError, match=r"no request falls into 0\.001 s; raise the rate or the duration"):
+def test_a_duration_without_arrivals_is_refused() -> None:
+    with pytest.raises(UserError, match=r"no request is due within 0\.001 s; raise the rate or the duration"):
         schedule(arrivals={"process": "poisson", "rate": 0.1}, duration_s=0.001)

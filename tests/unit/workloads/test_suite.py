@@ -1,4 +1,4 @@
-"""Several loads against one server: their names, their figures, and what is true over all of them."""
+"""Suites: the names and metrics of their workloads, and the metrics over all of them."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def suite(**changes: Any) -> Suite:
     return Suite.model_validate({"loads": {"day": day, "night": traffic("batch", 10, max_in_flight=3)}, **changes})
 
 
-def test_the_classes_of_a_load_carry_its_name() -> None:
+def test_class_names_have_the_workloads_name_as_a_prefix() -> None:
     made = suite(temperature=0.0, seed=7)
     assert made.sent_classes == ["day.chat", "day.docs", "night.batch"]
     assert [*made.slos] == ["day.chat", "night.batch"]
-    assert {(load.seed, load.temperature) for load in made.parts().values()} == {(7, 0.0)}
+    assert {(part.seed, part.temperature) for part in made.parts().values()} == {(7, 0.0)}
 
 
-def test_what_the_model_and_the_space_have_to_know_is_that_of_the_largest_load() -> None:
+def test_lengths_and_concurrency_are_those_of_the_largest_workload() -> None:
     made = suite()
     assert (made.longest_request, made.output_len, made.input_len) == (75, 10, 65)
-    assert made.longest.sent_classes.keys() == {"day.chat", "day.docs"}
+    assert made.longest_workload.sent_classes.keys() == {"day.chat", "day.docs"}
     assert made.max_concurrency is None
-    bounded = {name: load.model_copy(update={"max_in_flight": 5 + load.requests}) for name, load in made.loads.items()}
+    bounded = {name: part.model_copy(update={"max_in_flight": 5 + part.requests}) for name, part in made.loads.items()}
     assert made.model_copy(update={"loads": bounded}).max_concurrency == 35
 
 
-def test_every_run_of_a_load_has_an_index_of_its_own() -> None:
-    assert [suite().place(repeat, part) for repeat in range(3) for part in range(2)] == [0, 1, 2, 3, 4, 5]
+def test_every_run_has_its_own_index() -> None:
+    assert [suite().run_index(repeat, part) for repeat in range(3) for part in range(2)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_it_is_read_back() -> None:
+def test_a_suite_survives_a_dump() -> None:
     made = suite(seed=9)
     assert read_workload(made.model_dump(mode="json")) == made
 
 
 @pytest.mark.parametrize("name", ["a.b", "worst", "client", "", "1"])
-def test_a_load_needs_a_name_that_can_stand_in_a_metrics(name: str) -> None:
-    with pytest.raises(ValidationError, match="a load cannot be called"):
+def test_a_workload_name_must_be_a_valid_metric_prefix(name: str) -> None:
+    with pytest.raises(ValidationError, match="a workload cannot be called"):
         Suite.model_validate({"loads": {"day": traffic("a", 1), name: traffic("a", 1)}})
 
 
@@ -68,18 +68,18 @@ def repeat(offered: int, completed: int, duration_s: float, **metrics: float | N
     return Repeat(4, 11, offered, completed, offered - completed, duration_s, named)
 
 
-def test_shares_are_of_all_requests_and_the_worst_class_is_any_loads() -> None:
+def test_shares_count_all_requests_and_the_worst_class_is_over_all_workloads() -> None:
     day = repeat(
         30, 30, 5.0, goodput=3.0, goodput_share=0.5, p95_ttft_ms=80.0, worst__p95_ttft_ms=90.0, day__chat__goodput=2.0
     )
     night = repeat(10, 5, 2.0, goodput=1.0, goodput_share=0.1, p95_ttft_ms=None, worst__p95_ttft_ms=40.0)
-    found = merge_repeats(2, [("day", day), ("night", night)])
-    assert (found.index, found.seed, found.offered, found.completed, found.failed, found.duration_s) == (
+    merged = merge_repeats(2, [("day", day), ("night", night)])
+    assert (merged.index, merged.seed, merged.offered, merged.completed, merged.failed, merged.duration_s) == (
         *(2, 11, 40, 35, 5),
         7.0,
     )
     # (0.5 · 30 + 0.1 · 10) / 40 and 35 / 40
-    assert found.metrics == {
+    assert merged.metrics == {
         "day.goodput": 3.0,
         "day.goodput_share": 0.5,
         "day.p95_ttft_ms": 80.0,
@@ -95,44 +95,41 @@ def test_shares_are_of_all_requests_and_the_worst_class_is_any_loads() -> None:
     }
 
 
-def test_without_promises_in_one_load_there_is_no_share_over_all() -> None:
-    found = merge_repeats(
+def test_one_workload_without_slos_leaves_no_share_over_all() -> None:
+    merged = merge_repeats(
         0, [("a", repeat(1, 1, 1.0, goodput_share=1.0)), ("b", repeat(1, 1, 1.0, goodput_share=None))]
     )
-    assert found.metrics["goodput_share"] is None
+    assert merged.metrics["goodput_share"] is None
 
 
-class Remembering(StubServer):
-    """A server that notes what it was sent."""
+class RecordingServer(StubServer):
+    """A server that records what it is sent."""
 
     sent: list[tuple[str, int | None, int]]
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         assert isinstance(workload, Traffic)
-        self.sent.append(("warm", *self._said(workload), -1))
+        self.sent.append(("warm", workload.requests, -1))
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         assert isinstance(workload, Traffic)
-        self.sent.append((*workload.classes, *self._said(workload), index))
+        self.sent.append((*workload.classes, workload.requests, index))
         return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"goodput": float(index)})
 
-    def _said(self, workload: Traffic) -> tuple[int | None]:
-        return (workload.requests,)
 
-
-class RememberingEngine(StubEngine):
-    """An engine of such servers."""
+class RecordingEngine(StubEngine):
+    """An engine of recording servers."""
 
     sent: list[tuple[str, int | None, int]]
 
     def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
-        made = Remembering(spec, lambda *_: {}, None)
+        made = RecordingServer(spec, lambda *_: {}, None)
         self.sent = made.sent = []
         return made
 
 
-def test_a_trial_sends_each_load_to_one_server(tmp_path: Path) -> None:
-    engine = RememberingEngine(lambda *_: {})
+def test_a_trial_sends_every_workload_to_the_same_server(tmp_path: Path) -> None:
+    engine = RecordingEngine(lambda *_: {})
     loads = {"day": traffic("a", 30), "night": traffic("b", 10)}
     spec = replace(make_spec(tmp_path, 2), workload=Suite.model_validate({"loads": loads, "seed": 100}))
     outcome = run_trial(engine, spec, threading.Event(), worker="w0", device="cpu")

@@ -1,4 +1,4 @@
-"""A run's figures, from records made by hand."""
+"""The statistics of a run, from records made by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DONE = RequestStatus.COMPLETED
 
 
 def request(index: int, **fields: Any) -> RequestRecord:
-    """A request due at `index` seconds, sent 0.5 s late, first token 1 s after that, 5 tokens 0.1 s apart."""
-    known = {
+    """Return a request due at `index` s, sent 0.5 s late, with its first token 1 s later and 5 tokens 0.1 s apart."""
+    defaults = {
         "name": "a",
         "status": DONE,
         "due_s": float(index),
@@ -26,23 +26,23 @@ def request(index: int, **fields: Any) -> RequestRecord:
         "output_tokens": 5,
         "gaps_s": (0.1, 0.1, 0.1, 0.1),
     }
-    return RequestRecord(index, **{**known, **fields})
+    return RequestRecord(index, **{**defaults, **fields})
 
 
-def test_latency_counts_from_when_the_request_was_due() -> None:
+def test_latencies_count_from_the_scheduled_time() -> None:
     record = request(3)
     assert record.lateness_s == pytest.approx(0.5)
     assert record.latencies_ms() == pytest.approx({"ttft": 1500.0, "tpot": 100.0, "e2el": 1900.0})
     assert record.latencies_ms(since_sent=True) == pytest.approx({"ttft": 1000.0, "tpot": 100.0, "e2el": 1400.0})
 
 
-def test_in_a_closed_loop_it_counts_from_sending() -> None:
+def test_in_a_closed_loop_latencies_count_from_sending() -> None:
     record = request(3, due_s=None)
     assert record.lateness_s is None
     assert record.latencies_ms()["ttft"] == pytest.approx(1000.0)
 
 
-def test_what_did_not_happen_is_absent() -> None:
+def test_latencies_without_their_events_are_absent() -> None:
     assert request(0, status=FAILED, end_s=9.0).latencies_ms() == pytest.approx({"ttft": 1500.0})
     assert request(0, status=FAILED, first_token_s=None).latencies_ms() == {}
     assert "tpot" not in request(0, output_tokens=1, gaps_s=()).latencies_ms()
@@ -57,7 +57,7 @@ def test_the_stable_middle_of_an_open_loop_leaves_out_a_tenth_at_each_end() -> N
 
 
 def test_the_stable_middle_of_a_closed_loop_has_every_user_busy() -> None:
-    # Three users: the third is busy from 2.5 s, the last request is sent at 39.5 s.
+    # three users: the third one is busy from 2.5 s on; the last request is sent at 39.5 s
     records = [request(index, due_s=None) for index in range(40)]
     assert stable_middle(records, 3) == Window(2.5, 39.5)
 
@@ -78,24 +78,24 @@ def test_every_offered_request_counts() -> None:
     assert summary.classes["b"].goodput_share == 0.0
     assert summary.classes["b"].latencies["p99_ttft_ms"] is None
     assert (summary.classes["c"].offered, summary.classes["c"].success_rate) == (0, None)
-    # The last answer ended 4.9 s after the start.
+    # the last answer ends 4.9 s after the start
     assert summary.overall.goodput == pytest.approx(2 / 4.9)
 
 
 def test_without_slos_there_is_no_goodput() -> None:
-    figures = summarise_run([request(0)], ["a"]).overall
-    assert (figures.good, figures.goodput, figures.goodput_share) == (None, None, None)
+    statistics = summarise_run([request(0)], ["a"]).overall
+    assert (statistics.good, statistics.goodput, statistics.goodput_share) == (None, None, None)
 
 
 def test_percentiles_are_over_completed_requests_of_the_stable_middle() -> None:
-    # TTFT of request i is 1500 + i ms; requests 10 to 90 count, request 50 failed: 80 values, the median between
-    # 49 and 51.
+    # the TTFT of request i is 1500 + i ms. Requests 10 to 90 count, without 50, which failed: 80 values, whose median
+    # lies between those of 49 and 51
     records = [request(i, first_token_s=i + 1.5 + i / 1000, status=FAILED if i == 50 else DONE) for i in range(101)]
-    figures = summarise_run(records, ["a"]).overall
-    assert figures.latencies["p50_ttft_ms"] == pytest.approx(1550.0)
-    assert figures.client_latencies["p50_ttft_ms"] == pytest.approx(1050.0)
-    assert figures.latencies["p99_itl_ms"] == pytest.approx(100.0)
-    assert figures.latencies["mean_e2el_ms"] == pytest.approx(1900.0)
+    statistics = summarise_run(records, ["a"]).overall
+    assert statistics.latencies["p50_ttft_ms"] == pytest.approx(1550.0)
+    assert statistics.client_latencies["p50_ttft_ms"] == pytest.approx(1050.0)
+    assert statistics.latencies["p99_itl_ms"] == pytest.approx(100.0)
+    assert statistics.latencies["mean_e2el_ms"] == pytest.approx(1900.0)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_request_meets_its_slo(slo: RequestSlo, met: bool) -> None:
     assert not slo.met(request(0, status=FAILED))
 
 
-def test_one_stall_among_many_gaps_keeps_a_p95() -> None:
-    # 39 gaps of 10 ms and one of 1 s: the 95th percentile lies at 10 ms.
+def test_one_long_gap_among_many_meets_a_p95_bound() -> None:
+    # 39 gaps of 10 ms and one of 1 s: the 95th percentile is 10 ms
     gaps = (0.01,) * 39 + (1.0,)
     assert RequestSlo({"itl": 11}).met(request(0, gaps_s=gaps))
     assert RequestSlo({"itl": 11}).met(request(0, gaps_s=(), output_tokens=1))
 
 
-def test_what_is_not_known_meets_no_bound() -> None:
+def test_a_missing_latency_misses_its_bound() -> None:
     assert not RequestSlo({"ttft": 9e9}).met(request(0, first_token_s=None))
     assert not RequestSlo({"e2el": 9e9}).met(request(0, end_s=None))
     assert not RequestSlo({"tpot": 9e9}).met(request(0, output_tokens=None))

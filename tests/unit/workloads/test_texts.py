@@ -1,4 +1,4 @@
-"""The user's own prompts: forms that are read, and what is wrong with a file, with its place."""
+"""The user's own prompts: the accepted forms, and errors that name their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_lines_and_conversations(tmp_path: Path) -> None:
     assert read_texts(file) == (UserText("One", 5), UserText("Two"), UserText("Hi", None, "Hello to you"))
 
 
-def test_a_list_as_sharegpt_has_it(tmp_path: Path) -> None:
+def test_a_list_in_sharegpts_format(tmp_path: Path) -> None:
     file = tmp_path / "share.json"
     file.write_text(f"[{SHARED}]")
     assert read_texts(file) == (UserText("Hi", None, "Hello to you"),)
@@ -33,14 +33,14 @@ def test_a_list_as_sharegpt_has_it(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompt": "x"}\n{"prompt": \n', r"a\.jsonl:2: not JSON: Expecting value"),
         ("a.jsonl", '{"text": "x"}\n', r"a\.jsonl:1: no text under 'prompt'"),
         ("a.jsonl", '["x"]\n', r"a\.jsonl:1: no text under 'prompt'"),
-        ("a.jsonl", '{"prompt": "x", "output_tokens": 0}\n', r"a\.jsonl:1: output_tokens 0 is no length"),
+        ("a.jsonl", '{"prompt": "x", "output_tokens": 0}\n', r"a\.jsonl:1: output_tokens 0 is not a length"),
         ("a.jsonl", '{"conversations": [{"from": "gpt", "value": "x"}]}\n', r"a conversation without a human turn"),
         ("a.json", "[", r"a\.json:1: not JSON"),
-        ("a.json", "[]", r"holds no list of prompts"),
+        ("a.json", "[]", r"is not a list of prompts"),
         ("a.json", '[{"prompt": "x"}, 3]', r"a\.json: entry 2: no text under 'prompt'"),
     ],
 )
-def test_what_is_wrong_has_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_an_error_names_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
@@ -60,12 +60,12 @@ def test_each_prompt_is_sent_once_before_one_is_sent_again(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ("text: {file: p.jsonl}", "some prompts of the file do not say how long their answer is; give `output`"),
-        ("text: {file: p.jsonl}, input: 5, output: 5", "bring their lengths along; leave `input` out"),
-        ("input: 5", "made prompts need `input` and `output`"),
+        ("text: {file: p.jsonl}", "some prompts of the file state no length of their answer; give `output`"),
+        ("text: {file: p.jsonl}, input: 5, output: 5", "have their own lengths; leave `input` out"),
+        ("input: 5", "generated prompts need `input` and `output`"),
     ],
 )
-def test_lengths_that_do_not_fit_the_text(tmp_path: Path, fields: str, message: str) -> None:
+def test_missing_or_superfluous_lengths_are_refused(tmp_path: Path, fields: str, message: str) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "x"}\n')
     (tmp_path / "t.yaml").write_text(f"arrivals: {{process: closed}}\nrequests: 2\nclasses: {{a: {{{fields}}}}}\n")
     with pytest.raises(UserError, match=message):

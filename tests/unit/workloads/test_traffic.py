@@ -1,4 +1,4 @@
-"""Traffic in YAML: what is read, and what is refused with its place."""
+"""Traffic files: what they mean, and which errors name their place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.workloads import traffic
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Traffic, load_traffic
 
-GOOD = dedent((traffic.__doc__ or "").split("FILE`:\n")[1])
+EXAMPLE = dedent((traffic.__doc__ or "").split("docs/workloads.md`):\n")[1])
 """The example of the module's docstring."""
 
 
@@ -24,14 +24,14 @@ def read(folder: Path, text: str) -> Traffic:
 
 def test_the_example_of_the_docstring(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Say hello.", "output_tokens": 7}\n')
-    found = read(tmp_path, GOOD)
-    # 256 of the system prompt, then 2,000 + 64 + 512; chat has 2,048 + 128; what is never sent does not count.
-    assert found.longest_request == 256 + 2576
-    assert found.classes["chat"].longest() == 2048 + 128
-    assert len(make_schedule(found, 0)) == 2000
+    parsed = read(tmp_path, EXAMPLE)
+    # 256 tokens of system prompt, then 2,000 + 64 + 512; chat has 2,048 + 128; a class without weight does not count.
+    assert parsed.longest_request == 256 + 2576
+    assert parsed.classes["chat"].longest() == 2048 + 128
+    assert len(make_schedule(parsed, 0)) == 2000
 
 
-def test_files_are_found_beside_the_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_traffic_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "times.txt").write_text("0\n1\n")
     (tmp_path / "lengths.txt").write_text("5\n")
     monkeypatch.chdir("/")
@@ -45,7 +45,7 @@ CLASSES = "classes: {a: {input: 1, output: 1}}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("arrivals: {process: poisson, rate: 1}\n" + CLASSES, "the load has no end; give `requests`, `duration_s`"),
+        ("arrivals: {process: poisson, rate: 1}\n" + CLASSES, "the traffic has no end; give `requests`, `duration_s`"),
         ("arrivals: {process: closed}\n" + CLASSES, "a closed loop needs `requests`"),
         (
             "arrivals: {process: closed}\nrequests: 1\nduration_s: 3\n" + CLASSES,
@@ -64,7 +64,7 @@ CLASSES = "classes: {a: {input: 1, output: 1}}\n"
         ("arrivals: {process: closed}\nrequests: 1\nclasses: {}\n", "classes: .*at least 1"),
         (
             "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {weight: 0, input: 1, output: 1}}\n",
-            "the weights of the classes sum to 0; give one of them more than 0",
+            "the weights of the classes sum to 0; give at least one class a weight above 0",
         ),
         (
             "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {weight: -1, input: 1, output: 1}}\n",
@@ -72,59 +72,59 @@ CLASSES = "classes: {a: {input: 1, output: 1}}\n"
         ),
         (
             "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {input: {uniform: [9, 3]}, output: 1}}\n",
-            r"uniform \[9, 3\]: the low is above the high",
+            r"uniform \[9, 3\]: the shortest length is above the longest",
         ),
         (
             "arrivals: {process: closed}\nrequests: 1\nclasses: {a: {input: {fixed: 1, uniform: [1, 2]}, output: 1}}\n",
-            "a length is one of fixed, uniform, lognormal and file, got fixed, uniform",
+            "a length has one of the keys fixed, uniform, lognormal and file, got fixed, uniform",
         ),
         (
             "arrivals: {process: closed}\nrequests: 1\n"
             "classes: {a: {input: {lognormal: {mean: 500, cv: 1, max: 100}}, output: 1}}\n",
-            "needs min <= mean <= max, got 1, 500, 100",
+            "min <= mean <= max must hold, got 1, 500, 100",
         ),
         ("arrivals: {process: closed}\nrequests: 1\nusers: 3\n" + CLASSES, "users: Extra inputs"),
-        ("arrivals: [\n", r"traffic\.yaml:2: not YAML"),
-        ("- 1\n", "a traffic file is a mapping of arrivals, requests"),
+        ("arrivals: [\n", r"traffic\.yaml:2: not valid YAML"),
+        ("- 1\n", "a traffic file is a mapping with the keys arrivals, requests"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path, text)
     assert "traffic.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml' cannot be read: No such file"):
         load_traffic(tmp_path / "none.yaml")
 
 
-def test_another_rate_keeps_the_duration_of_the_load(tmp_path: Path) -> None:
-    found = read(tmp_path, "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES)
-    assert (found.at_rate(12).rate, found.at_rate(12).requests) == (12, 100)
-    assert (found.as_long_at(12).rate, found.as_long_at(12).requests) == (12, 300)
-    assert found.as_long_at(0.5).requests == 20
+def test_another_rate_with_or_without_the_same_duration(tmp_path: Path) -> None:
+    parsed = read(tmp_path, "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES)
+    assert (parsed.at_rate(12).rate, parsed.at_rate(12).requests) == (12, 100)
+    assert (parsed.at_rate_for_same_duration(12).rate, parsed.at_rate_for_same_duration(12).requests) == (12, 300)
+    assert parsed.at_rate_for_same_duration(0.5).requests == 20
 
 
 @pytest.mark.parametrize(
     ("slo", "message"),
     [
         ("{b: {ttft_ms: 1}}", r"slo: there is no class 'b'; classes: a"),
-        ("{a: {ttft: 1}}", r"slo\.a: 'ttft' is no bound"),
-        ("{a: {p97_ttft_ms: 1}}", r"percentiles are 50, 90, 95, 99"),
+        ("{a: {ttft: 1}}", r"slo\.a: 'ttft' is not a bound"),
+        ("{a: {p97_ttft_ms: 1}}", r"the percentiles are 50, 90, 95, 99"),
         ("{a: {p95_ttft_ms: 1, ttft_ms: 2}}", r"ttft has two bounds"),
-        ("{a: {p95_ttft_p95_ms: 1}}", r"is no bound"),
-        ("{a: {ttft_ms: 0}}", r"ttft_ms: 0.0 is no bound; give a number above 0"),
+        ("{a: {p95_ttft_p95_ms: 1}}", r"is not a bound"),
+        ("{a: {ttft_ms: 0}}", r"ttft_ms: 0.0 is not a bound; give a number above 0"),
         ("{a: {goodput_share: 1.5}}", r"a number above 0 and at most 1"),
     ],
 )
-def test_a_promise_that_is_none(tmp_path: Path, slo: str, message: str) -> None:
+def test_a_bad_slo_is_refused(tmp_path: Path, slo: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES + f"slo: {slo}\n")
 
 
-def test_both_orders_of_a_percentile_read_the_same(tmp_path: Path) -> None:
+def test_both_positions_of_a_percentile_mean_the_same(tmp_path: Path) -> None:
     text = "arrivals: {process: poisson, rate: 4}\nrequests: 100\n" + CLASSES
     one, other = (read(tmp_path, text + f"slo: {{a: {{{key}: 250}}}}\n").slos for key in ("p99_itl_ms", "itl_p99_ms"))
     assert one == other
@@ -133,7 +133,7 @@ def test_both_orders_of_a_percentile_read_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["worst", "client", "a.b", "1st"])
-def test_names_that_are_no_class(tmp_path: Path, name: str) -> None:
+def test_reserved_and_malformed_class_names_are_refused(tmp_path: Path, name: str) -> None:
     text = f"arrivals: {{process: poisson, rate: 4}}\nrequests: 9\nclasses: {{{name}: {{input: 1, output: 1}}}}\n"
     with pytest.raises(UserError, match="a class cannot be called"):
         read(tmp_path, text)
@@ -141,6 +141,6 @@ def test_names_that_are_no_class(tmp_path: Path, name: str) -> None:
 
 def test_the_documents_example(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text()
-    found = read(tmp_path, text.split("```yaml\n")[1].split("```")[0])
-    assert set(found.slos) == {"chat", "documents"}
-    assert found.longest_request == 256 + 2000 + 64 + 512
+    parsed = read(tmp_path, text.split("```yaml\n")[1].split("```")[0])
+    assert set(parsed.slos) == {"chat", "documents"}
+    assert parsed.longest_request == 256 + 2000 + 64 + 512
