@@ -1,4 +1,18 @@
-"""Search spaces of vLLM's flags, declared in YAML: what may be chosen, when, on what hardware, and its rendering."""
+"""Search spaces of an engine's flags, declared in YAML.
+
+A space declares parameters, the conditions under which each counts, what each needs, rules that exclude combinations,
+and named configurations. `docs/search-space.md` describes the file format. Typical use:
+
+    space = load_space("vllm")                                   # or a path to a .yaml file
+    context = Context(hardware_named("l4"), engine_version="0.25.1")
+    resolved = space.resolve(context)                            # without what the context excludes
+    config = resolved.suggest(trial)                             # an Optuna trial, or anything like it
+    if not resolved.violations(config):
+        rendered = resolved.render(config)                       # flags, environment, checkpoint
+
+A configuration is a dictionary of values by parameter. A parameter that it leaves out, or that is None, keeps the
+engine's default: the empty configuration renders to no flag.
+"""
 
 from search_spaces.errors import SpaceError
 from search_spaces.expressions import version_tuple

@@ -1,4 +1,4 @@
-"""What a study's own server arguments say about the parameters of a space."""
+"""Reads the study's own server arguments: which parameters of a space they set, and to which values."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
 def fixed_values(parameters: Mapping[str, ParameterSpec], argv: Sequence[str]) -> dict[str, object]:
-    """Return the parameters that `argv` sets and what to, `UNKNOWN` where the value cannot be read.
+    """Return the parameters that `argv` sets, with their values; `UNKNOWN` for a value that cannot be read.
 
-    A parameter is set by its flag, its negated flag, or the words of one of its choices. A flag that takes JSON sets
-    every parameter that goes into that JSON, None being what it leaves out.
+    A parameter is set by its flag, its negated flag, or the arguments of one of its choices. A flag with a JSON object
+    sets every parameter that is part of the object; a parameter that the object leaves out is None.
     """
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    found = {name: _fixed(spec, words) for name, spec in parameters.items()}
-    return {name: value[0] for name, value in found.items() if value}
+    values = {name: _value_in(spec, words) for name, spec in parameters.items()}
+    return {name: value[0] for name, value in values.items() if value}
 
 
-def _fixed(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
+def _value_in(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
+    """Return the value that the words set, as a tuple of one; an empty tuple if they do not set the parameter."""
     for choice in full_choices(spec):
-        if choice.args and _stands_in(choice.args, words):
+        if choice.args and _is_sublist(choice.args, words):
             return (choice.value,)
     if spec.no_flag is not None and spec.no_flag in words:
         return (False,)
     if spec.flag is not None and spec.flag in words:
-        return (_read(spec, _after(spec.flag, words)),)
+        return (_parse(spec, _after(spec.flag, words)),)
     if spec.json_target is not None and spec.json_target.flag in words:
-        return (_from_json(_after(spec.json_target.flag, words), spec.json_target.key),)
+        return (_value_in_json(_after(spec.json_target.flag, words), spec.json_target.key),)
     return ()
 
 
-def _stands_in(part: Sequence[str], words: Sequence[str]) -> bool:
+def _is_sublist(part: Sequence[str], words: Sequence[str]) -> bool:
     return any(tuple(words[i : i + len(part)]) == tuple(part) for i in range(len(words)))
 
 
 def _after(flag: str, words: Sequence[str]) -> str | None:
+    """Return the word after a flag; None if it is another flag or missing."""
     index = words.index(flag) + 1
     return words[index] if index < len(words) and not words[index].startswith("--") else None
 
 
-def _read(spec: ParameterSpec, text: str | None) -> object:
+def _parse(spec: ParameterSpec, text: str | None) -> object:
     if text is None:
         return True
     for choice in full_choices(spec):
@@ -59,7 +61,7 @@ def _read(spec: ParameterSpec, text: str | None) -> object:
     return int(value) if value.is_integer() and spec.type != "float" else value
 
 
-def _from_json(text: str | None, key: str) -> object:
+def _value_in_json(text: str | None, key: str) -> object:
     try:
         content = json.loads(text or "")
     except json.JSONDecodeError:

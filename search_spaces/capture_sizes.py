@@ -1,27 +1,31 @@
-"""The batch sizes that a load can reach, as CUDA-graph capture sizes."""
+"""CUDA graph capture sizes for the batch sizes that a workload can reach."""
 
 from __future__ import annotations
 
 _STRIDE = 8
-_CLOSE = 4
+_MIN_DISTANCE = 4
 _LARGEST = 512
 
 
 def reachable_sizes(sequences: int, tokens_per_sequence: int = 1, largest: int = _LARGEST) -> tuple[int, ...]:
-    """Return capture sizes for decode batches of 1 to `sequences`, ascending.
+    """Return capture sizes for decode batches of 1 to `sequences` sequences, ascending.
 
-    The ladder is vLLM's own (1, 2, 4, then every 8), without a rung less than 4 below the top, and with the top
-    itself, so that the full batch is not padded: 50 → 1, 2, 4, 8, 16, 24, 32, 40, 50. With speculation a sequence
-    brings up to `tokens_per_sequence` tokens (drafts and one): the multiples of the ladder are added. Sizes above
-    `largest` (vLLM's 512 by default, or the token budget of a step) are left out.
+    The sizes are vLLM's own (1, 2, 4, then every 8) and `sequences` itself, so that the full batch is not padded. A
+    size above 8 and less than 4 below `sequences` is left out. For 50: 1, 2, 4, 8, 16, 24, 32, 40, 50.
+
+    Args:
+        sequences: the largest number of sequences in a step.
+        tokens_per_sequence: tokens of a sequence in a step at most. With speculation this is above 1, and the multiples
+            of the sizes are added.
+        largest: the largest size to return: vLLM's limit, or the token budget of a step.
 
     Raises:
         ValueError: if `sequences` or `tokens_per_sequence` is below 1.
     """
     if sequences < 1 or tokens_per_sequence < 1:
         raise ValueError(f"sequences {sequences} and tokens_per_sequence {tokens_per_sequence} must be at least 1")
-    rungs = [1, 2, 4, *range(_STRIDE, sequences, _STRIDE)]
-    ladder = {rung for rung in rungs if rung < sequences and (rung <= _STRIDE or sequences - rung >= _CLOSE)}
-    ladder.add(sequences)
-    sizes = ladder | {rung * tokens_per_sequence for rung in ladder}
+    defaults = [1, 2, 4, *range(_STRIDE, sequences, _STRIDE)]
+    batches = {size for size in defaults if size < sequences and (size <= _STRIDE or sequences - size >= _MIN_DISTANCE)}
+    batches.add(sequences)
+    sizes = batches | {size * tokens_per_sequence for size in batches}
     return tuple(sorted(size for size in sizes if size <= largest))

@@ -1,7 +1,7 @@
-"""The one exception of this package."""
+"""The exception of this package."""
 
 from __future__ import annotations
 
 
 class SpaceError(ValueError):
-    """A search space, a name or a value in it cannot work; one line that ends with the next step."""
+    """A search space, or a name or value in it, is not valid; the message is one line and ends with what to do."""

@@ -1,12 +1,12 @@
-"""Conditions and rules of a search space: a small, safe subset of Python, evaluated without `eval`.
+"""Expressions of a search space, for conditions and rules: a small subset of Python, evaluated without `eval`.
 
-Allowed: names with dots, numbers, strings, True/False/None, tuples and lists, `+ - * / // %`, comparisons, `in`, `and`,
-`or`, `not`, and the functions `version("0.25")`, `capability(8, 9)`, `known(x)`, `min(…)`, `max(…)`.
+Allowed are names with dots, numbers, strings, True/False/None, tuples and lists, `+ - * / // %`, comparisons, `in`,
+`and`, `or`, `not`, and the functions `version("0.25")`, `capability(8, 9)`, `known(x)`, `min(…)` and `max(…)`.
 
-A fact that nobody knows is UNKNOWN, and so is every comparison with it (three-valued logic: `False and UNKNOWN` is
-False, `True or UNKNOWN` is True). `None` is a known value, "left to the engine": it can be compared with `==`, `!=` and
-`in`, while an order or arithmetic with it is UNKNOWN. Who asks decides what UNKNOWN means: a rule does not fire, a
-value is not dropped, a condition does not hold.
+The logic is Kleene's three-valued one. A fact without a value is UNKNOWN, and so is a comparison with it;
+`False and UNKNOWN` is False, and `True or UNKNOWN` is True. `None` is a value and means "the engine's default": `==`,
+`!=` and `in` compare it, and an order or arithmetic with it is UNKNOWN. An UNKNOWN rule excludes nothing, an UNKNOWN
+requirement drops nothing, and an UNKNOWN condition does not hold.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unknown(Enum):
 UNKNOWN = Unknown.UNKNOWN
 
 Lookup = Callable[[str], object]
-"""Takes a dotted name to its value; `UNKNOWN` if nobody knows it."""
+"""Maps a dotted name to its value; `UNKNOWN` if it has none."""
 
 _ORDERINGS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
@@ -52,7 +52,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], object]] = {
 
 
 def version_tuple(text: str) -> tuple[int, int, int]:
-    """Return the release part of a version as three integers: `0.32.0+cpu` → (0, 32, 0).
+    """Return the release numbers of a version as three integers: `0.32.0+cpu` gives (0, 32, 0).
 
     Raises:
         SpaceError: if the text does not start with a number.
@@ -95,20 +95,22 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {
 
 
 class Expression:
-    """A parsed expression; parsing refuses whatever is not in the subset.
+    """A parsed expression.
 
     Raises:
-        SpaceError: at construction, naming the part that is not allowed.
+        SpaceError: at construction, with the part that the subset does not allow.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
         if len(source) > MAX_LENGTH:
-            raise SpaceError(f"the expression is {len(source)} characters long; write at most {MAX_LENGTH}")
+            raise SpaceError(f"the expression is {len(source)} characters long; shorten it to at most {MAX_LENGTH}")
         try:
             self._body = ast.parse(source.strip(), mode="eval").body
         except (SyntaxError, ValueError) as error:
-            raise SpaceError(f"the expression {source!r} does not parse ({error.args[0]}); see its syntax") from None
+            raise SpaceError(
+                f"the expression {source!r} does not parse ({error.args[0]}); see docs/search-space.md"
+            ) from None
         _check(self._body, source)
 
     def __repr__(self) -> str:
@@ -116,29 +118,34 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every dotted name in the expression, functions excluded."""
+        """Every dotted name in the expression, without the functions."""
         return frozenset(_names(self._body))
 
     def evaluate(self, lookup: Lookup) -> object:
         """Return the value, or `UNKNOWN`.
 
+        Args:
+            lookup: maps names to values.
+
         Raises:
-            SpaceError: if types do not go together, as in `"a" < 3`.
+            SpaceError: if types do not match, as in `"a" < 3`.
         """
         try:
             return _evaluate(self._body, lookup)
         except TypeError as error:
-            raise SpaceError(f"the expression {self.source!r} mixes types ({error}); compare like with like") from None
+            raise SpaceError(
+                f"the expression {self.source!r} mixes types ({error}); compare values of one type"
+            ) from None
 
     def holds(self, lookup: Lookup) -> bool | None:
-        """Return whether it is true; None if that is unknown."""
+        """Return whether the expression is true; None if that is unknown."""
         value = self.evaluate(lookup)
         return None if value is UNKNOWN else bool(value)
 
 
 @cache
 def parsed(source: str) -> Expression:
-    """Return the parsed expression; each source is parsed once."""
+    """Return the parsed expression of a text; equal texts are parsed once."""
     return Expression(source)
 
 
@@ -199,7 +206,7 @@ def _names(node: ast.expr) -> list[str]:
 
 @cache
 def _name_of(node: ast.expr) -> str:
-    """Return a name as it is written; expressions are parsed once and their nodes live on."""
+    """Return a name as it is written. The cache keeps working, because parsed expressions are never freed."""
     return ast.unparse(node)
 
 
@@ -226,7 +233,7 @@ def _evaluate(node: ast.expr, lookup: Lookup) -> object:
 
 
 def _connect(decisive: bool, items: list[ast.expr], lookup: Lookup) -> object:
-    """Kleene's `or` (decisive True) and `and` (decisive False)."""
+    """Return Kleene's `or` (decisive True) or `and` (decisive False) of the items."""
     unknown = False
     for item in items:
         value = _evaluate(item, lookup)
@@ -280,7 +287,7 @@ def _compare_two(op: ast.cmpop, left: object, right: object) -> object:
         return (left == right) is isinstance(op, ast.Eq)
     if isinstance(op, ast.In | ast.NotIn):
         if not isinstance(right, tuple | frozenset | str):
-            raise TypeError(f"{right!r} holds no members")
+            raise TypeError(f"{right!r} is not a tuple or string")
         return (left in right) is isinstance(op, ast.In)
     if left is None or right is None:
         return UNKNOWN

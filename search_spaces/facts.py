@@ -1,4 +1,4 @@
-"""What a space is resolved for: hardware, engine, model, workload; and how expressions read those facts."""
+"""The context of a space (hardware, engine, model, workload), and the facts that expressions read from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,21 @@ from search_spaces.hardware import HardwareProfile
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a dense decoder, from its `config.json`. `quantization` is the checkpoint's own method, if any."""
+    """The shape of a dense decoder, as in its `config.json`.
+
+    Attributes:
+        layers: number of layers.
+        hidden: size of the hidden state.
+        intermediate: size of the MLP's intermediate state.
+        heads: number of query heads.
+        kv_heads: number of key-value heads.
+        head_dim: size of a head.
+        vocab: size of the vocabulary.
+        max_position_embeddings: tokens of the longest context.
+        tied: whether the output head is the token embedding.
+        dtype: the checkpoint's number format.
+        quantization: the checkpoint's quantization method; None if it is not quantized.
+    """
 
     layers: int
     hidden: int
@@ -29,10 +43,10 @@ class ModelShape:
 
     @classmethod
     def from_config_json(cls, config: Mapping[str, Any]) -> ModelShape:
-        """Read the shape from a Hugging Face `config.json` (its `text_config` if it has one).
+        """Return the shape from a Hugging Face `config.json` (its `text_config` if it has one).
 
         Raises:
-            SpaceError: naming the first key that is missing.
+            SpaceError: with the first key that is missing.
         """
         text: Mapping[str, Any] = config.get("text_config") or config
         try:
@@ -56,10 +70,11 @@ class ModelShape:
             ) from None
 
     def weight_bytes(self, bits: int) -> int:
-        """Return the bytes of all weights with the linear layers at `bits`; the rest has 16 bits, or more if they do.
+        """Return the bytes of all weights, with `bits` per weight in the linear layers and at least 16 in the rest.
 
-        Counted: q, k, v, o and the gated MLP's three matrices of each layer; token embedding, an untied head, two norms
-        a layer and the last one. Biases and scales are left out, so it is slightly low.
+        With hidden size h, head size d, n query heads, k key-value heads, intermediate size f, L layers and vocabulary
+        V, the linear layers have L (h d (2 n + 2 k) + 3 h f) weights. The rest is the token embedding and an untied
+        head (V h each) and the norms, h (2 L + 1). Biases and scales are left out, so the result is slightly low.
         """
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         linear = self.layers * (attention + 3 * self.hidden * self.intermediate)
@@ -67,17 +82,26 @@ class ModelShape:
         return (linear * bits + rest * max(bits, 16)) // 8
 
     def kv_bytes_per_token(self, bytes_per_element: float) -> int:
-        """Return the KV cache's bytes for one token: 2 x layers x kv_heads x head_dim x bytes of an element."""
+        """Return the KV cache's bytes of one token: 2 × layers × kv_heads × head_dim × bytes per element."""
         return int(2 * self.layers * self.kv_heads * self.head_dim * bytes_per_element)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a space is resolved for. None is unknown, and an unknown fact rules nothing out.
+    """What a space is resolved for. None means unknown, and an unknown fact excludes nothing.
 
-    `flags` are the option strings of the installed `vllm serve`, `packages` what is importable in vLLM's environment.
-    `checkpoints` takes a quantization method to the checkpoint that has it; `base_argv` is what the study itself fixes
-    on the server's command line: parameters that it sets are left out, and rules count with its values.
+    Attributes:
+        hardware: the card.
+        engine_version: the engine's version, such as `0.25.1`.
+        flags: option strings of the installed `vllm serve`; a parameter with another flag is dropped.
+        model: the shape of the model.
+        packages: packages that the engine's environment can import.
+        concurrency: requests in flight at most.
+        input_len, output_len: tokens of the longest prompt and of the longest answer.
+        draft_model: a small model for speculative decoding.
+        checkpoints: the checkpoint of each quantization method that a study offers.
+        base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
+            values.
     """
 
     hardware: HardwareProfile
@@ -102,7 +126,7 @@ def _model_facts(model: ModelShape | None) -> dict[str, object]:
 
 
 def facts_of(context: Context) -> dict[str, object]:
-    """Return every fact by its dotted name, `UNKNOWN` where the context has None.
+    """Return every fact by its dotted name; `UNKNOWN` where the context has None.
 
     `model.quantization` is "none" for a known model that is not quantized.
     """
@@ -131,7 +155,7 @@ FACT_NAMES = frozenset(facts_of(Context(HardwareProfile("", "", "cpu", None, Non
 
 
 def shown_fact(name: str, value: object) -> str:
-    """Return a fact as people write it: a version with dots, a capability as 7.5."""
+    """Return a fact as text: a version with dots, a compute capability such as 7.5."""
     if isinstance(value, tuple):
         return ".".join(str(part) for part in value)
     return "unknown" if value is UNKNOWN else str(value)

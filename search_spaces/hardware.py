@@ -1,4 +1,4 @@
-"""What a configuration runs on: `HardwareProfile` and the profiles of known cards (`hardware.yaml`)."""
+"""Hardware profiles: the class, the known cards (`hardware.yaml`), and the user's own in a file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ _FILE = Path(__file__).with_name("hardware.yaml")
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """One device. Memory in GiB as its driver reports it, bandwidth in GB/s; None where unknown or meaningless.
+    """One device; None for values that are unknown or do not apply. Only the simulator uses the last three.
 
-    What only a simulation asks for: `tflops`, dense tensor arithmetic by number format (`float16`, `bfloat16`, `int8`,
-    `fp8`; a format that is not there has no arithmetic of its own); `launch_us`, the host's time to launch one kernel
-    without a graph; `host_speed`, single-thread speed of the hosts that such cards are rented with, 1 being an H200's.
+    Attributes:
+        name: the product's name.
+        key: the short name, such as `t4`.
+        vendor: the maker, or `cpu`.
+        compute_capability: of an NVIDIA card, such as (8, 9).
+        memory_gib: memory in GiB as the driver reports it.
+        bandwidth_gbs: memory bandwidth in GB/s.
+        tflops: dense tensor arithmetic in TFLOP/s by number format (`float16`, `bfloat16`, `int8`, `fp8`); a format
+            that is missing has no tensor arithmetic.
+        launch_us: the host's time in µs to launch one kernel without a graph.
+        host_speed: single-thread speed of hosts that such cards are rented with, relative to the H200's.
     """
 
     name: str
@@ -59,37 +67,39 @@ def _profile(key: str, facts: Mapping[str, Any]) -> HardwareProfile:
 
 
 def hardware_from_file(path: Path) -> HardwareProfile:
-    """Return the card that a YAML file describes, with the keys of `hardware.yaml`; its key is the file's name.
+    """Return the card that a YAML file describes with the keys of `hardware.yaml`; the card's key is the file's stem.
 
     Raises:
-        SpaceError: naming the file and what is wrong with it.
+        SpaceError: with the file and the reason, if it does not describe a card.
     """
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpaceError(f"{path}: no hardware can be read from it ({' '.join(str(error).split())})") from None
+        raise SpaceError(
+            f"{path}: the file cannot be read ({' '.join(str(error).split())}); give a YAML file"
+        ) from None
     if not isinstance(facts, dict):
-        raise SpaceError(f"{path}: a card is a mapping of {', '.join(_NEEDED)}")
+        raise SpaceError(f"{path}: a card is a mapping with the keys {', '.join(_KEYS)}")
     return _profile(path.stem, {"vendor": "nvidia", **_checked(path, facts)})
 
 
-_NEEDED = ("name", "compute_capability", "memory_gib", "bandwidth_gbs", "tflops", "launch_us", "host_speed")
+_KEYS = ("name", "compute_capability", "memory_gib", "bandwidth_gbs", "tflops", "launch_us", "host_speed")
 
 
 def _checked(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    missing, extra = [key for key in _NEEDED if key not in facts], sorted({*facts} - {*_NEEDED})
+    missing, extra = [key for key in _KEYS if key not in facts], sorted({*facts} - {*_KEYS})
     if missing or extra:
-        wrong = f"{missing[0]!r} is missing" if missing else f"{extra[0]!r} is not known"
-        raise SpaceError(f"{path}: {wrong}; a card has {', '.join(_NEEDED)}")
+        reason = f"{missing[0]!r} is missing" if missing else f"{extra[0]!r} is not a key"
+        raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}")
     capability, tflops = facts["compute_capability"], facts["tflops"]
     if not (isinstance(capability, list) and len(capability) == 2 and all(isinstance(n, int) for n in capability)):
-        raise SpaceError(f"{path}: compute_capability {capability!r} is not of the form [8, 9]")
+        raise SpaceError(f"{path}: compute_capability {capability!r} is not two integers; give for example [8, 9]")
     if not isinstance(tflops, dict) or "float16" not in tflops:
         raise SpaceError(f"{path}: tflops {tflops!r} has no float16; give {{float16: 121, fp8: 242}}")
     numbers = {key: facts[key] for key in ("memory_gib", "bandwidth_gbs", "launch_us", "host_speed")}
     for key, value in {**numbers, **{f"tflops.{key}": value for key, value in tflops.items()}}.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise SpaceError(f"{path}: {key} {value!r} is not a number above 0")
+            raise SpaceError(f"{path}: {key} {value!r} is not a number above 0; correct it")
     return facts
 
 
@@ -99,13 +109,13 @@ def known_hardware() -> dict[str, HardwareProfile]:
 
 
 def hardware_named(name: str) -> HardwareProfile:
-    """Return the known device that a key (`t4`), a product name (`Tesla T4`) or a driver's name means.
+    """Return the known device with a key (`t4`), a product name (`Tesla T4`) or a driver's name.
 
-    A driver's name matches the key that stands in it as a word: `NVIDIA A100-PCIE-40GB` is found as `a100`; what
-    differs between such models (memory) should then be taken from the driver.
+    A driver's name matches a key that it contains as a word: `NVIDIA A100-PCIE-40GB` gives `a100`. Values that differ
+    between such models, such as memory, should then come from the driver.
 
     Raises:
-        SpaceError: if it is none of them; the message lists them.
+        SpaceError: if no known device matches; the message lists the keys.
     """
     wanted = name.strip().lower()
     profiles: Mapping[str, HardwareProfile] = _profiles()

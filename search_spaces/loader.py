@@ -1,4 +1,4 @@
-"""Reading a space from YAML: includes, duplicate keys, and errors with file and line."""
+"""Loads a space from YAML: includes, checks of names, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _PART = "_"
 
 
 def space_names() -> list[str]:
-    """Return the names of the shipped spaces; a file whose name starts with `_` is a part of another one."""
+    """Return the names of the shipped spaces; files whose names start with `_` are parts of others."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml") if not path.name.startswith(_PART))
 
 
 def load_space(name: str | Path) -> Space:
-    """Load a shipped space by name, or any YAML file (a path that ends in .yaml or .yml).
+    """Return a shipped space by its name, or the space of a YAML file (a path that ends in .yaml or .yml).
+
+    Loading checks the format, the names in all expressions, and the named configurations.
 
     Raises:
-        SpaceError: if there is none, or it is not a sound space; with file and line where YAML is at fault.
+        SpaceError: if there is no such space, or (with file and line) it is not valid.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -46,7 +48,7 @@ def _shipped(name: str) -> Space:
 
 
 class _Reader:
-    """Collects the parts of a space over its includes and remembers where each stands."""
+    """Reads the files of a space and records the file and line of each part, for error messages."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, ParameterSpec] = {}
@@ -67,8 +69,8 @@ class _Reader:
                 raise SpaceError(f"{self.places['named', name]}: named configuration {name!r}: {error}") from None
         return space
 
-    def _read(self, path: Path, above: tuple[Path, ...]) -> SpaceSpec:
-        if path.resolve() in above:
+    def _read(self, path: Path, including: tuple[Path, ...]) -> SpaceSpec:
+        if path.resolve() in including:
             raise SpaceError(f"{path}: the file includes itself; remove the circle of includes")
         try:
             text = path.read_text(encoding="utf-8")
@@ -77,7 +79,7 @@ class _Reader:
             raise SpaceError(f"{path}: the search space cannot be read ({reason}); check the path") from None
         spec, node = _parse(text, path)
         for part in spec.include:
-            self._read(path.parent / part, (*above, path.resolve()))
+            self._read(path.parent / part, (*including, path.resolve()))
         self._add(spec, node, path)
         return spec
 
@@ -95,16 +97,16 @@ class _Reader:
     def _place(self, kind: str, name: str, place: str) -> None:
         first = self.places.setdefault((kind, name), place)
         if first != place:
-            raise SpaceError(f"{place}: {name!r} is already in {kind} at {first}; keep one of the two")
+            raise SpaceError(f"{place}: {name!r} is already in {kind} at {first}; keep one of them")
 
     def _check_references(self) -> None:
-        earlier: set[str] = set()
+        declared: set[str] = set()
         everything = set(self.parameters) | {f"effective.{name}" for name in self.parameters} | FACT_NAMES
         for name, spec in self.parameters.items():
             place = self.places["parameters", name]
             if spec.when is not None:
-                so_far = earlier | {f"effective.{parameter}" for parameter in earlier} | FACT_NAMES
-                self._check(spec.when, so_far, f"{place}: when of {name!r}")
+                above = declared | {f"effective.{parameter}" for parameter in declared} | FACT_NAMES
+                self._check(spec.when, above, f"{place}: when of {name!r}")
             each = {"value"} if spec.choices else set()
             for requirement in (*spec.requires, *(r for choice in spec.choices for r in choice.requires)):
                 self._check(requirement.rule, FACT_NAMES | each, f"{place}: a requirement of {name!r}")
@@ -112,7 +114,7 @@ class _Reader:
                 for source in (case.when, case.expression):
                     if source is not None:
                         self._check(source, everything, f"{place}: engine_default of {name!r}")
-            earlier.add(name)
+            declared.add(name)
         for rule in self.rules.values():
             self._check(rule.forbid, everything, f"{self.places['rules', rule.name]}: rule {rule.name!r}")
 
@@ -120,7 +122,7 @@ class _Reader:
         for name in sorted(parsed(source).names - allowed):
             near = difflib.get_close_matches(name, sorted(allowed), n=1)
             if name in self.parameters:
-                hint = "conditions may use parameters declared above them, requirements facts only"
+                hint = "a condition may use parameters that are declared above it, and a requirement facts only"
             else:
                 hint = f"did you mean {near[0]!r}?" if near else "use a declared parameter or a fact"
             raise SpaceError(f"{where} uses {name!r}; {hint}")
@@ -152,7 +154,7 @@ def _refuse_duplicates(node: yaml.Node, path: Path) -> None:
         for key, value in node.value:
             if key.value in seen:
                 line = key.start_mark.line + 1
-                raise SpaceError(f"{path}:{line}: the key {key.value!r} is there twice; keep one of the two")
+                raise SpaceError(f"{path}:{line}: the key {key.value!r} occurs twice; keep one of them")
             seen.add(key.value)
             children.append(value)
     elif isinstance(node, yaml.SequenceNode):
@@ -164,24 +166,24 @@ def _refuse_duplicates(node: yaml.Node, path: Path) -> None:
 def _schema_error(error: ValidationError, node: yaml.Node, path: Path) -> SpaceError:
     first = error.errors()[0]
     place = tuple(part for part in first["loc"] if isinstance(part, str | int))
-    dotted = ".".join(str(part) for part in place if part in _known_parts(node, place))
+    dotted = ".".join(str(part) for part in place if part in _parts_in_file(node, place))
     reason = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        reason = "there is no such key; see docs/search-space.md"
+        reason = "this key does not exist; see docs/search-space.md"
     elif first["type"] == "missing":
         dotted, reason = ".".join(str(part) for part in place), "this key is missing; add it"
     return SpaceError(f"{path}:{_line(node, place)}: {dotted or 'the space'}: {' '.join(reason.split())}")
 
 
-def _known_parts(node: yaml.Node, place: tuple[str | int, ...]) -> set[str | int]:
-    """The parts of a pydantic location that stand in the file (pydantic adds names of union members)."""
-    known: set[str | int] = set()
+def _parts_in_file(node: yaml.Node, place: tuple[str | int, ...]) -> set[str | int]:
+    """Return the parts of a pydantic location that are in the file; pydantic adds names of union members."""
+    parts: set[str | int] = set()
     for part in place:
         child = _child(node, part)
         if child is not None:
-            known.add(part)
+            parts.add(part)
             node = child
-    return known
+    return parts
 
 
 def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
@@ -193,7 +195,7 @@ def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
 
 
 def _line(node: yaml.Node, place: tuple[str | int, ...]) -> int:
-    """Return the 1-based line of the deepest part of `place` that stands in the file."""
+    """Return the 1-based line of the deepest part of `place` that is in the file."""
     line: int = node.start_mark.line + 1
     for part in place:
         key = _key(node, part)

@@ -1,4 +1,4 @@
-"""A lower bound on the memory that a configuration needs, so that only what is certain to fail is refused."""
+"""A lower bound on the memory of a configuration; only configurations that are certain to fail are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOWEST_BITS = 4
 _LOGIT_BYTES = 4
 _ACTIVATION_BYTES = 2
 _GRAPH_BYTES_PER_SIZE = 2**20
-_OTHER_SUMS = (
+_FLAGS_WITHOUT_ESTIMATE = (
     "--kv-cache-memory-bytes",
     "--tensor-parallel-size",
     "-tp",
@@ -37,7 +37,7 @@ class MemoryNeed:
 
     @property
     def total_gib(self) -> float:
-        """All parts together, in GiB."""
+        """The sum of the parts, in GiB."""
         return (self.weights + self.kv_cache + self.activations + self.graphs) / GIB
 
 
@@ -51,14 +51,24 @@ def memory_need(
     max_num_seqs: int,
     captured_sizes: int,
 ) -> MemoryNeed:
-    """Return a lower bound, in bytes, of what one device must hold.
+    """Return a lower bound of the memory that a server needs on one device.
 
-    weights (`ModelShape.weight_bytes`)
-    + KV cache of one sequence of `max_model_len` tokens (vLLM refuses to start with less)
-    + the larger of an MLP's intermediate, `tokens x (2 x intermediate + hidden) x 2` bytes, and the logits of a
-      sampling step, `min(seqs, tokens) x vocab x 4` bytes
-    + 1 MiB a captured graph size.
-    The real need is higher: workspaces, fragmentation, libraries and graph pools are left out.
+        weights                 (`ModelShape.weight_bytes`)
+        + KV cache              of one sequence of `max_model_len` tokens; vLLM does not start with less
+        + max(MLP, logits)      MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
+                                logits = min(max_num_seqs, max_num_batched_tokens) × vocab × 4 bytes
+        + graphs                1 MiB for each captured size
+
+    A server needs more than this: workspaces, fragmentation, libraries and graph pools are left out.
+
+    Args:
+        model: the shape of the model.
+        weight_bits: bits of a weight in a linear layer.
+        kv_bits: bits of a number in the KV cache.
+        max_model_len: tokens of the longest request.
+        max_num_batched_tokens: tokens in a step at most.
+        max_num_seqs: sequences in a step at most.
+        captured_sizes: number of CUDA graph sizes.
     """
     mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
     logits = min(max_num_seqs, max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
@@ -71,24 +81,24 @@ def memory_need(
 
 
 def memory_shortfall(context: Context, names: Names, specs: Mapping[str, ParameterSpec]) -> str | None:
-    """Return why a configuration cannot fit on the device; None if it may, or if too little is known.
+    """Return why a configuration cannot fit on the device; None if it may fit, or if facts are missing.
 
-    Weights count at the `weight_bits` of the chosen values, KV elements at their `kv_bits`, else both at 16 (vLLM casts
-    wider checkpoints down); a checkpoint that is quantized in a way that declares no bits counts at 4. Nothing is said
-    for a CPU, nor where the study's own arguments split the model or set the KV cache's size.
+    Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
+    (vLLM casts wider checkpoints). A quantized checkpoint without declared bits has 4. There is no estimate for a CPU,
+    or if the study's own arguments split the model or set the size of the KV cache.
     """
     model, total = context.model, context.hardware.memory_gib
     if model is None or total is None or context.hardware.vendor == "cpu":
         return None
-    if any(word.split("=")[0] in _OTHER_SUMS for word in context.base_argv):
+    if any(word.split("=")[0] in _FLAGS_WITHOUT_ESTIMATE for word in context.base_argv):
         return None
     need = memory_need(
         model,
         weight_bits=_bits("weight_bits", names, specs, _FULL_BITS if model.quantization is None else _LOWEST_BITS),
         kv_bits=_bits("kv_bits", names, specs, _FULL_BITS),
-        max_model_len=_known_or_one(names.effective("max_model_len")),
-        max_num_batched_tokens=_known_or_one(names.effective("max_num_batched_tokens")),
-        max_num_seqs=_known_or_one(names.effective("max_num_seqs")),
+        max_model_len=_int_or_one(names.effective("max_model_len")),
+        max_num_batched_tokens=_int_or_one(names.effective("max_num_batched_tokens")),
+        max_num_seqs=_int_or_one(names.effective("max_num_seqs")),
         captured_sizes=_captured_sizes(names),
     )
     share = names.effective("gpu_memory_utilization")
@@ -98,11 +108,11 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
     return (
         f"at least {need.total_gib:.2f} GiB are needed (weights {need.weights / GIB:.2f}, KV cache of one sequence "
         f"{need.kv_cache / GIB:.2f}, activations {need.activations / GIB:.2f}, graphs {need.graphs / GIB:.2f}), and "
-        f"{budget:.2f} of {total:.2f} GiB may be used; lower max_model_len or max_num_batched_tokens, or quantize"
+        f"{budget:.2f} of {total:.2f} GiB are available; lower max_model_len or max_num_batched_tokens, or quantize"
     )
 
 
-def _known_or_one(value: object) -> int:
+def _int_or_one(value: object) -> int:
     return value if isinstance(value, int) else 1
 
 
@@ -121,7 +131,7 @@ def _bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec], defa
 
 
 def _captured_sizes(names: Names) -> int:
-    """Return how many graph sizes are captured, at the least: those of the smallest list that may be in force."""
+    """Return the least number of graph sizes that the configuration captures."""
     if names.lookup("cudagraph_mode") in ("eager", "NONE") or names.lookup("optimization_level") == 0:
         return 0
     if names.lookup("enforce_eager") or names.lookup("capture_sizes") not in (None, "exact"):

@@ -1,4 +1,4 @@
-"""Shapes of models that are often served (`models.yaml`), for where a model's own config.json is not at hand."""
+"""Shapes of common models (`models.yaml`), for use without the model's own `config.json`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import yaml
 from search_spaces.facts import ModelShape
 
 _FILE = Path(__file__).with_name("models.yaml")
-_PLAIN = 10
+_FIELDS_WITHOUT_QUANTIZATION = 10
 
 
 @cache
 def known_models() -> dict[str, ModelShape]:
     """Return the shapes of known models by their name on the Hugging Face hub."""
     raw = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return {name: ModelShape(*facts, *(() if len(facts) > _PLAIN else (None,))) for name, facts in raw.items()}
+    return {
+        name: ModelShape(*facts, *(() if len(facts) > _FIELDS_WITHOUT_QUANTIZATION else (None,)))
+        for name, facts in raw.items()
+    }
 
 
 def known_model(name: str) -> ModelShape | None:
-    """Return the shape of a model of the hub; None if it is not on the list."""
+    """Return the shape of a model by its name on the hub; None if it is not a known one."""
     return known_models().get(name)

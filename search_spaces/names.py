@@ -1,4 +1,4 @@
-"""How a name in an expression gets its value: a parameter, its effective value, or a fact."""
+"""Values of the names in an expression: parameters, effective values and facts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _EFFECTIVE = "effective."
 
 
 class Names:
-    """The names of one configuration in one context.
+    """The values of all names for one configuration in one context.
 
-    `max_num_seqs` is what the configuration, or else the study's own command line (`fixed`), says; None if neither
-    does. `effective.max_num_seqs` falls back to the engine's default, UNKNOWN if that is not declared.
+    `max_num_seqs` is the configuration's value, else the one in the study's own server arguments (`fixed`), else None.
+    `effective.max_num_seqs` is the same, else the engine's default, else UNKNOWN.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Names:
         return self._fixed.get(name) if value is None else value
 
     def effective(self, name: str) -> object:
-        """Return what the engine will use for a parameter, UNKNOWN if nobody can tell."""
+        """Return the value that the engine uses for a parameter; UNKNOWN if it is not known."""
         value = self.lookup(name)
         if value is not None:
             return value
@@ -50,7 +50,7 @@ class Names:
         return UNKNOWN if default is None else default
 
     def default(self, name: str) -> ParameterValue:
-        """Return the engine's own default for a parameter in this configuration, None if it is not known."""
+        """Return the engine's own default of a parameter in this configuration; None if it is not known."""
         value = self._default(name)
         return value if isinstance(value, str | int | float | bool) else None
 
@@ -70,5 +70,5 @@ class Names:
         return case.value if case.expression is None else parsed(case.expression).evaluate(self.lookup)
 
     def fill(self, text: str) -> str:
-        """Return `text` with every `{name}` replaced by its value."""
+        """Return `text` with each `{name}` replaced by its value."""
         return re.sub(r"\{([\w.]+)\}", lambda match: shown_fact(match[1], self.lookup(match[1])), text)

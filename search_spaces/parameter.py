@@ -1,4 +1,4 @@
-"""One parameter of a resolved space: its domain, what it suggests, and what belongs to it."""
+"""A parameter of a resolved space: its domain, and how a trial suggests a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-6
 
 
 class Trial(Protocol):
-    """What a sampler's trial offers; an Optuna trial is one."""
+    """What a space needs of a trial to suggest values; an Optuna trial has it."""
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Return an integer in [low, high]."""
@@ -30,18 +30,24 @@ class Trial(Protocol):
 
 
 def same_value(left: ParameterValue, right: ParameterValue) -> bool:
-    """Return whether two values are equal and of one type: 1, 1.0 and True are three values."""
+    """Return whether two values are equal and of one type: 1, 1.0 and True are three different values."""
     return type(left) is type(right) and left == right
 
 
 def round_to_six_digits(value: float) -> float:
-    """Return a number without the noise of its step: 0.8999999999999999 → 0.9 (six significant digits)."""
+    """Return a number with six significant digits: 0.8999999999999999 gives 0.9."""
     return float(format(value, ".6g"))
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as a study offers it: `spec` as declared, `choices` what is left of its values."""
+    """A parameter that a resolved space offers.
+
+    Attributes:
+        name: the parameter's name.
+        spec: its declaration.
+        choices: the choices that the context leaves; empty for a range.
+    """
 
     name: str
     spec: ParameterSpec
@@ -54,27 +60,27 @@ class Parameter:
 
     @property
     def description(self) -> str:
-        """What the parameter is, in a sentence."""
+        """The declaration's description."""
         return self.spec.description
 
     @property
     def changes_answers(self) -> bool:
-        """True if it may change the text that the model answers with."""
+        """Whether it may change the text of the model's answers."""
         return self.spec.changes_answers
 
     @property
     def when(self) -> str | None:
-        """The condition under which it is chosen at all."""
+        """The condition under which it counts; None for always."""
         return self.spec.when
 
     @property
     def values(self) -> tuple[ParameterValue, ...]:
-        """The values of a bool or a categorical; empty for a range. None leaves the engine's default."""
+        """The values of a bool or a categorical; empty for a range. None stands for the engine's default."""
         return tuple(choice.value for choice in self.choices)
 
     @property
     def domain(self) -> str:
-        """The values in words: `8..1024 (log)`, `0.7..0.95 step 0.005`, `engine's default, fp8`."""
+        """The domain as text: `8..1024 (log)`, `0.7..0.95 step 0.005`, `engine's default, fp8`."""
         if self.choices:
             return ", ".join("engine's default" if value is None else str(value) for value in self.values)
         text = f"{self.spec.low}..{self.spec.high}"
@@ -83,15 +89,15 @@ class Parameter:
         return f"{text} (log)" if self.spec.log else text
 
     def active(self, lookup: Lookup) -> bool:
-        """Return whether its condition holds; an unknown condition does not."""
+        """Return whether the parameter's condition holds; an unknown condition does not hold."""
         return self.spec.when is None or parsed(self.spec.when).holds(lookup) is True
 
     def choice(self, value: ParameterValue) -> ChoiceSpec | None:
-        """Return the choice with that value."""
+        """Return the choice with a value; None if there is none."""
         return next((choice for choice in self.choices if same_value(choice.value, value)), None)
 
     def contains(self, value: ParameterValue) -> bool:
-        """Return whether the value lies in the domain."""
+        """Return whether a value is in the domain."""
         if self.choices:
             return self.choice(value) is not None
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -105,7 +111,7 @@ class Parameter:
         return abs(steps - round(steps)) < _TOLERANCE
 
     def suggest(self, trial: Trial) -> ParameterValue:
-        """Ask the trial for a value."""
+        """Return the value that a trial suggests."""
         if self.choices:
             return trial.suggest_categorical(self.name, self.values)
         low, high = self._range()
@@ -115,7 +121,7 @@ class Parameter:
         return round_to_six_digits(trial.suggest_float(self.name, low, high, step=self.spec.step, log=self.spec.log))
 
     def size(self) -> int | None:
-        """Return how many values there are; None if they are continuous."""
+        """Return the number of values; None for a continuous domain."""
         if self.choices:
             return len(self.choices)
         low, high = self._range()
@@ -126,7 +132,7 @@ class Parameter:
         """Return every value of a finite domain, in order.
 
         Raises:
-            ValueError: if the domain is continuous.
+            ValueError: for a continuous domain.
         """
         size = self.size()
         if size is None:
@@ -144,7 +150,7 @@ class Parameter:
 
 
 def full_choices(spec: ParameterSpec) -> tuple[ChoiceSpec, ...]:
-    """Return all declared choices; a bool without any has true and false."""
+    """Return all declared choices; those of a bool without any are true and false."""
     if spec.type == "bool" and not spec.choices:
         return (ChoiceSpec.model_validate({"value": True}), ChoiceSpec.model_validate({"value": False}))
     return spec.choices

@@ -1,4 +1,4 @@
-"""From a configuration to flags, environment variables and, where a choice needs one, another checkpoint."""
+"""Renders a configuration to flags, environment variables and, for some choices, another checkpoint."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from search_spaces.schema import ChoiceSpec
 CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"
 _SPECULATION_FLAG = "--speculative-config"
 _SUFFIX_DEPTH = 24
+"""vLLM's default depth of suffix decoding, for spaces that do not declare the parameter `suffix_depth`."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a configuration adds to `vllm serve`: flags, environment, and the checkpoint to serve instead."""
+    """What a configuration adds to the engine's command line.
+
+    Attributes:
+        argv: flags and their values.
+        environment: environment variables.
+        model: the checkpoint to serve instead of the study's model; None for the study's model.
+    """
 
     argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -27,18 +34,20 @@ class Rendered:
 
 
 def text_of(value: ParameterValue) -> str:
-    """Return a value as a command line has it: 1 and 0 for booleans, six digits for floats."""
+    """Return a value as a word of a command line: 1 or 0 for a boolean, six digits for a float."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return format(value, ".6g") if isinstance(value, float) else str(value)
 
 
 def json_value(value: ParameterValue) -> ParameterValue:
-    """Return a value as JSON has it."""
+    """Return a value for a JSON object: a float with six digits, anything else as it is."""
     return round_to_six_digits(value) if isinstance(value, float) else value
 
 
 class _Builder:
+    """Collects the parts of a rendered configuration."""
+
     def __init__(self, names: Names, context: Context) -> None:
         self.names = names
         self.context = context
@@ -46,11 +55,11 @@ class _Builder:
         self.environment: dict[str, str] = {}
         self.objects: dict[str, dict[str, ParameterValue]] = {}
         self.model: str | None = None
-        self.wants_capture_sizes = False
+        self.needs_capture_sizes = False
 
     def add(self, parameter: Parameter, value: ParameterValue) -> None:
         choice = parameter.choice(value)
-        if choice is not None and choice.emits_itself:
+        if choice is not None and choice.renders_itself:
             self._add_choice(parameter, choice)
             return
         spec = parameter.spec
@@ -81,7 +90,7 @@ class _Builder:
             self.objects.setdefault(target.flag, {}).update(values)
         if choice.checkpoint is not None:
             self.model = self.context.checkpoints[choice.checkpoint]
-        self.wants_capture_sizes |= choice.compute == "capture_sizes"
+        self.needs_capture_sizes |= choice.compute == "capture_sizes"
 
     def _capture_sizes(self) -> tuple[int, ...]:
         speculation = self.objects.get(_SPECULATION_FLAG)
@@ -95,7 +104,7 @@ class _Builder:
         return reachable_sizes(sequences, 1 + (drafts if isinstance(drafts, int) else _SUFFIX_DEPTH), largest)
 
     def finish(self) -> Rendered:
-        if self.wants_capture_sizes:
+        if self.needs_capture_sizes:
             self.argv += [CAPTURE_SIZES_FLAG, *(str(size) for size in self._capture_sizes())]
         for flag, content in self.objects.items():
             self.argv += [flag, json.dumps(content, sort_keys=True, separators=(",", ":"))]
@@ -103,7 +112,7 @@ class _Builder:
 
 
 def render_values(chosen: Sequence[tuple[Parameter, ParameterValue]], names: Names, context: Context) -> Rendered:
-    """Return what the chosen values emit; values that are None must not be among them."""
+    """Return what the chosen values render to; none of the values may be None."""
     builder = _Builder(names, context)
     for parameter, value in chosen:
         builder.add(parameter, value)

@@ -1,4 +1,4 @@
-"""A space resolved for one context: what is offered, what was dropped and why, and what a configuration means."""
+"""A space resolved for one context: what it offers, what it drops and why, and how configurations render."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from search_spaces.parameter import Parameter, ParameterValue, Trial, same_value
 from search_spaces.render import Rendered, render_values
 from search_spaces.schema import ParameterSpec, RuleSpec
 
-_COUNTED = 20_000
+_MAX_COUNTED = 20_000
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """What a context rules out: a value of a parameter, or (value None) the parameter, or `named:NAME`."""
+    """What a context excludes, and the reason.
+
+    Attributes:
+        parameter: a parameter, or `named:NAME` for a named configuration.
+        value: the excluded value; None for the whole parameter or configuration.
+        reason: a sentence for users.
+    """
 
     parameter: str
     value: ParameterValue
@@ -30,7 +36,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that a configuration breaks."""
+    """A rule that a configuration breaks (`memory` for the memory estimate), and the reason for users."""
 
     rule: str
     message: str
@@ -38,7 +44,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class NamedConfig:
-    """A known configuration: what it sets, what it is known for, and where it comes from."""
+    """A named configuration: its values, a remark, and where it comes from."""
 
     name: str
     config: Mapping[str, ParameterValue]
@@ -48,7 +54,19 @@ class NamedConfig:
 
 @dataclass(frozen=True)
 class ResolvedSpace:
-    """A space for one context. Parameters are in the order in which they are suggested; conditions look backwards."""
+    """A space for one context.
+
+    Attributes:
+        name: the space's name.
+        context: what it is resolved for.
+        parameters: the offered parameters in the order in which they are suggested. A condition depends only on
+            parameters before its own.
+        dropped: what the context excludes, with reasons.
+        named: the named configurations that are possible.
+        specs: the declarations of all parameters, offered or not.
+        rules: the rules across parameters.
+        fixed: values that the study's own server arguments set.
+    """
 
     name: str
     context: Context
@@ -60,6 +78,7 @@ class ResolvedSpace:
     fixed: Mapping[str, object]
 
     def names(self, config: Mapping[str, ParameterValue]) -> Names:
+        """Return the values of all names in expressions for a configuration."""
         return Names(self.specs, self._facts, self.fixed, config)
 
     @cached_property
@@ -70,7 +89,7 @@ class ResolvedSpace:
         return parameter.when is None or parameter.active(self.names(config).lookup)
 
     def suggest(self, trial: Trial) -> dict[str, ParameterValue]:
-        """Ask the trial for a configuration; parameters whose condition does not hold are left out."""
+        """Return the configuration that a trial suggests, without parameters whose condition does not hold."""
         config: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if self._active(parameter, config):
@@ -78,16 +97,16 @@ class ResolvedSpace:
         return config
 
     def suggest_fixed(self, trial: Trial, config: Mapping[str, ParameterValue]) -> None:
-        """Make the trial suggest the parameters that `config` has, and no others, in the space's order.
+        """Make a trial suggest the parameters of `config`, and no others, in the space's order.
 
-        For trials whose values are set beforehand: the sampler then records what ran, and nothing that did not.
+        This is for trials whose values are set beforehand: the sampler then records exactly the values that run.
         """
         for parameter in self.parameters:
             if parameter.name in config:
                 parameter.suggest(trial)
 
     def engine_defaults(self) -> dict[str, ParameterValue]:
-        """Return the engine's own defaults as values of this space, where they are known and lie in it."""
+        """Return the engine's own defaults as a configuration, as far as they are known and in the space."""
         config: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             if not self._active(parameter, config):
@@ -109,10 +128,12 @@ class ResolvedSpace:
         return {name: value for name, value in found.items() if value is not None}
 
     def render(self, config: Mapping[str, ParameterValue]) -> Rendered:
-        """Return the flags, the environment and the checkpoint that a configuration stands for; {} is nothing.
+        """Return the flags, environment and checkpoint of a configuration; the empty one renders to nothing.
+
+        Parameters whose condition does not hold are left out.
 
         Raises:
-            SpaceError: if the configuration has a name or a value that the space does not have.
+            SpaceError: if a name or a value is not in the space.
         """
         self._check_names(config)
         names = self.names(config)
@@ -126,21 +147,21 @@ class ResolvedSpace:
         return render_values(chosen, names, self.context)
 
     def violations(self, config: Mapping[str, ParameterValue]) -> list[Violation]:
-        """Return the rules that a configuration is known to break, the memory estimate included."""
+        """Return the rules that a configuration breaks, including the memory estimate; unknown facts break no rule."""
         names = self.names(config)
-        found = [
+        violations = [
             Violation(rule.name, names.fill(rule.why))
             for rule in self.rules
             if parsed(rule.forbid).holds(names.lookup) is True
         ]
         shortfall = memory_shortfall(self.context, names, self.specs)
-        return found if shortfall is None else [*found, Violation("memory", shortfall)]
+        return violations if shortfall is None else [*violations, Violation("memory", shortfall)]
 
     def complete(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-        """Return a named or enqueued configuration in the space's order, after checking its names and values.
+        """Return a configuration in the space's order, after a check of its names, values and conditions.
 
         Raises:
-            SpaceError: if a name or a value is not in this space, or a parameter's condition does not hold.
+            SpaceError: if a name or a value is not in the space, or a parameter's condition does not hold.
         """
         self._check_names(config)
         ordered: dict[str, ParameterValue] = {}
@@ -151,17 +172,18 @@ class ResolvedSpace:
         for parameter in self.parameters:
             if parameter.name in ordered and not self._active(parameter, ordered):
                 raise SpaceError(
-                    f"{parameter.name} only counts when {parameter.when}; set that too or leave {parameter.name} out"
+                    f"{parameter.name} counts only when {parameter.when}; set that as well, or leave out "
+                    f"{parameter.name}"
                 )
         return ordered
 
     def without(self, config: Mapping[str, ParameterValue], name: str) -> dict[str, ParameterValue]:
-        """Return a configuration with one parameter left to the engine, and those that only counted beside it."""
-        kept: dict[str, ParameterValue] = {}
+        """Return a configuration with one parameter reset to its default, without those that then no longer count."""
+        remaining: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
-            if parameter.name in config and parameter.name != name and self._active(parameter, kept):
-                kept[parameter.name] = config[parameter.name]
-        return kept
+            if parameter.name in config and parameter.name != name and self._active(parameter, remaining):
+                remaining[parameter.name] = config[parameter.name]
+        return remaining
 
     def contains(self, config: Mapping[str, ParameterValue]) -> bool:
         """Return whether `complete` accepts the configuration."""
@@ -172,16 +194,18 @@ class ResolvedSpace:
         return True
 
     def cardinality(self) -> int | None:
-        """Return how many configurations there are, conditions counted.
+        """Return the number of configurations, with respect to conditions.
 
-        None if a parameter is continuous, or if conditions hang on more than 20,000 combinations of values.
+        Returns:
+            The number; None if a parameter is continuous, or if the parameters in conditions have more than 20,000
+            combinations of values.
         """
         conditions = (parsed(p.when).names for p in self.parameters if p.when is not None)
         controllers = frozenset(name.removeprefix("effective.") for names in conditions for name in names)
         sizes = {parameter.name: parameter.size() for parameter in self.parameters}
         if None in sizes.values():
             return None
-        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > _COUNTED:
+        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > _MAX_COUNTED:
             return None
         return self._count(0, {}, controllers)
 

@@ -1,4 +1,4 @@
-"""The YAML format of a search space, as pydantic models; `docs/search-space.md` describes it for people."""
+"""The YAML format of a search space as pydantic models; `docs/search-space.md` is the reference."""
 
 from __future__ import annotations
 
@@ -37,21 +37,36 @@ class _Model(BaseModel):
 
 
 class Requirement(_Model):
-    """What must not be false, over facts and `value`; else the parameter, or the value, is dropped, and why."""
+    """A requirement: if `rule` is false, the parameter (or, with `value` in the rule, the choice) is dropped; `why` is
+    the
+    reason."""
 
     rule: ExpressionText
     why: StrictStr
 
 
 class JsonTarget(_Model):
-    """A key of the JSON object that a flag takes; all parameters of one flag are merged into one object."""
+    """A key of a flag's JSON object; the parameters of one flag are merged into one object."""
 
     flag: StrictStr = Field(pattern=r"^--[a-z][a-z0-9-]*$")
     key: StrictStr
 
 
 class ChoiceSpec(_Model):
-    """One value. With `args`, `env` or `json` it says itself what it emits, instead of its parameter."""
+    """A choice: one value of a parameter.
+
+    Attributes:
+        value: the value; None is the engine's default.
+        args: arguments that the choice renders to; `[]` renders to nothing.
+        env: environment variables that the choice renders to.
+        json_object: keys that the choice adds to the JSON object of the parameter's flag.
+        checkpoint: quantization method of the checkpoint that the choice serves instead of the model.
+        draft_model: whether the choice needs the study's draft model, `{draft_model}` in `json`.
+        compute: `capture_sizes` renders CUDA graph sizes for the workload.
+        requires: requirements of the choice.
+        weight_bits, kv_bits: bits of a weight or a KV cache element, for the memory estimate.
+        note: a remark for readers.
+    """
 
     value: Scalar
     args: tuple[StrictStr, ...] | None = None
@@ -66,14 +81,14 @@ class ChoiceSpec(_Model):
     note: StrictStr | None = None
 
     @property
-    def emits_itself(self) -> bool:
-        """True if the choice, not its parameter, says what it emits."""
+    def renders_itself(self) -> bool:
+        """Whether the choice itself, not its parameter, says what it renders to."""
         given = (self.args, self.env, self.json_object, self.compute, self.checkpoint)
         return any(part is not None for part in given)
 
 
 class DefaultCase(_Model):
-    """One case of an engine's default: the first whose `when` holds counts; `expression` computes the value."""
+    """One case of an engine's default. The first case whose `when` holds applies; `expression` computes its value."""
 
     when: ExpressionText | None = None
     value: Scalar = None
@@ -85,7 +100,21 @@ def _as_choice(raw: object) -> object:
 
 
 class ParameterSpec(_Model):
-    """One parameter as declared."""
+    """The declaration of a parameter; `docs/search-space.md` describes the keys.
+
+    Attributes:
+        description: one sentence for readers.
+        type: `int`, `float`, `bool` or `categorical`.
+        low, high, step, log: the range of an int or float.
+        choices: the values of a categorical.
+        flag, no_flag: the flag of the value; for a bool, the flags for true and for false.
+        env: environment variable of the value.
+        json_target: key of a flag's JSON object for the value (`json` in YAML).
+        when: condition under which the parameter counts.
+        changes_answers: whether it may change the text of the model's answers.
+        engine_default: the engine's own default: a value, or cases.
+        requires: requirements of the parameter.
+    """
 
     description: StrictStr
     type: Literal["int", "float", "bool", "categorical"]
@@ -104,7 +133,7 @@ class ParameterSpec(_Model):
     requires: tuple[Requirement, ...] = ()
 
     @model_validator(mode="after")
-    def _domain_is_sound(self) -> ParameterSpec:
+    def _check_domain(self) -> ParameterSpec:
         if self.type in ("int", "float"):
             self._check_range()
         elif self.low is not None or self.high is not None or self.step is not None or self.log:
@@ -113,7 +142,7 @@ class ParameterSpec(_Model):
             raise ValueError("a categorical parameter needs choices; list at least one value")
         self._check_choices()
         if sum(target is not None for target in (self.flag, self.env, self.json_target)) > 1:
-            raise ValueError("flag, env and json exclude each other; keep the one that carries the value")
+            raise ValueError("flag, env and json exclude each other; keep the one that takes the value")
         return self
 
     def _check_range(self) -> None:
@@ -123,28 +152,28 @@ class ParameterSpec(_Model):
             raise ValueError("low/high and choices exclude each other; use type categorical for a list of values")
         numbers = [number for number in (self.low, self.high, self.step) if number is not None]
         if self.type == "int" and any(isinstance(number, float) for number in numbers):
-            raise ValueError("int takes whole numbers for low, high and step; use type float for others")
+            raise ValueError("low, high and step of an int are whole numbers; use type float for others")
         if not all(math.isfinite(number) for number in numbers):
-            raise ValueError("low, high and step must be finite; give plain numbers")
+            raise ValueError("low, high and step must be finite numbers; correct them")
         if self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}; swap or correct them")
         if self.step is not None and self.step <= 0:
-            raise ValueError(f"step {self.step} must be above 0; leave it out or give a positive one")
+            raise ValueError(f"step {self.step} is not above 0; leave it out or give a positive number")
         if self.log and (self.low <= 0 or self.step is not None):
-            raise ValueError("log needs low above 0 and takes no step; raise low, or leave log or step out")
+            raise ValueError("log needs low above 0 and no step; raise low, or leave log or step out")
 
     def _check_choices(self) -> None:
         values = [(type(choice.value), choice.value) for choice in self.choices]
         if len(set(values)) != len(values):
-            raise ValueError(f"choices repeat a value: {[value for _, value in values]}; keep each once")
+            raise ValueError(f"choices repeat a value: {[value for _, value in values]}; list each value once")
         if self.type == "bool" and any(not isinstance(choice.value, bool) for choice in self.choices):
-            raise ValueError("a bool's choices are true and false; use type categorical for others")
+            raise ValueError("the choices of a bool are true and false; use type categorical for others")
 
 
 class RuleSpec(_Model):
-    """A rule across parameters: a configuration for which `forbid` is true is refused, because of `why`.
+    """A rule across parameters: a configuration for which `forbid` is true is excluded, and `why` is the reason.
 
-    `why` may hold names in braces, `{max_num_seqs}` or `{effective.max_model_len}`, which are filled in.
+    Names in braces in `why`, such as `{max_num_seqs}` or `{effective.max_model_len}`, are replaced by their values.
     """
 
     name: StrictStr = Field(pattern=r"^[a-z][a-z0-9-]*$")
@@ -153,7 +182,7 @@ class RuleSpec(_Model):
 
 
 class NamedSpec(_Model):
-    """A known configuration that can be enqueued by name, and where it comes from."""
+    """A named configuration, which a study can enqueue; `note` describes it, `source` says where it comes from."""
 
     config: dict[StrictStr, Scalar]
     note: StrictStr
@@ -161,7 +190,7 @@ class NamedSpec(_Model):
 
 
 class SpaceSpec(_Model):
-    """One YAML file."""
+    """One YAML file of a space."""
 
     description: StrictStr = ""
     include: tuple[StrictStr, ...] = ()

@@ -1,4 +1,4 @@
-"""A declared search space, and its resolution for one context."""
+"""A declared search space, and how it is resolved for one context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROSE = ("description", "note", "why")
 
 
 class Space:
-    """A search space as its YAML declares it. `load_space` makes one."""
+    """A search space as its YAML file declares it; `load_space` returns one."""
 
     def __init__(
         self,
@@ -40,11 +40,14 @@ class Space:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """Every declared parameter, in order."""
+        """The names of all declared parameters, in order."""
         return tuple(self._parameters)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the space offers as plain JSON; prose and named configurations, which offer nothing, left out."""
+        """Return the parameters and rules as plain JSON, without prose and without named configurations.
+
+        A study stores this to detect that its space has changed.
+        """
         parameters = {
             name: _without_prose(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
             for name, spec in self._parameters.items()
@@ -56,13 +59,15 @@ class Space:
     def resolve(
         self, context: Context, keep_answers: bool = False, only: Collection[str] | None = None
     ) -> ResolvedSpace:
-        """Return the space for one context: without what its hardware, engine or packages rule out.
+        """Return the space for one context, without what hardware, engine, model or packages exclude.
 
-        `keep_answers` leaves out parameters that change the model's answers, `only` all but the named ones.
+        Args:
+            context: what the space is resolved for.
+            keep_answers: drop the parameters that may change the model's answers.
+            only: drop all parameters but these.
 
         Raises:
-            SpaceError: if `only` names a parameter that the space does not have, or one that can never count without
-                others.
+            SpaceError: if `only` has a name that is not a parameter, or a parameter that cannot count without others.
         """
         fixed = fixed_values(self._parameters, context.base_argv)
         names = Names(self._parameters, facts_of(context), fixed, {})
@@ -77,12 +82,14 @@ class Space:
             if reason is not None:
                 dropped.append(Dropped(name, None, reason))
                 continue
-            parameter, losses = _left_over(name, spec, context, names)
-            dropped.extend(losses)
+            parameter, excluded = _possible_values(name, spec, context, names)
+            dropped.extend(excluded)
             if parameter is None:
                 continue
             if only is None and not self._can_count(parameter, parameters, context, fixed):
-                dropped.append(Dropped(name, None, f"it only counts when {spec.when}, which nothing offered leads to"))
+                dropped.append(
+                    Dropped(name, None, f"it counts only when {spec.when}, and no offered value makes that true")
+                )
             else:
                 parameters.append(parameter)
         return self._with_named(context, tuple(parameters), dropped, fixed)
@@ -90,12 +97,12 @@ class Space:
     def _can_count(
         self, parameter: Parameter, before: Sequence[Parameter], context: Context, fixed: Mapping[str, object]
     ) -> bool:
-        """Return whether some choice of the parameters before it may make its condition hold.
+        """Return whether values of the parameters before it can make its condition hold.
 
-        A range may, and so may what is not known.
+        The answer is True if the condition depends on a range or on an unknown fact.
         """
-        asked = _parents(parameter.when)
-        parents = [other for other in before if other.name in asked]
+        names = _parents(parameter.when)
+        parents = [other for other in before if other.name in names]
         if parameter.when is None or not all(other.choices for other in parents):
             return True
         facts = facts_of(context)
@@ -113,16 +120,16 @@ class Space:
         dropped: list[Dropped],
         fixed: Mapping[str, object],
     ) -> ResolvedSpace:
-        def build(lost: list[Dropped], named: Mapping[str, NamedConfig]) -> ResolvedSpace:
+        def build(dropped: list[Dropped], named: Mapping[str, NamedConfig]) -> ResolvedSpace:
             return ResolvedSpace(
-                self.name, context, parameters, tuple(lost), named, self._parameters, self._rules, fixed
+                self.name, context, parameters, tuple(dropped), named, self._parameters, self._rules, fixed
             )
 
-        bare = build(dropped, {})
+        without_named = build(dropped, {})
         possible: dict[str, NamedConfig] = {}
         for name, named in self._named.items():
             try:
-                bare.complete(named.config)
+                without_named.complete(named.config)
             except SpaceError as error:
                 dropped.append(Dropped(f"named:{name}", None, str(error)))
             else:
@@ -139,14 +146,14 @@ class Space:
         return Names(self._parameters, facts_of(context), {}, {}).default(name)
 
     def check_named(self, config: Mapping[str, ParameterValue]) -> None:
-        """Check a named configuration against the space as declared, whatever the context.
+        """Check a named configuration against the declared space, without a context.
 
         Raises:
             SpaceError: if a name or a value is not in the space, or a condition does not hold.
         """
-        nowhere = Context(HardwareProfile("any", "any", "nvidia", None, None, None))
+        any_context = Context(HardwareProfile("any", "any", "nvidia", None, None, None))
         everything = tuple(Parameter(name, spec, full_choices(spec)) for name, spec in self._parameters.items())
-        ResolvedSpace(self.name, nowhere, everything, (), {}, self._parameters, self._rules, {}).complete(config)
+        ResolvedSpace(self.name, any_context, everything, (), {}, self._parameters, self._rules, {}).complete(config)
 
     def _check_only(self, only: Collection[str], names: Names) -> None:
         for name in sorted(only):
@@ -155,7 +162,7 @@ class Space:
             when = self._parameters[name].when
             parents = _parents(when) & set(self._parameters)
             if when is not None and not parents & set(only) and parsed(when).holds(names.lookup) is not True:
-                raise SpaceError(f"{name} only counts when {when}; add {', '.join(sorted(parents))} to the selection")
+                raise SpaceError(f"{name} counts only when {when}; add {', '.join(sorted(parents))} to the selection")
 
 
 def _parents(when: str | None) -> set[str]:
@@ -171,62 +178,62 @@ def _without_prose(dump: Any) -> Any:
 def _parameter_reason(
     spec: ParameterSpec, context: Context, names: Names, keep_answers: bool, fixed: bool
 ) -> str | None:
-    """Return why a parameter is not offered at all; None if it is."""
+    """Return why a parameter is not offered; None if it is."""
     flag = spec.flag or (None if spec.json_target is None else spec.json_target.flag)
     if fixed:
-        return "the study's own server arguments already set it"
+        return "the study's own server arguments set it"
     if flag is not None and context.flags is not None and flag not in context.flags:
         return f"{_engine(context)} has no flag {flag}"
     if keep_answers and spec.changes_answers:
-        return "it changes the model's answers, and this study keeps them"
+        return "it may change the model's answers, which the study excludes"
     general = [r for r in spec.requires if "value" not in parsed(r.rule).names]
-    return _first_broken(general, names.lookup, names)
+    return _first_false(general, names.lookup, names)
 
 
-def _left_over(
+def _possible_values(
     name: str, spec: ParameterSpec, context: Context, names: Names
 ) -> tuple[Parameter | None, list[Dropped]]:
-    """Return the parameter with the values that are possible, None if only the engine's default is left."""
+    """Return the parameter with its possible values, None if only the engine's default is left; and what is dropped."""
     declared = full_choices(spec)
     if not declared:
         return Parameter(name, spec, ()), []
     each = [r for r in spec.requires if "value" in parsed(r.rule).names]
     reasons = {i: _choice_reason(choice, each, context, names) for i, choice in enumerate(declared)}
-    kept = tuple(choice for i, choice in enumerate(declared) if reasons[i] is None)
-    lost = [Dropped(name, c.value, reason) for i, c in enumerate(declared) if (reason := reasons[i]) is not None]
-    if any(choice.value is not None for choice in kept):
-        return Parameter(name, spec, kept), lost
-    return None, [*lost, Dropped(name, None, "only the engine's default is left")]
+    possible = tuple(choice for i, choice in enumerate(declared) if reasons[i] is None)
+    dropped = [Dropped(name, c.value, reason) for i, c in enumerate(declared) if (reason := reasons[i]) is not None]
+    if any(choice.value is not None for choice in possible):
+        return Parameter(name, spec, possible), dropped
+    return None, [*dropped, Dropped(name, None, "only the engine's default is left")]
 
 
 def _choice_reason(choice: ChoiceSpec, each: Iterable[Requirement], context: Context, names: Names) -> str | None:
-    missing = _missing(choice, context)
+    missing = _missing_reason(choice, context)
     if missing is not None or choice.value is None:
         return missing
 
     def lookup(name: str) -> object:
         return choice.value if name == "value" else names.lookup(name)
 
-    return _first_broken([*each, *choice.requires], lookup, names, choice.value)
+    return _first_false([*each, *choice.requires], lookup, names, choice.value)
 
 
-def _missing(choice: ChoiceSpec, context: Context) -> str | None:
+def _missing_reason(choice: ChoiceSpec, context: Context) -> str | None:
     flags = [word.split("=")[0] for word in choice.args or () if word.startswith("--")]
     if choice.compute is not None:
         flags.append(CAPTURE_SIZES_FLAG)
         if context.concurrency is None:
-            return "the workload has no limit on concurrent requests to compute sizes from"
+            return "the workload has no limit on concurrent requests, from which the sizes are computed"
     for flag in flags:
         if context.flags is not None and flag not in context.flags:
             return f"{_engine(context)} has no flag {flag}"
     if choice.checkpoint is not None and choice.checkpoint not in context.checkpoints:
-        return f"it needs a checkpoint quantized with {choice.checkpoint}, and none was given"
+        return f"it needs a checkpoint quantized with {choice.checkpoint}, and none is given"
     if choice.draft_model and context.draft_model is None:
-        return "it needs a draft model, and none was given"
+        return "it needs a draft model, and none is given"
     return None
 
 
-def _first_broken(
+def _first_false(
     requirements: Iterable[Requirement], lookup: Any, names: Names, value: ParameterValue = None
 ) -> str | None:
     for requirement in requirements:

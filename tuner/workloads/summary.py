@@ -50,11 +50,13 @@ class RequestStatistics:
     """The statistics of a group of requests.
 
     Attributes:
-        offered: number of requests. completed: number of completed requests. statuses: number of requests by status.
-        good: number of requests that meet the SLO of their class; None if no class has an SLO. duration_s: seconds from
-        the start of the run to the end of its last request. latencies: mean and percentiles in ms, named as in
-        `storage.metrics` (`p99_ttft_ms`), over the completed requests
-            of the stable middle, counted from the intended start; None without such requests.
+        offered: number of requests.
+        completed: number of completed requests.
+        statuses: number of requests by status.
+        good: number of requests that meet the SLO of their class; None if no class has an SLO.
+        duration_s: seconds from the start of the run to the end of its last request.
+        latencies: mean and percentiles in ms, named as in `storage.metrics` (`p99_ttft_ms`), over the completed
+            requests of the stable middle, counted from the intended start; None without such requests.
         client_latencies: the same, counted from sending.
     """
 

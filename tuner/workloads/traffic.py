@@ -64,11 +64,11 @@ class RequestClass(BaseModel):
     """A request class: requests that share length distributions, text and an SLO.
 
     Attributes:
-        weight: the class's share of all requests, relative to the other classes' weights. input: tokens of a prompt,
-        under the model's tokenizer and without shared prefixes; None for prompts from a file. output: tokens of an
-        answer; with prompts from a file, only for those that state no length. prefix: documents that the prompts begin
-        with. text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and
-        suffix
+        weight: the class's share of all requests, relative to the other classes' weights.
+        input: tokens of a prompt under the model's tokenizer, without shared prefixes; None for prompts from a file.
+        output: tokens of an answer; with prompts from a file, only for those that state no length.
+        prefix: documents that the prompts begin with.
+        text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
             speculation can draft; or a file with the user's own prompts.
     """
 

@@ -44,7 +44,7 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
     [
         (("low: 1", "low: [1"), 6, "not valid YAML"),
         (("low: 1", "low: 9"), 2, "low 9 is above high 8"),
-        (("low: 1", "low: 1\n    low: 2"), 6, "the key 'low' is there twice"),
+        (("low: 1", "low: 1\n    low: 2"), 6, "the key 'low' occurs twice"),
         (("low: 1", "lo: 1"), 5, "parameters.seqs.lo: there is no such key"),
         (("type: int", "type: integer"), 4, "parameters.seqs.type"),
         (("low: 1", "low: 0.5"), 2, "int takes whole numbers"),

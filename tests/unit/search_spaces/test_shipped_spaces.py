@@ -53,7 +53,7 @@ def test_what_only_a_ruled_out_choice_would_need_is_not_offered_either() -> None
     resolved = load_space("cpu").resolve(Context(hardware_named("cpu"), packages=frozenset()))
     assert "suffix_tokens" not in {parameter.name for parameter in resolved.parameters}
     (dropped,) = [d for d in resolved.dropped if d.parameter == "suffix_tokens"]
-    assert dropped.reason == 'it only counts when speculative == "suffix", which nothing offered leads to'
+    assert dropped.reason == 'it counts only when speculative == "suffix", and no offered value makes that true'
     assert "ngram_tokens" in {parameter.name for parameter in resolved.parameters}
 
 
@@ -72,7 +72,7 @@ def test_the_cpu_space_follows_the_study_s_own_length() -> None:
     context = Context(hardware_named("cpu"), base_argv=("--load-format", "dummy", "--max-model-len", "1024"))
     resolved = load_space("cpu").resolve(context)
     (dropped,) = [d for d in resolved.dropped if d.parameter == "max_model_len"]
-    assert dropped.reason == "the study's own server arguments already set it"
+    assert dropped.reason == "the study's own server arguments set it"
     refused = resolved.violations({"max_num_batched_tokens": 512, "chunked_prefill": False})
     assert [violation.rule for violation in refused] == ["unchunked-tokens-below-length"]
     assert "(512) is below max_model_len (1024)" in refused[0].message

@@ -84,8 +84,8 @@ def test_what_nobody_knows_rules_nothing_out() -> None:
     space = load_space("vllm").resolve(Context(unknown))
     assert "fp8" in values(space, "kv_cache_dtype")
     assert set(values(space, "attention_backend")) >= {"FLASH_ATTN", "FLASHINFER"}
-    assert reason(space, "quantization", "awq") == "it needs a checkpoint quantized with awq, and none was given"
-    assert reason(space, "speculative", "draft") == "it needs a draft model, and none was given"
+    assert reason(space, "quantization", "awq") == "it needs a checkpoint quantized with awq, and none is given"
+    assert reason(space, "speculative", "draft") == "it needs a draft model, and none is given"
 
 
 def test_lengths_must_hold_the_load_and_fit_the_model() -> None:
@@ -219,7 +219,7 @@ def test_an_unused_conditional_value_is_not_rendered() -> None:
 
 
 def test_a_conditional_value_without_its_condition_is_refused() -> None:
-    with pytest.raises(SpaceError, match='suffix_tokens only counts when speculative == "suffix"; set that too'):
+    with pytest.raises(SpaceError, match='suffix_tokens counts only when speculative == "suffix"; set that as well'):
         resolved("t4").complete({"suffix_tokens": 16})
 
 
@@ -236,7 +236,7 @@ def test_refusals_name_the_reason() -> None:
 def test_keep_answers() -> None:
     space = load_space("vllm").resolve(generous("h200", "0.25.1"), keep_answers=True)
     gone = {
-        d.parameter for d in space.dropped if d.reason == "it changes the model's answers, and this study keeps them"
+        d.parameter for d in space.dropped if d.reason == "it may change the model's answers, which the study excludes"
     }
     assert gone == {"quantization", "marlin_input_dtype", "kv_cache_dtype"}
     assert "speculative" in {p.name for p in space.parameters}

@@ -62,7 +62,7 @@ def test_predictions_order_the_contests_runs() -> None:
 
 def same_study(one: str, other: str) -> bool:
     a, b = ROWS[one], ROWS[other]
-    return (a.group, a.load, a.model) == (b.group, b.load, b.model)
+    return (a.group, a.workload, a.model) == (b.group, b.workload, b.model)
 
 
 PAIRS = [

@@ -177,9 +177,9 @@ def _refuse_unsimulated(flags: Mapping[str, Any]) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if flags[name] not in (None, 1):
             flag = "--" + name.replace("_", "-")
-            raise ConfigRefused(f"{flag} {flags[name]}: one GPU is simulated; measure that with --engine vllm")
+            raise ConfigRefused(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
     if flags["cpu_offload_gb"]:
-        raise ConfigRefused("--cpu-offload-gb is not simulated; measure that with --engine vllm")
+        raise ConfigRefused("--cpu-offload-gb is not simulated; measure that with the engine vllm")
 
 
 def _at_least_one(name: str, value: int | None) -> int:

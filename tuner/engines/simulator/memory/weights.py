@@ -22,11 +22,13 @@ class Weights:
     """A model's matrices on a card.
 
     Attributes:
-        linear: parameters of the layers' matrices. linear_bytes: bytes of the layers' matrices, which each step reads
-        once. head: parameters of the matrix from the hidden state to the vocabulary. head_bytes: bytes of that matrix,
-        which stays at 16 bits. resident_bytes: bytes of all weights in memory. arithmetic: number format of the
-        products, a key of the card's `tflops`. kernels: `plain`; `native` (8 bits on both sides); `marlin` (weights are
-        unpacked in the kernel); `gemm` (weights
+        linear: parameters of the layers' matrices.
+        linear_bytes: bytes of the layers' matrices, which each step reads once.
+        head: parameters of the matrix from the hidden state to the vocabulary.
+        head_bytes: bytes of that matrix, which stays at 16 bits.
+        resident_bytes: bytes of all weights in memory.
+        arithmetic: number format of the products, a key of the card's `tflops`.
+        kernels: `plain`; `native` (8 bits on both sides); `marlin` (the kernel unpacks the weights); `gemm` (weights
             are unpacked before a plain product).
     """
 
