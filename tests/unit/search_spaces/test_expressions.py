@@ -102,7 +102,7 @@ def test_what_does_not_parse(source: str) -> None:
 
 
 def test_length_is_limited() -> None:
-    with pytest.raises(SpaceError, match="write at most 500"):
+    with pytest.raises(SpaceError, match="shorten it to at most 500"):
         Expression(" + ".join(["a"] * 200))
 
 

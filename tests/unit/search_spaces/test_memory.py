@@ -70,7 +70,7 @@ def test_a_7b_model_does_not_fit_a_t4_in_16_bits() -> None:
     (violation,) = space("t4", shape).violations({"max_model_len": 2048})
     assert violation.rule == "memory"
     assert "weights 14.18, KV cache of one sequence 0.11" in violation.message
-    assert "13.40 of 14.56 GiB may be used" in violation.message
+    assert "13.40 of 14.56 GiB are available" in violation.message
 
 
 def test_a_quantized_one_does() -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.search.problems.tables.problem import Table
+from benchmarks.simulator.rows import REFERENCE_FOLDER
 from storage.records import Config
 
-REFERENCE_FOLDER = Path(__file__).parents[3] / "reference"
 STUDY_FOLDER = Path(__file__).parents[4] / "docs" / "reports" / "data"
 H200_DEFAULTS: Config = {
     **{"max_num_seqs": 1024, "max_num_batched_tokens": 8192, "max_model_len": 32768, "block_size": 16},
