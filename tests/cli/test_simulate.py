@@ -34,7 +34,7 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Pat
     lines = said.out.splitlines()
     assert said.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
     assert "all figures are predicted, not measured: simulated vllm 0.15.1, Tesla T4" in lines
-    assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# predicted, not measured")
+    assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# Simulated, not measured")
     rows = sqlite3.connect(folder / "tuner_study" / "tuner.db").execute("SELECT DISTINCT provenance FROM tuner_trials")
     assert rows.fetchall() == [("simulated",)]
     listed = run_here(folder, "trials")

@@ -1,4 +1,4 @@
-"""From a trial in the database to its script."""
+"""Build the script of a trial from the records of its study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.engines.vllm.bench import bench_words
 from tuner.engines.vllm.environment import OWN_NAMES
 from tuner.errors import UserError
 from tuner.export.references import references
-from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript
+from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript
 from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
@@ -19,16 +19,16 @@ from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload
 
 VERIFY_SEED = 900_000
-"""Added to the study's seed: prompts that no trial and no warm-up of it sent."""
+"""Added to the study's seed, so that a verification sends prompts that no trial and no warm-up sent."""
 
 
-def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> ServeScript:
+def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> ServeScript:
     """Return the script of a trial.
 
     Args:
         study: the trial's study.
         number: the trial.
-        records: every trial of the study, re-measurements included.
+        records: all trials of the study, rounds included.
 
     Raises:
         UserError: when there is no such trial, or it was not measured.
@@ -36,10 +36,10 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     trial, outcome = _measured(study, number, records)
     premise = study.premise
     model = premise["model"]
-    workload, alike = _as_measured(premise, number, records)
+    workload, comparable = _workload_and_records(premise, number, records)
     objectives = [parse_objective(text) for text in premise["objectives"]]
-    served_model, argv = _server_words(outcome.argv)
-    reference = references(number, alike, [objective.metric for objective in objectives])
+    served_model, argv = _server_arguments(outcome.argv)
+    reference = references(number, comparable, [objective.metric for objective in objectives])
     client = ModelRef(model["name"], model["tokenizer"], model["name"])
     return ServeScript(
         study=study.name,
@@ -47,21 +47,21 @@ def script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         model=served_model,
         served_name=model["name"],
         argv=argv,
-        environment=_pinned(trial),
+        environment=_environment(trial),
         vllm_version=premise["engine"]["version"],
         device=outcome.device,
         date=outcome.ended_at.date(),
         provenance=outcome.provenance,
-        numbers=tuple((name, _shown(name, known)) for name, known in reference.items()),
+        numbers=tuple((name, _with_unit(name, recorded)) for name, recorded in reference.items()),
         slos=tuple(parse_slo(text) for text in premise["slos"]),
         verdict=_verdict(study, trial),
-        bench_argv=_bench_words(client, workload),
-        warmup_argv=_warmup_words(client, workload),
-        repeats=_repeats(number, alike),
+        bench_argv=_bench_arguments(client, workload),
+        warmup_argv=_warmup_arguments(client, workload),
+        repeats=_repeats(number, comparable),
         first_seed=workload.seed + VERIFY_SEED,
         reference=reference,
         executable=study.facts.get("executable"),
-        earned=_earned(study, number, records),
+        flag_effects=_flag_effects(study, number, records),
     )
 
 
@@ -76,12 +76,13 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     return trial, outcome
 
 
-def _as_measured(
+def _workload_and_records(
     premise: Mapping[str, Any], number: int, records: Sequence[TrialRecord]
 ) -> tuple[Workload, list[TrialRecord]]:
-    """Return the load that the trial is known by, and the records of that load: the rounds', if it was in them.
+    """Return the workload that the trial was measured with, and the records that were measured with it.
 
-    A search may have sent less of the load than the rounds (`StudySpec.search_prompts`); the two are never pooled.
+    The search may send fewer requests than the rounds do (`StudySpec.search_prompts`). Its measurements and those of
+    the rounds are then not comparable; a finalist is represented by the rounds.
     """
     workload, searched = read_workload(premise["workload"]), premise.get("search")
     if searched is None:
@@ -92,35 +93,35 @@ def _as_measured(
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 
 
-def _bench_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
-    """Return the client's words for a verification; none for traffic, which vLLM's client cannot send."""
+def _bench_arguments(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+    """Return the client's arguments for a verification; empty for traffic, which vLLM's client cannot send."""
     if not isinstance(workload, ClosedLoop):
         return ()
-    words = list(_client_words(model, workload))
-    words[words.index("--seed") + 1] = SEED
+    words = list(_client_arguments(model, workload))
+    words[words.index("--seed") + 1] = SEED_PLACEHOLDER
     return tuple(words)
 
 
-def _warmup_words(model: ModelRef, workload: Workload) -> tuple[str, ...]:
+def _warmup_arguments(model: ModelRef, workload: Workload) -> tuple[str, ...]:
     if not isinstance(workload, ClosedLoop):
         return ()
     warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
-    return () if warm is None else _client_words(model, warm)
+    return () if warm is None else _client_arguments(model, warm)
 
 
-def _client_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
-    url = f"http://127.0.0.1:{PORT}/v1"
-    return tuple(bench_words(model, workload, url, workload.seed, RESULTS, "result.json"))
+def _client_arguments(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
+    url = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
+    return tuple(bench_words(model, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
 
 
 def _repeats(number: int, records: Sequence[TrialRecord]) -> int:
-    """Return how often one server of the trial was measured at most: what a verification's median is taken over."""
+    """Return the largest number of benchmarks against one server of the trial; a verification runs as many."""
     outcomes = [record.outcome for record in records if record.number == number]
     return max(len(outcome.repeats) for outcome in outcomes if outcome is not None)
 
 
-def _server_words(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Split a trial's command, `VLLM serve MODEL …`, into the model and what comes after it."""
+def _server_arguments(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Split the command of a trial's server, `VLLM serve MODEL …`, into the model and the arguments after it."""
     start = list(argv).index("serve")
     words = [*argv[start + 2 :]]
     kept: list[str] = []
@@ -134,8 +135,8 @@ def _server_words(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return argv[start + 1], tuple(kept)
 
 
-def _pinned(trial: TrialRecord) -> dict[str, str]:
-    """Return the variables that the study or the configuration set, without what only a trial's server needs."""
+def _environment(trial: TrialRecord) -> dict[str, str]:
+    """Return the variables that the study or the configuration set, without those that only a trial needs."""
     assert trial.outcome is not None
     return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_NAMES}
 
@@ -144,16 +145,16 @@ def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
     conclusion = study.conclusion
     if conclusion is not None and conclusion.get("winner") == trial.number:
         return str(conclusion["reason"])
-    return f"trial {trial.number}, chosen by hand; the study did not name it the winner"
+    return f"trial {trial.number} was selected by hand; it is not the winner of the study"
 
 
-def _earned(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
-    """Return what the winner's flags earn, one a line; nothing is known of other trials'."""
+def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Return lines with the flag effects of the winner; empty for other trials, whose effects are not estimated."""
     conclusion = study.conclusion or {}
     lines = flag_effect_lines(study.flag_effects, records) if conclusion.get("winner") == number else []
     return tuple(line.strip() for line in lines)
 
 
-def _shown(name: str, known: Reference) -> str:
+def _with_unit(name: str, recorded: Reference) -> str:
     unit = metric(name).unit
-    return f"{known.value:,.4g} {unit}" if abs(known.value) < 1000 else f"{known.value:,.0f} {unit}"
+    return f"{recorded.value:,.4g} {unit}" if abs(recorded.value) < 1000 else f"{recorded.value:,.0f} {unit}"

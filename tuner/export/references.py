@@ -1,13 +1,16 @@
-"""What a verification is held to: what the study measured, and how far another launch may lie from it.
+"""The recorded value of each metric, and the interval within which `best_serve.sh --verify` must measure it again.
 
-For each metric the study tells its own noise. On logarithms, with every repeat of every configuration that was measured
-more than once,
+The noise of a metric is estimated from all repeats of all configurations that were measured more than once. With y the
+logarithm of a measurement, N the number of measurements and k the number of configurations, the pooled variance is
 
-    s2 = sum over configurations and repeats of (y - mean of the configuration)^2 / (N - number of configurations)
+    s^2 = sum over configurations and repeats of (y - mean of y for the configuration)^2 / (N - k)
 
-which pools the spread within a launch and between launches. A verification's median lies, unless something is wrong,
-within  median * exp(+- t(0.995, df) * s)  or within the metric's floor, whichever is wider, or between the trial's own
-extremes. Source of the pooled variance: one-way layout, e.g. Montgomery, Design and Analysis of Experiments, chapter 3.
+It pools the spread within a launch and between launches. The interval around the trial's median m is
+
+    [m * exp(-t * s), m * exp(t * s)],   t = t(0.995, N - k), the quantile of Student's t distribution
+
+It is widened to the relative half-width of `MIN_RELATIVE_HALF_WIDTH`, and to the trial's own extremes.
+Source of the pooled variance: one-way layout, for example Montgomery, Design and Analysis of Experiments, chapter 3.
 """
 
 from __future__ import annotations
@@ -22,33 +25,36 @@ from storage.records import TrialRecord
 from tuner.export.serve_script import Reference
 from tuner.scoring.compare import t_quantile
 
-FLOOR = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
-"""Half-width of the narrowest interval that a verification is held to, as a share of the value, by unit: one run on a
-machine that is never quite the same; tail latencies of 200 requests vary most."""
+MIN_RELATIVE_HALF_WIDTH = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
+"""Unit to the smallest half-width of an interval, relative to the value. A single verification on another day varies
+more than repeats in one study; tail latencies of 200 requests vary most."""
 
-CONFIDENCE = 0.99
-FEWEST_DEGREES = 4
-"""With fewer degrees of freedom than this, its quantile is taken: the true one would be too wide to refuse anything."""
+VERIFICATION_CONFIDENCE = 0.99
+"""Confidence of the two-sided interval."""
+
+MIN_DEGREES_OF_FREEDOM = 4
+"""The quantile is taken at least at this many degrees of freedom; with fewer, no deviation would be detected."""
 
 
 def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]) -> dict[str, Reference]:
-    """Return the interval of each metric for a trial's configuration; a metric that it lacks is left out.
+    """Return metric names to the recorded value and interval of a trial; metrics that it lacks are left out.
 
     Args:
         number: the trial.
-        records: every trial of the study, re-measurements included.
-        names: metrics by name.
+        records: all trials of the study, rounds included.
+        names: the metrics.
     """
-    found = {}
+    result = {}
     for name in names:
         measured = _by_trial(records, name)
         if measured.get(number):
-            found[name] = _reference(measured[number], _half_width(measured.values()), FLOOR[metric(name).unit])
-    return found
+            least = MIN_RELATIVE_HALF_WIDTH[metric(name).unit]
+            result[name] = _reference(measured[number], _half_width(measured.values()), least)
+    return result
 
 
 def _by_trial(records: Sequence[TrialRecord], name: str) -> dict[int, list[float]]:
-    """Return every repeat's value of a metric by trial, over all its rounds."""
+    """Return trial number to the metric's values in all repeats of all its rounds."""
     result: dict[int, list[float]] = defaultdict(list)
     for record in records:
         if record.outcome is None or record.outcome.failure is not None:
@@ -61,7 +67,7 @@ def _by_trial(records: Sequence[TrialRecord], name: str) -> dict[int, list[float
 
 
 def _half_width(groups: Iterable[Sequence[float]]) -> float:
-    """Return t * s of the pooled logarithms; 0 where nothing was measured twice."""
+    """Return t * s, the half-width of the interval of logarithms; 0 if no configuration was measured twice."""
     squares, degrees = 0.0, 0
     for group in groups:
         logs = [math.log(value) for value in group if value > 0]
@@ -70,11 +76,13 @@ def _half_width(groups: Iterable[Sequence[float]]) -> float:
             degrees += len(logs) - 1
     if degrees == 0:
         return 0.0
-    return t_quantile((1 + CONFIDENCE) / 2, max(degrees, FEWEST_DEGREES)) * math.sqrt(squares / degrees)
+    return t_quantile((1 + VERIFICATION_CONFIDENCE) / 2, max(degrees, MIN_DEGREES_OF_FREEDOM)) * math.sqrt(
+        squares / degrees
+    )
 
 
-def _reference(values: Sequence[float], half: float, floor: float) -> Reference:
-    middle = statistics.median(values)
-    low = min(middle * math.exp(-half), middle * (1 - floor), *values)
-    high = max(middle * math.exp(half), middle * (1 + floor), *values)
-    return Reference(middle, low, high)
+def _reference(values: Sequence[float], half_width: float, min_half_width: float) -> Reference:
+    median = statistics.median(values)
+    low = min(median * math.exp(-half_width), median * (1 - min_half_width), *values)
+    high = max(median * math.exp(half_width), median * (1 + min_half_width), *values)
+    return Reference(median, low, high)

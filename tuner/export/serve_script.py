@@ -1,7 +1,7 @@
-"""`best_serve.sh`: the winning configuration as a script that a user starts in production.
+"""`best_serve.sh`: a script that starts the server of a trial, for use in production.
 
-Whatever a name or a value holds, it stays data: each word is quoted by `shlex.quote`, header text is escaped to one
-line, and the text of the template is filled in one pass, so that a value is never read as a placeholder.
+No name or value can run as code. Each word is quoted by `shlex.quote`, header text is escaped to one line, and the
+template is filled in a single pass, so that a value is never taken for a placeholder.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from storage.metrics import Direction, metric
 from storage.records import Provenance
 from tuner.scoring.slo import Slo
 
-PORT = "\0port\0"
-"""Stands for the server's port, alone or within a word of a client's argv; NUL can be in no real argument."""
+PORT_PLACEHOLDER = "\0port\0"
+"""Stands for the server's port, as a word of `bench_argv` or within one; no real argument can contain NUL."""
 
-RESULTS = "\0results\0"
+RESULTS_PLACEHOLDER = "\0results\0"
 """Stands for the folder of the benchmark's result file."""
 
-SEED = "\0seed\0"
-"""Stands for the seed of one repeat of the benchmark, as a word of its own."""
+SEED_PLACEHOLDER = "\0seed\0"
+"""Stands for the seed of one repeat of the benchmark, as a whole word."""
 
 _TEMPLATE = Path(__file__).with_name("serve_script.sh.tmpl")
-_VARIABLES = {PORT: '"$port"', RESULTS: '"$results"', SEED: '"$seed"'}
-_OWN_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
-_OWN_SWITCHES = frozenset(
+_PLACEHOLDER_VALUES = {PORT_PLACEHOLDER: '"$port"', RESULTS_PLACEHOLDER: '"$results"', SEED_PLACEHOLDER: '"$seed"'}
+_TRIAL_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
+_TRIAL_SWITCHES = frozenset(
     {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
 )
-_OWN_ENVIRONMENT = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
-_RESERVED = frozenset({"HOST", "PORT", "VLLM", "PYTHON", "VERIFY_STARTUP_S", "VERIFY_STOP_S"})
-_PLAIN = re.compile(r"[\w./:-]+", re.ASCII)
+_TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
+_SCRIPT_VARIABLES = frozenset({"HOST", "PORT", "VLLM", "PYTHON", "VERIFY_STARTUP_S", "VERIFY_STOP_S"})
+_UNQUOTED = re.compile(r"[\w./:-]+", re.ASCII)
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the study measured for one metric, in the metric's unit, and the interval that a verification must meet."""
+    """A metric's recorded value and the interval within which a verification must measure it, in the metric's unit."""
 
     value: float
     low: float
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse an interval that does not hold its value.
+        """Check the interval.
 
         Raises:
-            ValueError: also for a number that is not finite.
+            ValueError: if a number is not finite, or the interval does not contain the value.
         """
         if not all(map(math.isfinite, (self.value, self.low, self.high))) or not self.low <= self.value <= self.high:
             raise ValueError(f"a reference needs finite low <= value <= high, got {self}")
@@ -62,16 +62,31 @@ class Reference:
 
 @dataclass(frozen=True)
 class ServeScript:
-    """All that the script says and does.
+    """The contents of a script.
 
-    `argv` is the search's and the study's flags for `vllm serve MODEL`, `environment` what the trial set; the trial's
-    own host, port, log and cache settings and its GPU are left out of both. `numbers` are (label, value) for the
-    header. `bench_argv` and `warmup_argv` are the words after `vllm` (`bench serve …`), with `PORT`, `RESULTS` and
-    `SEED` where those belong. The benchmark runs `repeats` times, with `first_seed` and those after it, which the study
-    did not use; medians over them are compared. An empty `warmup_argv` sends no warm-up;
-    an empty `bench_argv` says that vLLM's client cannot send the study's load, and `--verify` that it cannot verify.
-    `reference` maps names of `storage.metrics.METRICS` to what `--verify` compares with. `executable` is the vllm that
-    the study ran, used where none is on the PATH. `earned` are lines for the header: what each flag earns.
+    Attributes:
+        study: name of the study.
+        trial: number of the trial.
+        model: argument of `vllm serve`.
+        served_name: name of the model in requests.
+        argv: further arguments of `vllm serve`. The trial's host, port and log settings in it are left out.
+        environment: variables that the trial set. Its log and cache settings and its GPU are left out.
+        vllm_version: version that the study ran.
+        device: GPU or CPU that the trial ran on.
+        date: day of the trial.
+        provenance: of the recorded numbers.
+        numbers: (label, value) pairs for the header.
+        slos: SLOs that `--verify` checks.
+        verdict: result of the study, for the header.
+        bench_argv: arguments of `vllm` that run the benchmark (`bench serve …`), with `PORT_PLACEHOLDER`,
+            `RESULTS_PLACEHOLDER` and `SEED_PLACEHOLDER`. Empty if vLLM's client cannot send the workload; `--verify`
+            then reports that.
+        warmup_argv: arguments of `vllm` that run the warm-up; empty without a warm-up.
+        repeats: benchmarks of `--verify`; it compares medians over them.
+        first_seed: seed of the first benchmark, the next ones count up. The study used none of these seeds.
+        reference: metric names to what `--verify` compares them with.
+        executable: the vllm that the study ran, for machines without one on the PATH.
+        flag_effects: lines for the header: the effect of each flag.
     """
 
     study: str
@@ -93,34 +108,34 @@ class ServeScript:
     first_seed: int = 0
     reference: Mapping[str, Reference] = field(default_factory=dict)
     executable: str | None = None
-    earned: tuple[str, ...] = ()
+    flag_effects: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no shell script can say.
+        """Check that a shell script can hold the words and variables.
 
         Raises:
-            ValueError: for a NUL in a word, or an environment name that is invalid or one of the script's own.
-            KeyError: for a reference to an unknown metric.
+            ValueError: if a word contains NUL, or the name of a variable is invalid or used by the script itself.
+            KeyError: if `reference` has an unknown metric.
         """
         for word in (self.model, self.served_name, self.vllm_version, *self.argv, *self.environment.values()):
             if "\0" in word:
-                raise ValueError(f"a NUL byte cannot be in a script: {word!r}")
+                raise ValueError(f"a script cannot contain a NUL byte: {word!r}")
         for name in self.environment:
-            if not _VARIABLE_NAME.fullmatch(name) or name in _RESERVED:
-                raise ValueError(f"the environment variable {name!r} cannot be set by the script")
+            if not _VARIABLE_NAME.fullmatch(name) or name in _SCRIPT_VARIABLES:
+                raise ValueError(f"the script cannot set the environment variable {name!r}")
         for name in self.reference:
             metric(name)
 
 
 def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
-    """Return `argv` without host, port and log settings, as `--flag value` and as `--flag=value`."""
+    """Return `argv` without host, port and log settings, given as `--flag value` or as `--flag=value`."""
     kept: list[str] = []
     words = iter(argv)
     for word in words:
         flag = word.partition("=")[0]
-        if flag in _OWN_SWITCHES:
+        if flag in _TRIAL_SWITCHES:
             continue
-        if flag in _OWN_FLAGS:
+        if flag in _TRIAL_FLAGS:
             if flag == word:
                 next(words, None)
             continue
@@ -128,25 +143,25 @@ def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def one_line(text: str) -> str:
-    """Return `text` with everything that is not printable escaped, so that it cannot leave a comment's line."""
+def escape_unprintable(text: str) -> str:
+    """Return `text` with unprintable characters escaped, so that it stays on the line of a comment."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def quote_word(word: str) -> str:
-    """Quote one word for bash; `PORT`, `RESULTS` and `SEED` within it become the script's variables."""
-    parts = re.split(f"({PORT}|{RESULTS}|{SEED})", word)
-    return "".join(_VARIABLES.get(part) or _quoted(part) for part in parts if part) or "''"
+    """Quote one word for bash; the placeholders in it become variables of the script."""
+    parts = re.split(f"({PORT_PLACEHOLDER}|{RESULTS_PLACEHOLDER}|{SEED_PLACEHOLDER})", word)
+    return "".join(_PLACEHOLDER_VALUES.get(part) or _quoted(part) for part in parts if part) or "''"
 
 
 def _quoted(text: str) -> str:
-    """Quote as shlex does, and also `=`, `a=b` and `a,b`, which shellcheck takes for slips."""
+    """Quote like shlex, and also words such as `a=b` and `a,b`, for which shellcheck warns."""
     quoted = shlex.quote(text)
-    return f"'{text}'" if quoted == text and not _PLAIN.fullmatch(text) else quoted
+    return f"'{text}'" if quoted == text and not _UNQUOTED.fullmatch(text) else quoted
 
 
 def _array(words: Iterable[str], indent: str) -> str:
-    """Lay words out one a line, a flag and its value on one."""
+    """Format words as the lines of a bash array: one word on each line, a flag and its value together."""
     lines: list[list[str]] = []
     for word in words:
         previous = lines[-1][-1] if lines else ""
@@ -169,26 +184,26 @@ def _exports(script: ServeScript) -> str:
     return "".join(
         f"export {name}={_quoted(value)}\n"
         for name, value in sorted(script.environment.items())
-        if not _OWN_ENVIRONMENT.fullmatch(name)
+        if not _TRIAL_VARIABLES.fullmatch(name)
     )
 
 
 def _header(script: ServeScript) -> str:
-    predicted = script.provenance is Provenance.SIMULATED
     rows = [
         ("study", f"{script.study}, trial {script.trial}"),
         ("verdict", script.verdict),
         ("model", script.model),
-        *((f"{'predicted' if predicted else 'measured'}", f"{label}: {value}") for label, value in script.numbers),
+        *((script.provenance.value, f"{label}: {value}") for label, value in script.numbers),
         *(("SLO", str(slo)) for slo in script.slos),
-        *(("flags", line) for line in script.earned),
+        *(("flags", line) for line in script.flag_effects),
         ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
         ("GPU", script.device),
         ("date", script.date.isoformat()),
     ]
-    first = ["# predicted, not measured: the figures below come from a simulation."] if predicted else []
-    title = "# Starts the vLLM server that tuner's study chose; --help says how, --verify checks its figures."
-    return "\n".join([*first, title, "#", *(f"# {one_line(f'{label:<10}{text}')}" for label, text in rows)])
+    simulated = script.provenance is Provenance.SIMULATED
+    warning = ["# Simulated, not measured: the numbers below are predictions of the simulator."] if simulated else []
+    title = "# Starts the vLLM server of a tuner study. --help shows the usage, --verify measures the server again."
+    return "\n".join([*warning, title, "#", *(f"# {escape_unprintable(f'{label:<10}{text}')}" for label, text in rows)])
 
 
 def _reference(script: ServeScript) -> str:
@@ -205,8 +220,8 @@ def _reference(script: ServeScript) -> str:
     return _quoted(json.dumps({"metrics": metrics, "slos": slos}))
 
 
-def render(script: ServeScript) -> str:
-    """Return the script's text, clean under shellcheck."""
+def render_serve_script(script: ServeScript) -> str:
+    """Return the text of the script; shellcheck finds nothing in it."""
     parts: dict[str, Callable[[], str]] = {
         "HEADER": lambda: _header(script),
         "VERSION": lambda: _quoted(script.vllm_version),
@@ -224,13 +239,13 @@ def render(script: ServeScript) -> str:
     return re.sub(r"@@([A-Z]+)@@", lambda found: parts[found[1]](), template)
 
 
-def write(script: ServeScript, path: Path) -> None:
-    """Write the script to `path`, executable (0755), all of it or nothing.
+def write_serve_script(script: ServeScript, path: Path) -> None:
+    """Write the script to `path` as an executable file (mode 0755), atomically.
 
     Raises:
-        OSError: if the folder is missing or cannot be written.
+        OSError: if the folder does not exist or cannot be written.
     """
-    text = render(script)
+    text = render_serve_script(script)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -9,8 +9,8 @@ from storage import open_store
 from storage.records import StudyRecord
 from storage.store import Store
 from tuner.errors import UserError
-from tuner.export.from_study import script_of
-from tuner.export.serve_script import write
+from tuner.export.from_study import serve_script_of
+from tuner.export.serve_script import write_serve_script
 from tuner.use_cases.places import find_study, storage_url
 
 
@@ -40,9 +40,9 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
     Raises:
         UserError: when there is no such trial, it has no figures, or the file cannot be written.
     """
-    script = script_of(study, number, store.trials(study.name))
+    script = serve_script_of(study, number, store.trials(study.name))
     try:
-        write(script, output)
+        write_serve_script(script, output)
     except OSError as error:
         raise UserError(f"-o {str(output)!r} cannot be written: {error.strerror}; choose another file") from None
     return output

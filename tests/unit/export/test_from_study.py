@@ -1,4 +1,4 @@
-"""A script verifies by the load that its trial was measured with."""
+"""A script verifies with the workload that its trial was measured with."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from storage.records import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.export.from_study import script_of
+from tuner.export.from_study import serve_script_of
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LOAD = ClosedLoop(max_concurrency=50, num_prompts=200)
+WORKLOAD = ClosedLoop(max_concurrency=50, num_prompts=200)
 
 
 def study(**more: Any) -> StudyRecord:
     premise = {
         "model": {"name": "m", "tokenizer": "m"},
-        "workload": LOAD.model_dump(mode="json"),
+        "workload": WORKLOAD.model_dump(mode="json"),
         "objectives": ["output_throughput"],
         "slos": ["success_rate>=1"],
         "engine": {"name": "vllm", "version": "0.25.1", "devices": ["H200"]},
@@ -40,21 +40,21 @@ def prompts_of(argv: tuple[str, ...]) -> str:
     return argv[argv.index("--num-prompts") + 1]
 
 
-def test_of_a_finalist_only_the_rounds_count_if_the_search_sent_less() -> None:
-    script = script_of(study(search={"num_prompts": 100}), 1, RECORDS)
+def test_only_rounds_count_for_a_finalist_if_the_search_sent_fewer_requests() -> None:
+    script = serve_script_of(study(search={"num_prompts": 100}), 1, RECORDS)
     assert prompts_of(script.bench_argv) == "200"
     assert script.repeats == 3
     assert script.reference["output_throughput"].value == 200.0
 
 
-def test_what_only_the_search_measured_is_verified_with_its_load() -> None:
-    script = script_of(study(search={"num_prompts": 100}), 2, RECORDS)
+def test_a_trial_without_rounds_is_verified_with_the_workload_of_the_search() -> None:
+    script = serve_script_of(study(search={"num_prompts": 100}), 2, RECORDS)
     assert prompts_of(script.bench_argv) == "100"
     assert script.repeats == 1
     assert script.reference["output_throughput"].value == 500.0
 
 
-def test_where_all_loads_are_alike_all_count() -> None:
-    script = script_of(study(), 1, [record(1, 0, 100.0), record(1, 1, 200.0)])
+def test_all_measurements_count_if_search_and_rounds_sent_the_same() -> None:
+    script = serve_script_of(study(), 1, [record(1, 0, 100.0), record(1, 1, 200.0)])
     assert prompts_of(script.bench_argv) == "200"
     assert script.reference["output_throughput"].value == pytest.approx(150.0)

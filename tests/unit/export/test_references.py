@@ -1,4 +1,4 @@
-"""The interval that a verification is held to, against values worked out by hand."""
+"""The interval within which a verification must measure, against values worked out by hand."""
 
 import math
 from datetime import UTC, datetime
@@ -25,13 +25,13 @@ def record(number: int, round_: int, *values: float | None, failed: bool = False
     return TrialRecord("study", number, round_, kind, None, {}, {}, 1, NOW, outcome)
 
 
-def test_without_a_second_measurement_the_floor_holds() -> None:
+def test_a_single_measurement_gets_the_smallest_interval() -> None:
     known = references(1, [record(1, 0, 1000.0)], ["output_throughput", "p99_ttft_ms"])
     assert (known["output_throughput"].low, known["output_throughput"].high) == pytest.approx((900.0, 1100.0))
     assert (known["p99_ttft_ms"].low, known["p99_ttft_ms"].high) == pytest.approx((700.0, 1300.0))
 
 
-def test_noise_is_pooled_over_the_whole_study() -> None:
+def test_noise_is_pooled_over_all_trials() -> None:
     # Logarithms of each trial: -0.1, 0, 0.1 about its own mean: squares 0.02 a trial, 2 degrees; four trials make
     # 0.08 / 8, so s = 0.1, whatever the trials' own levels are.
     low, high = math.exp(-0.1), math.exp(0.1)
@@ -52,19 +52,19 @@ def test_rounds_of_a_trial_are_one_group() -> None:
     assert known.low > 0
 
 
-def test_what_was_not_measured_has_no_reference() -> None:
+def test_a_metric_without_measurement_has_no_reference() -> None:
     records = [record(1, 0, 5.0), record(2, 0, None), record(3, 0, 7.0, failed=True)]
     assert references(2, records, ["output_throughput"]) == {}
     assert references(3, records, ["output_throughput"]) == {}
     assert references(9, records, ["output_throughput"]) == {}
 
 
-def test_the_trials_own_measurements_are_within() -> None:
+def test_the_interval_contains_all_measurements_of_the_trial() -> None:
     records = [record(1, 0, 1000.0, 1000.0, 1000.0, 1000.0, 500.0), *(record(n, 0, 1.0, 1.0) for n in range(2, 200))]
     known = references(1, records, ["output_throughput"])["output_throughput"]
     assert known.low <= 500.0
 
 
-def test_a_value_of_zero_has_no_logarithm_and_keeps_its_place() -> None:
+def test_a_value_of_zero_is_left_out_of_the_variance() -> None:
     known = references(1, [record(1, 0, 0.0, 0.0)], ["p99_ttft_ms"])["p99_ttft_ms"]
     assert (known.low, known.value, known.high) == (0.0, 0.0, 0.0)

@@ -12,9 +12,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.records import Provenance
-from tuner.export.serve_script import PORT, RESULTS, Reference, ServeScript, render, without_trial_settings, write
+from tuner.export.serve_script import (
+    PORT_PLACEHOLDER,
+    RESULTS_PLACEHOLDER,
+    Reference,
+    ServeScript,
+    render_serve_script,
+    without_trial_settings,
+    write_serve_script,
+)
 from tuner.scoring.slo import parse_slo
 
+BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
 NASTY = (
     "two words", "it's", 'say "hi"', "line\nbreak", "$(touch pwned)", "`touch pwned`", "; touch pwned #", "${HOME}",
     "-", "--flag", "a=b", "a,b", "*", "~", "!!", "\\", "'", "", "\r", "\x01\x7f", "ünïcode “quotes”", "@@BENCH@@",
@@ -44,7 +53,14 @@ def a_script(**changes: object) -> ServeScript:
         numbers=(("output throughput", "4300 tok/s"),),
         slos=(parse_slo("p99_tpot_ms<50"),),
         verdict="beats the defaults by 29 %",
-        bench_argv=("bench", "serve", "--base-url", f"http://127.0.0.1:{PORT}/v1", "--result-dir", RESULTS),
+        bench_argv=(
+            "bench",
+            "serve",
+            "--base-url",
+            f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1",
+            "--result-dir",
+            RESULTS_PLACEHOLDER,
+        ),
         reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
         executable="/opt/vllm/bin/vllm",
     )
@@ -55,7 +71,7 @@ def run(script: ServeScript, folder: Path, *arguments: str, **environment: str) 
     stub, path = folder / "stub", folder / "best_serve.sh"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    write(script, path)
+    write_serve_script(script, path)
     inherited = {"PATH": os.environ["PATH"], "VLLM": str(stub), "RECORD": str(folder), "LANG": "C.UTF-8"}
     return subprocess.run(
         [path, *arguments], env=inherited | environment, cwd=folder, capture_output=True, text=True, timeout=60
@@ -71,7 +87,7 @@ def started_with(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 @QUICK
 @given(model=WORDS, argv=st.lists(WORDS, max_size=4), value=WORDS, study=WORDS, extra=st.lists(WORDS, max_size=2))
-def test_every_word_reaches_the_server_as_it_is(
+def test_every_word_reaches_the_server_unchanged(
     tmp_path: Path, model: str, argv: list[str], value: str, study: str, extra: list[str]
 ) -> None:
     script = a_script(
@@ -102,11 +118,11 @@ def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: boo
     script = a_script(
         study=words[0], model=words[1], argv=tuple(words), environment={"VLLM_X": words[2]}, verdict=words[3],
         provenance=Provenance.SIMULATED if simulated else Provenance.MEASURED,
-        bench_argv=("bench", *words, f"{words[0]}{PORT}{words[1]}"), warmup_argv=(*words, RESULTS),
-        earned=(words[0], words[3]),
+        bench_argv=("bench", *words, f"{words[0]}{PORT_PLACEHOLDER}{words[1]}"),
+        warmup_argv=(*words, RESULTS_PLACEHOLDER), flag_effects=(words[0], words[3]),
     )  # fmt: skip
     path = tmp_path / "best_serve.sh"
-    write(script, path)
+    write_serve_script(script, path)
     done = subprocess.run(["shellcheck", path], capture_output=True, text=True, env={**os.environ, "LANG": "C.UTF-8"})
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -120,7 +136,7 @@ def test_host_port_and_further_arguments_can_be_given(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_without_vllm_on_the_path_it_runs_the_studys_own(tmp_path: Path) -> None:
+def test_the_vllm_of_the_study_is_used_without_one_on_the_path(tmp_path: Path) -> None:
     own = tmp_path / "studys own" / "vllm"
     own.parent.mkdir()
     own.write_text(STUB)
@@ -130,7 +146,7 @@ def test_without_vllm_on_the_path_it_runs_the_studys_own(tmp_path: Path) -> None
     assert started_with(tmp_path)[0][:2] == ["serve", "org/model"]
 
 
-def test_without_any_vllm_it_says_what_to_set(tmp_path: Path) -> None:
+def test_the_error_without_any_vllm_says_what_to_set(tmp_path: Path) -> None:
     done = run(a_script(executable=str(tmp_path / "gone")), tmp_path, VLLM="", PATH="/usr/bin:/bin")
     assert done.returncode == 127
     assert done.stderr == "best_serve.sh: no executable vllm; set VLLM=/path/to/vllm (the study ran 0.32.0)\n"
@@ -147,15 +163,15 @@ def test_the_trials_own_settings_are_left_out(tmp_path: Path) -> None:
     assert not environment.keys() & {"VLLM_CACHE_ROOT", "VLLM_LOGGING_LEVEL", "CUDA_VISIBLE_DEVICES"}
 
 
-def test_a_setting_without_its_value_ends_the_argv() -> None:
+def test_a_removed_flag_may_lack_its_value() -> None:
     assert without_trial_settings(["--a", "--port"]) == ("--a",)
 
 
-def test_header_names_what_was_measured() -> None:
-    lines = render(a_script(study="a\nb")).splitlines()
+def test_the_header_lists_the_measurements() -> None:
+    lines = render_serve_script(a_script(study="a\nb")).splitlines()
     assert lines[:12] == [
         "#!/usr/bin/env bash",
-        "# Starts the vLLM server that tuner's study chose; --help says how, --verify checks its figures.",
+        "# Starts the vLLM server of a tuner study. --help shows the usage, --verify measures the server again.",
         "#",
         "# study     a\\nb, trial 12",
         "# verdict   beats the defaults by 29 %",
@@ -169,13 +185,13 @@ def test_header_names_what_was_measured() -> None:
     ]
 
 
-def test_what_each_flag_earns_stays_a_comment(tmp_path: Path) -> None:
+def test_flag_effects_stay_a_comment(tmp_path: Path) -> None:
     script = a_script(
-        earned=("what its flags earn:", "max_num_seqs=64\n$(touch caught) ×1.20 of the score [1.10, 1.30]")
+        flag_effects=("flag effects:", "max_num_seqs=64\n$(touch caught) ×1.20 of the score [1.10, 1.30]")
     )
-    lines = render(script).splitlines()
+    lines = render_serve_script(script).splitlines()
     assert lines[lines.index("# SLO       p99_tpot_ms<50") + 1 :][:2] == [
-        "# flags     what its flags earn:",
+        "# flags     flag effects:",
         "# flags     max_num_seqs=64\\n$(touch caught) ×1.20 of the score [1.10, 1.30]",
     ]
     assert run(script, tmp_path).returncode == 0
@@ -183,9 +199,9 @@ def test_what_each_flag_earns_stays_a_comment(tmp_path: Path) -> None:
 
 
 def test_a_simulated_result_says_so_first() -> None:
-    lines = render(a_script(provenance=Provenance.SIMULATED)).splitlines()
-    assert lines[1].startswith("# predicted, not measured")
-    assert "# predicted output throughput: 4300 tok/s" in lines
+    lines = render_serve_script(a_script(provenance=Provenance.SIMULATED)).splitlines()
+    assert lines[1].startswith("# Simulated, not measured")
+    assert "# simulated output throughput: 4300 tok/s" in lines
 
 
 def test_another_version_gives_a_warning(tmp_path: Path) -> None:
@@ -194,7 +210,7 @@ def test_another_version_gives_a_warning(tmp_path: Path) -> None:
     assert done.stderr == "best_serve.sh: warning: vLLM 0.32.0 is installed, the study ran 0.25.1\n"
 
 
-def test_the_same_version_of_another_build_gives_none(tmp_path: Path) -> None:
+def test_another_build_of_the_same_version_gives_no_warning(tmp_path: Path) -> None:
     assert run(a_script(vllm_version="0.32.0+cpu"), tmp_path).stderr == ""
 
 
@@ -206,7 +222,7 @@ def test_help_starts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "code"), [((), 127), (("--verify",), 2)])
-def test_no_executable_is_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
+def test_a_missing_executable_gives_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int) -> None:
     done = run(a_script(), tmp_path, *arguments, VLLM="no-such-vllm")
     assert done.returncode == code
     assert done.stderr == ("best_serve.sh: no executable no-such-vllm; set VLLM=/path/to/vllm (the study ran 0.32.0)\n")
@@ -215,9 +231,9 @@ def test_no_executable_is_one_line(tmp_path: Path, arguments: tuple[str, ...], c
 def test_the_file_is_executable_and_replaces_another(tmp_path: Path) -> None:
     path = tmp_path / "best_serve.sh"
     path.write_text("old")
-    write(a_script(), path)
+    write_serve_script(a_script(), path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
-    assert path.read_text() == render(a_script())
+    assert path.read_text() == render_serve_script(a_script())
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -231,18 +247,18 @@ def test_the_file_is_executable_and_replaces_another(tmp_path: Path) -> None:
         {"argv": ("\0",)},
     ],
 )
-def test_what_a_script_cannot_say_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"NUL|cannot be set"):
+def test_words_and_variables_that_a_script_cannot_hold_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"NUL|cannot set"):
         a_script(**changes)
 
 
-def test_a_reference_holds_its_value() -> None:
+def test_the_interval_of_a_reference_contains_its_value() -> None:
     with pytest.raises(ValueError, match="low <= value <= high"):
         Reference(5.0, 6.0, 7.0)
 
 
-def test_words_of_the_record_are_json_safe() -> None:
-    text = render(a_script(reference={"p99_tpot_ms": Reference(1.5, 1.0, 2.0)}))
+def test_the_reference_is_json_in_the_script() -> None:
+    text = render_serve_script(a_script(reference={"p99_tpot_ms": Reference(1.5, 1.0, 2.0)}))
     line = next(line for line in text.splitlines() if line.strip().startswith('"$1" - '))
     assert json.loads(line.split("'")[1]) == {
         "metrics": {"p99_tpot_ms": {"value": 1.5, "low": 1.0, "high": 2.0, "up": False}},

@@ -13,15 +13,33 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.export.test_serve_script import a_script
-from tuner.export.serve_script import PORT, RESULTS, SEED, Reference, ServeScript, write
+from tuner.export.serve_script import (
+    PORT_PLACEHOLDER,
+    RESULTS_PLACEHOLDER,
+    SEED_PLACEHOLDER,
+    Reference,
+    ServeScript,
+    write_serve_script,
+)
 from tuner.scoring.slo import parse_slo
 
-LOAD = (
-    "--backend", "openai", "--base-url", f"http://127.0.0.1:{PORT}/v1", "--endpoint", "/completions",
+CLIENT = (
+    "--backend", "openai", "--base-url", f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1", "--endpoint", "/completions",
     "--model", "org/model", "--max-concurrency", "10", "--random-input-len", "128", "--random-output-len", "64",
 )  # fmt: skip
-BENCH = ("bench", "serve", *LOAD, "--num-prompts", "40", "--seed", "9", "--save-result", "--result-dir", RESULTS)
-WARMUP = ("bench", "serve", *LOAD, "--num-prompts", "10", "--seed", "8")
+BENCH = (
+    "bench",
+    "serve",
+    *CLIENT,
+    "--num-prompts",
+    "40",
+    "--seed",
+    "9",
+    "--save-result",
+    "--result-dir",
+    RESULTS_PLACEHOLDER,
+)
+WARMUP = ("bench", "serve", *CLIENT, "--num-prompts", "10", "--seed", "8")
 ANY = Reference(1.0, 0.0, 1e9)
 
 
@@ -34,7 +52,7 @@ def script(**changes: Any) -> ServeScript:
 
 def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[str], dict[str, str]]:
     vllm = install_fake_vllm(folder / "bin", **behaviour)
-    write(script, folder / "best_serve.sh")
+    write_serve_script(script, folder / "best_serve.sh")
     (folder / "tmp").mkdir(exist_ok=True)
     environment = {**os.environ, "VLLM": str(vllm), "TMPDIR": str(folder / "tmp"), "MARK": str(folder)}
     environment.pop("PORT", None)
@@ -49,7 +67,7 @@ def verify(script: ServeScript, folder: Path, *more: str, **behaviour: Any) -> s
 
 
 def marked(folder: Path) -> list[psutil.Process]:
-    """Return living processes that were started by this test, known by a variable in their environment."""
+    """Return the running processes of this test, which have a variable in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -66,7 +84,7 @@ def test_within_the_interval(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"output_throughput: measured [\d.e+]+, recorded 1 \[0, 1e\+09\]: within", lines[0])
     assert re.fullmatch(r"SLO p99_tpot_ms<50: measured [\d.]+: holds", lines[1])
-    assert re.fullmatch(r"server stopped: nothing of its process group \d+ is left", lines[2])
+    assert re.fullmatch(r"server stopped: no process of its group \d+ is left", lines[2])
     assert len(lines) == 3
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -92,8 +110,8 @@ def test_the_direction_decides(
     assert done.returncode == code
 
 
-def test_it_measures_as_often_as_the_study_did_each_time_with_another_seed(tmp_path: Path) -> None:
-    bench = tuple(SEED if word == "9" else word for word in BENCH)
+def test_it_repeats_the_benchmark_like_the_study_with_new_seeds(tmp_path: Path) -> None:
+    bench = tuple(SEED_PLACEHOLDER if word == "9" else word for word in BENCH)
     arguments, environment = command(script(bench_argv=bench, repeats=3, first_seed=40), tmp_path)
     wrapper = tmp_path / "recorder"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/seen"\nexec "{environment["VLLM"]}" "$@"\n')
@@ -106,18 +124,18 @@ def test_it_measures_as_often_as_the_study_did_each_time_with_another_seed(tmp_p
     assert len([line for line in done.stdout.splitlines() if line.startswith("output_throughput")]) == 1
 
 
-def test_a_broken_slo_fails(tmp_path: Path) -> None:
+def test_a_missed_slo_fails(tmp_path: Path) -> None:
     done = verify(script(slos=(parse_slo("p99_tpot_ms<0.000001"),)), tmp_path)
     assert done.returncode == 1
     assert "SLO p99_tpot_ms<1e-06: measured" in done.stdout
-    assert ": BROKEN" in done.stdout
+    assert ": MISSED" in done.stdout
 
 
-def test_no_request_completed_is_not_measured(tmp_path: Path) -> None:
+def test_without_a_completed_request_nothing_is_measured(tmp_path: Path) -> None:
     done = verify(script(slos=(parse_slo("success_rate>=1"),)), tmp_path, fail_every=1)
     assert done.returncode == 1
     assert "output_throughput: measured -" in done.stdout
-    assert "SLO success_rate>=1: measured 0: BROKEN" in done.stdout
+    assert "SLO success_rate>=1: measured 0: MISSED" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -129,7 +147,7 @@ def test_no_request_completed_is_not_measured(tmp_path: Path) -> None:
         ({"crash_after": 15}, "the server ended during the benchmark"),
     ],
 )
-def test_what_could_not_run_is_2(tmp_path: Path, behaviour: dict[str, Any], text: str) -> None:
+def test_the_exit_code_is_2_if_it_could_not_run(tmp_path: Path, behaviour: dict[str, Any], text: str) -> None:
     done = verify(script(slos=(parse_slo("success_rate>=1"),)), tmp_path, **behaviour)
     assert text in done.stderr
     assert done.returncode == 2
@@ -143,7 +161,7 @@ def test_a_server_that_is_never_healthy_is_stopped(tmp_path: Path, monkeypatch: 
     assert "the server was not healthy in time" in done.stderr
 
 
-def test_what_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERIFY_STOP_S", "1")
     done = verify(script(), tmp_path, sigterm="ignore", child_sigterm="ignore")
     assert done.returncode == 0
@@ -156,7 +174,7 @@ def test_a_taken_port_is_refused(tmp_path: Path) -> None:
         environment["PORT"] = str(other.getsockname()[1])
         done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"port {environment['PORT']} is taken" in done.stderr
+    assert f"port {environment['PORT']} is in use" in done.stderr
 
 
 def test_further_arguments_reach_the_server(tmp_path: Path) -> None:
@@ -165,8 +183,8 @@ def test_further_arguments_reach_the_server(tmp_path: Path) -> None:
     assert "unrecognized arguments: --no-such-flag" in done.stderr
 
 
-def heed_interrupts() -> None:
-    """A test run in the background inherits an ignored SIGINT, which no shell may trap."""
+def reset_interrupts() -> None:
+    """Reset SIGINT: a test run in the background inherits it as ignored, and a shell cannot trap an ignored signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -176,7 +194,7 @@ def test_a_signal_stops_the_server(tmp_path: Path, number: signal.Signals, code:
     with subprocess.Popen(
         arguments,
         env=environment,
-        preexec_fn=heed_interrupts,
+        preexec_fn=reset_interrupts,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
