@@ -123,7 +123,7 @@ class ResolvedSpace:
 
         Unlike `engine_defaults`, this is no configuration: it serves to compare one with the defaults.
         """
-        names = self._names({})
+        names = self.names({})
         found = {parameter.name: names.default(parameter.name) for parameter in self.parameters}
         return {name: value for name, value in found.items() if value is not None}
 
