@@ -1,0 +1,50 @@
+"""Tables and command lines of the benchmarks."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from benchmarks.command_line import documented_parser, environment_variables
+from benchmarks.text_table import MISSING, number_text, print_table
+
+COMMANDS = (
+    "benchmarks.search.__main__",
+    "benchmarks.search.ask_latency",
+    "benchmarks.search.flag_effects",
+    "benchmarks.loadgen.__main__",
+    "benchmarks.loadgen.client_agreement",
+    "benchmarks.loadgen.traffic",
+    "benchmarks.cost.against_sweep",
+    "benchmarks.cost.overhead",
+)
+
+
+def test_columns_are_aligned_below_a_wrapped_caption(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("word " * 40, ["name", "value"], [["a", "1"], ["longer", "23"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 120 for line in lines)
+    assert lines[-3:] == ["  name    value", "  a           1", "  longer     23"]
+
+
+def test_a_missing_number_is_a_dash() -> None:
+    assert (number_text(None, 2), number_text(1.005, 1)) == (MISSING, "1.0")
+
+
+def test_help_shows_the_docstring() -> None:
+    text = documented_parser("First line.\n\n    python -m something\n\nThe rest.").format_help()
+    assert "First line." in text
+    assert text.rstrip().endswith("python -m something\n\nThe rest.")
+
+
+def test_variables_need_an_equals_sign() -> None:
+    assert environment_variables(["A=1", "B=x=y"]) == {"A": "1", "B": "x=y"}
+    with pytest.raises(SystemExit, match="--env A: not NAME=VALUE"):
+        environment_variables(["A"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_benchmark_says_how_to_run_it(command: str) -> None:
+    doc = importlib.import_module(command).__doc__ or ""
+    assert f"python -m {command.removesuffix('.__main__')} " in doc
