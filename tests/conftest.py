@@ -1,4 +1,8 @@
-"""Fixtures for all tests: what needs a real vLLM gets it here, and says why it is skipped where there is none."""
+"""Fixtures and markers for all tests.
+
+A test that needs a real vLLM uses the fixture `vllm`, which names the executable and says why a test is skipped where
+there is none. Whole folders are marked `slow` here; a single slow test has the decorator.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,9 @@ from pathlib import Path
 import pytest
 
 MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"
+SLOW_FOLDERS = {"faults": "tests/unit/processes", "real": "tests/unit/engines/vllm"}
+"""Folders whose tests are slow, each with the fast tests of the same code."""
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +29,18 @@ def vllm() -> Path:
     pytest.skip(MISSING)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses a real vLLM, however it comes by it."""
+    """Mark every test that uses a real vLLM, directly or through a fixture, and every test of a slow folder."""
     for item in items:
         if "vllm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.vllm)
+        if item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to run what was left out, if anything was."""
+    left_out = len(terminalreporter.stats.get("deselected", ()))
+    if left_out and not os.environ.get("CI"):
+        terminalreporter.write_line(f"{left_out} tests were left out; `uv run pytest -m ''` runs all")

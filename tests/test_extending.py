@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from storage.records import FailureKind, TrialKind
 from tests.contracts.engine_contract import EngineContract
-from tuner.engines.base import Engine, new_cancel_event
+from tuner.engines.base import Engine
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.presets import load_preset
@@ -36,7 +37,7 @@ def load_example(name: str) -> ModuleType:
 
 def trial_spec(artifacts: Path, *argv: str) -> TrialSpec:
     """Return a trial of the toy engine: eight users, 16 requests of 10 tokens."""
-    launch = LaunchSpec(ModelRef("toy-model", "toy-model", "toy"), argv, ("--ms-per-token", "1"), {"TOY": "yes"})
+    launch = LaunchSpec(ModelRef("toy-model", "toy-model", "toy"), argv, ("--ms-per-token", "5"), {"TOY": "yes"})
     workload = ClosedLoop(max_concurrency=USERS, num_prompts=2 * USERS, input_len=8, output_len=10)
     limits = Limits(startup_s=60)
     return TrialSpec("toy", 1, 0, 1, TrialKind.SEARCH, {}, launch, workload, 1, artifacts, limits)
@@ -64,7 +65,7 @@ def test_the_pipeline_measures_the_toy_engine(engine: Engine, tmp_path: Path) ->
         batch: run_trial(
             engine,
             trial_spec(tmp_path / str(batch), "--batch", str(batch)),
-            new_cancel_event(),
+            threading.Event(),
             worker="w0",
             device="CPU",
         )

@@ -22,13 +22,14 @@ from pathlib import Path
 import httpx
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
+from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
-from tuner.engines.base import Cancelled, EngineInfo
+from tuner.engines.base import EngineInfo
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port
 from tuner.processes.readiness import wait_ready
 from tuner.processes.records import ProcessRecords
-from tuner.processes.supervisor import ServerProcess, start
+from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -46,7 +47,7 @@ class ToyServer:
         self._log = spec.artifacts / "server.log"
         self._limits, self._lease, self._process = limits, lease, process
 
-    def wait_ready(self, cancelled: Cancelled) -> None:
+    def wait_ready(self, cancelled: CancelToken) -> None:
         """Return once `/health` answers and `/v1/models` names the model."""
         limit_s = self._limits.startup_s
         wait_ready(self._process, HOST, self._lease.port, self._model, limit_s, cancelled, self._classify)
@@ -57,13 +58,13 @@ class ToyServer:
         kind = FailureKind.OUT_OF_MEMORY_STARTUP if "out of memory" in log else FailureKind.ENGINE_CRASH
         return Failure(kind, phase, log.strip().splitlines()[-1] if log.strip() else "no output", exit_code=exit_code)
 
-    def warm_up(self, workload: SingleWorkload, cancelled: Cancelled) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """Send one short request per user; their latencies are not scored."""
         short = workload.warmup()
         if isinstance(short, ClosedLoop) and not any(self._send(short, Phase.WARMUP, cancelled)):
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, "no warm-up request succeeded")
 
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: Cancelled) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """Send the closed loop once and return its metrics, failed requests included."""
         assert isinstance(workload, ClosedLoop)
         begun = time.monotonic()
@@ -79,7 +80,7 @@ class ToyServer:
         seed = workload.repeat_seed(index)
         return Repeat(index, seed, offered, completed, offered - completed, duration_s, metrics)
 
-    def _send(self, workload: ClosedLoop, phase: Phase, cancelled: Cancelled) -> list[float | None]:
+    def _send(self, workload: ClosedLoop, phase: Phase, cancelled: CancelToken) -> list[float | None]:
         """Send every request of a closed loop; return latencies in s, None for a request that failed."""
         url = f"http://{HOST}:{self._lease.port}/v1/completions"
 
@@ -135,7 +136,7 @@ class ToyEngine:
         lease = lease_port(self._home / "ports")
         environment = {**os.environ, **spec.launch.environment}
         words, log = process_words(spec, lease.port), spec.artifacts / "server.log"
-        process = start(words, environment, log, spec.artifacts, self._records, lease.port, f"trial {spec.uid}")
+        process = start_server(words, environment, log, spec.artifacts, self._records, lease.port, f"trial {spec.uid}")
         return ToyServer(spec, limits, lease, process)
 
     def close(self) -> None:

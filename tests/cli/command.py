@@ -37,7 +37,7 @@ def run_here(folder: Path, *argv: str) -> Said:
     return Said(ended.value.code, out.getvalue(), err.getvalue())
 
 
-def run_apart(folder: Path, *argv: str, timeout_s: float = 240.0, **environment: str) -> Said:
+def run_apart(folder: Path, *argv: str, timeout_s: float = 1500.0, **environment: str) -> Said:
     """Run `tuner ARGV…` in a process of its own, in `folder`."""
     done = subprocess.run(
         [sys.executable, "-m", "tuner.cli.main", *argv],

@@ -57,6 +57,7 @@ def test_the_readmes_first_command_says_what_the_readme_shows(folder: Path) -> N
     assert [line for line in shown if line.strip() not in told] == []
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):

@@ -9,7 +9,6 @@ import time
 from functools import partial
 
 import psutil
-import pytest
 
 from tests.faults.command import Command, Study, until
 from tests.faults.conftest import MakeStudy
@@ -56,7 +55,6 @@ def one_more(study: Study, done: int) -> bool:
     return len(study.finished()) > done
 
 
-@pytest.mark.timeout(900)
 def test_ten_random_kills(make_study: MakeStudy) -> None:
     rng = random.Random(2026)
     study = make_study(TRIALS, 0.4)

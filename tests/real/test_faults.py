@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.command import Study
 
 TRIALS = 2
@@ -17,7 +15,6 @@ ARGUMENTS = (
 )
 
 
-@pytest.mark.timeout(600)
 def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, tmp_path: Path) -> None:
     study = Study(tmp_path, vllm, tiny_model, ARGUMENTS)
     try:

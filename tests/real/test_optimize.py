@@ -19,7 +19,6 @@ from mlflow.entities import Run
 from tuner.processes.ports import port_answers
 
 pytestmark = [
-    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 

@@ -248,7 +248,6 @@ print([sorted(trial.params.items()) for trial in study.trials])
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("prior", [None, right])
 def test_the_same_seed_searches_the_same_in_another_process(prior: Any) -> None:
     script = REPEAT % (prior.__name__ if prior else None)

@@ -1,0 +1,85 @@
+"""What the pages show: commands and their output, read from fenced blocks.
+
+A block marked `bash` holds commands. A block marked `text` that follows it directly holds the output of its last
+command; a line that is only `…` stands for lines that are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ENDS = {"|", ">", ">>", "&&", ";", "2>"}
+LEFT_OUT = "…"
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_SECONDS = re.compile(r"\b(?:\d+ h )?(?:\d+ min )?\d+(?:\.\d+)? s\b|\b\d+ min\b")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command line of a page, and the lines of its output that the page shows."""
+
+    page: str
+    line: str
+    shown: tuple[str, ...] = ()
+
+
+def steps_of(page: Path) -> list[Step]:
+    """Return the command lines of a page in order, each with its output."""
+    found: list[Step] = []
+    text = page.read_text(encoding="utf-8")
+    end = -1
+    for block in _BLOCK.finditer(text):
+        kind, body = block.groups()
+        if kind in ("bash", "console", "sh"):
+            lines = [line.removeprefix("$ ") for line in body.replace("\\\n", " ").splitlines()]
+            found += [Step(page.name, line) for line in lines if line.strip() and not line.startswith("#")]
+            end = block.end()
+        elif kind == "text" and found and not text[end : block.start()].strip():
+            found[-1] = Step(page.name, found[-1].line, tuple(body.splitlines()))
+    return found
+
+
+def commands_in(line: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a shell line, split at `&&`, `;` and pipes."""
+    words = shlex.split(line, comments=True)
+    while words:
+        end = next((i for i, word in enumerate(words) if word in ENDS), len(words))
+        one, words = words[:end], words[end + 1 :]
+        if one:
+            yield one
+
+
+def tuner_words(words: list[str]) -> list[str] | None:
+    """Return the words after `tuner`, as of `uv run tuner …`; None for another program."""
+    return words[words.index("tuner") + 1 :] if "tuner" in words[:3] else None
+
+
+def without_durations(line: str) -> str:
+    """Return a line with every duration replaced, and blanks at its end removed."""
+    return _SECONDS.sub("<duration>", line).rstrip()
+
+
+def missing_lines(shown: tuple[str, ...], output: str) -> list[str]:
+    """Return the shown lines that the output lacks, in order; durations may differ.
+
+    Without a line `…` between them, shown lines must follow each other directly.
+    """
+    told = [without_durations(line) for line in output.splitlines()]
+    missing, place, gap = [], 0, True
+    for line in map(without_durations, shown):
+        if line.strip() == LEFT_OUT:
+            gap = True
+            continue
+        window = told[place:] if gap else told[place : place + 1]
+        if line in window:
+            place, gap = place + window.index(line) + 1, False
+        else:
+            missing.append(line)
+    return missing

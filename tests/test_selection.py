@@ -1,0 +1,76 @@
+"""Which tests run: the default leaves out what is marked slow and nothing else, and `.ci/run` leaves out nothing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SLOW_FOLDERS
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+LEAVES_OUT = ("-k", "--ignore", "--deselect", "--lf", "--ff", "--maxfail", "-x")
+HARMLESS = {"-q", "--strict-markers", "--strict-config"}
+
+
+def test_the_default_leaves_out_slow_tests_only() -> None:
+    words = shlex.split(OPTIONS["addopts"])
+    assert words[words.index("-m") + 1] == "not slow"
+    assert {*words} - {"-m", "not slow"} == HARMLESS
+    assert OPTIONS["testpaths"] == ["tests"]
+
+
+def test_ci_runs_every_test() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^exec .*\bpytest\b.*$", script, re.MULTILINE)
+    words = shlex.split(line)
+    after = words[words.index("pytest") + 1 :]
+    assert after[:2] == ["-m", ""], "an empty -m takes back the default selection"
+    assert [word for word in after if word.startswith(LEAVES_OUT) or word.startswith("tests")] == []
+    assert "export CI=true" in script, "without CI a test that lacks vLLM or PostgreSQL is skipped"
+
+
+def test_every_marker_is_explained_to_contributors() -> None:
+    names = [marker.partition(":")[0] for marker in OPTIONS["markers"]]
+    assert sorted(names) == ["slow", "vllm"]
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"-m {name}" not in page] == []
+
+
+def test_a_slow_folder_has_fast_tests_of_the_same_code() -> None:
+    for folder, fast in SLOW_FOLDERS.items():
+        assert any((TESTS / folder).glob("test_*.py")), folder
+        assert any((ROOT / fast).glob("test_*.py")), fast
+
+
+def test_a_file_has_fast_tests_beside_its_slow_ones() -> None:
+    """A file that were slow throughout would say nothing in a newcomer's run."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.relative_to(TESTS).parts[0] in SLOW_FOLDERS or "mark.slow" not in text or path == Path(__file__):
+            continue
+        assert "pytestmark" not in text, path
+        slow, tests = len(re.findall(r"^\s*@pytest\.mark\.slow", text, re.MULTILINE)), text.count("def test_")
+        assert slow < tests, path
+
+
+def test_hangs_are_found_and_busy_machines_are_not() -> None:
+    """A test on a busy machine may take ten times as long as on a quiet one, where none takes three minutes."""
+    assert OPTIONS["timeout"] >= 1800
+    lower = [
+        (path.name, int(seconds))
+        for path in TESTS.rglob("test_*.py")
+        for seconds in re.findall(r"mark\.timeout\((\d+)\)", path.read_text(encoding="utf-8"))
+        if int(seconds) < OPTIONS["timeout"]
+    ]
+    assert lower == []
+
+
+@pytest.mark.slow
+def test_this_one_is_left_out_by_default(request: pytest.FixtureRequest) -> None:
+    assert request.config.getoption("markexpr") != "not slow"
