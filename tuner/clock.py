@@ -1,4 +1,4 @@
-"""Time, so that a simulated engine can run the production path on a clock of its own."""
+"""Clocks: the machine's, and the interface for the simulated engine's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clock(Protocol):
     """A source of time."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start; never goes back."""
+        """Return seconds since an arbitrary start; the value never decreases."""
 
     def now(self) -> datetime:
         """Return the date and time, UTC."""
@@ -32,7 +32,7 @@ class RealClock:
 
 
 class Stopwatch:
-    """Adds up seconds by name; what no name claims is `own`."""
+    """Adds up seconds by name; the rest is `own`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,6 +49,6 @@ class Stopwatch:
             self._seconds[name] = self._seconds.get(name, 0.0) + self._clock.monotonic() - start
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds by name, with `own` for the rest since the stopwatch was made."""
+        """Return seconds by name, and as `own` the rest of the time since construction."""
         rest = self._clock.monotonic() - self._start - sum(self._seconds.values())
         return {**self._seconds, "own": max(rest, 0.0)}

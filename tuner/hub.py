@@ -1,4 +1,4 @@
-"""What the Hugging Face hub left on this machine."""
+"""Find files that the Hugging Face hub's library has cached on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def cached_config(name: str) -> Path | None:
-    """Return config.json of a hub model that was downloaded before; None if it was not."""
+    """Return the path of a downloaded hub model's config.json; None if the model was not downloaded."""
     home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
-    found = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    return found[-1] if found else None
+    configs = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
+    return configs[-1] if configs else None

@@ -1,4 +1,4 @@
-"""Temporary folders that name their owner, so that what a killed process left is found and removed later."""
+"""Temporary folders named after their owner, so that those of a killed process are found and removed later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ _PREFIX = "tuner-"
 
 
 def new_folder(kind: str) -> Path:
-    """Make a folder of this process, short enough to hold Unix sockets; first remove those whose owners are gone."""
+    """Make a temporary folder of this process, after the removal of folders whose owners have ended.
+
+    Its path is short enough for Unix sockets.
+    """
     remove_stale(kind)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-{os.getpid()}-"))
 
 
 def empty(folder: Path) -> None:
-    """Remove what is in a folder; what cannot be removed stays."""
+    """Remove the contents of a folder; entries that cannot be removed stay."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -26,12 +29,12 @@ def empty(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder and all in it."""
+    """Remove a folder and its contents."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_stale(kind: str) -> None:
-    """Remove this kind's folders whose processes no longer run on this host."""
+    """Remove the folders of this kind whose processes no longer run on this host."""
     prefix = f"{_PREFIX}{kind}-"
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         owner = folder.name.removeprefix(prefix).split("-")[0]

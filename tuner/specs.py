@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """One attempt at a trial. With `promises`, SLOs, it searches the highest rate at which they hold."""
+    """One attempt at a trial. With `capacity_slos` it searches the highest request rate at which they hold."""
 
     study: str
     number: int
@@ -61,7 +61,7 @@ class TrialSpec:
     repeats: int
     artifacts: Path
     limits: Limits = Limits()
-    promises: tuple[Slo, ...] | None = None
+    capacity_slos: tuple[Slo, ...] | None = None
 
     @property
     def uid(self) -> str:

@@ -20,7 +20,7 @@ from benchmarks.command_line import add_vllm_options, documented_parser, environ
 from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
 from benchmarks.text_table import number_text, print_table
 from storage.records import Repeat
-from tuner.engines.vllm.bench import bench_words, read_result
+from tuner.engines.vllm.bench import bench_arguments, read_result
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.workloads.spec import ClosedLoop
 
@@ -62,7 +62,7 @@ class TimedClient:
         folder, result = bench.folder, f"{self.name}-{seed}.json"
         log = folder / f"{self.name}-{seed}.log"
         begun = time.monotonic()
-        words = bench_words(bench.model, workload, f"http://127.0.0.1:{port}/v1", seed, folder, result)
+        words = bench_arguments(bench.model, workload, f"http://127.0.0.1:{port}/v1", seed, folder, result)
         job = self._start(words, bench.client_environment(), log, folder)
         if not job.wait(CLIENT_LIMIT_S) or job.exit_code != 0:
             job.cancel()

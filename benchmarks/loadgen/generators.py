@@ -25,7 +25,7 @@ from benchmarks.loadgen.records import (
     sent_times,
     shifted,
 )
-from tuner.loadgen.plan import LoadPlan, PlannedRequest, write_plan
+from tuner.loadgen.plan import RequestPlan, PlannedRequest, write_plan
 from tuner.loadgen.result import read_records
 from tuner.workloads.arrivals import Constant, Poisson
 from tuner.workloads.lengths import Length
@@ -106,7 +106,7 @@ class TunerGenerator(LoadGenerator):
             arrivals = Constant(process="constant", rate=stream.rate)
         lengths = RequestClass(input=Length(fixed=PROMPT_WORDS), output=Length(fixed=stream.output_tokens))
         traffic = Traffic(arrivals=arrivals, requests=stream.requests, classes={"all": lengths})
-        plan = LoadPlan(f"{url}/v1/completions", MODEL_NAME, None, None, stream.timeout_s, LONGEST_RUN_S)
+        plan = RequestPlan(f"{url}/v1/completions", MODEL_NAME, None, None, stream.timeout_s, LONGEST_RUN_S)
         requests = (
             PlannedRequest(each.index, each.name, each.at_s, _prompt(), PROMPT_WORDS, stream.output_tokens)
             for each in make_schedule(traffic, stream.seed)

@@ -14,8 +14,8 @@ from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
 from storage.records import Repeat
 from tuner.engines.vllm.bench import read_result
 from tuner.engines.vllm.server import VllmServer
-from tuner.engines.vllm.traffic_load import LoadFiles, make_requests, read_load, start_plan
-from tuner.loadgen.plan import LoadPlan, PlannedRequest
+from tuner.engines.vllm.traffic import TrafficFiles, plan_requests, read_traffic, start_generator
+from tuner.loadgen.plan import RequestPlan, PlannedRequest
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
@@ -58,9 +58,9 @@ class Replay:
         Returns:
             The metrics by client, and for each run the client and the number of requests with a TTFT above `slow_s`.
         """
-        files = LoadFiles(self._bench.folder, f"block-{number}")
+        files = TrafficFiles(self._bench.folder, f"block-{number}")
         tokenizer = self._bench.model.tokenizer
-        requests = make_requests(self._bench.tools, self.traffic, FIRST_SEED + number, files, tokenizer)
+        requests = plan_requests(self._bench.tools, self.traffic, FIRST_SEED + number, files, tokenizer)
         prompts = self._bench.folder / "prompts.jsonl"
         lines = (json.dumps({"prompt": each.prompt, "output_tokens": each.max_tokens}) for each in requests)
         prompts.write_text("".join(f"{line}\n" for line in lines))
@@ -78,15 +78,15 @@ class Replay:
             slow.append((client, slow_requests(self._server.port, slow_s) - before))
         return repeats, slow
 
-    def _run_tuner_client(self, timed: list[PlannedRequest], number: int, files: LoadFiles) -> Repeat:
+    def _run_tuner_client(self, timed: list[PlannedRequest], number: int, files: TrafficFiles) -> Repeat:
         """Send the prompts at their times with `tuner.loadgen`."""
         empty_prefix_cache(self._server.port)
         url = f"http://127.0.0.1:{self._server.port}/v1/completions"
-        plan = LoadPlan(url, self._bench.model.name, None, None, REQUEST_LIMIT_S, CLIENT_LIMIT_S)
-        job = start_plan(plan, timed, files)
+        plan = RequestPlan(url, self._bench.model.name, None, None, REQUEST_LIMIT_S, CLIENT_LIMIT_S)
+        job = start_generator(plan, timed, files)
         if not job.wait(CLIENT_LIMIT_S):
             job.cancel()
-        return read_load(self.traffic, number, files)[0]
+        return read_traffic(self.traffic, number, files)[0]
 
     def _run_vllm_client(self, prompts: Path, count: int, number: int) -> tuple[Repeat, list[float]]:
         """Send the prompts with `vllm bench serve`; return its metrics and when it sent each request, in seconds.

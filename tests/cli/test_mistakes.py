@@ -78,7 +78,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
         (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
         (["--model", ""], ["--model ''", "give a model folder or a hub name"]),
-        (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm' is not there", "VENV/bin/vllm"]),
+        (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm' does not exist", "VENV/bin/vllm"]),
         (["--workers", "0"], ["--workers 0", "at least 1"]),
         (["--users", "0"], ["--users 0", "greater than or equal to 1"]),
         (["--input-len", "5000"], ["5000 + 32 tokens", "context of 4096", "lower --input-len"]),

@@ -97,7 +97,7 @@ def test_the_resident_client_counts_what_the_plain_command_counts(
 
     def plain_start(self: Toolbox, *arguments: object) -> PlainJob:
         words, environment, log, cwd = arguments
-        return PlainJob([str(self.found.executable), *words], environment, log, cwd)  # type: ignore[misc, arg-type]
+        return PlainJob([str(self.installation.executable), *words], environment, log, cwd)  # type: ignore[misc, arg-type]
 
     def kept(start: Callable[..., HelperJob]) -> Callable[..., HelperJob]:
         def run(*arguments: object) -> HelperJob:

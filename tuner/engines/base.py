@@ -1,7 +1,7 @@
-"""What every engine offers: identify itself, check a configuration, start a server and stop it for good.
+"""The interface of engines: identify the installation, check a configuration, start a server and stop it.
 
-An engine is a program that serves one model over the OpenAI HTTP API. The real one is `tuner.engines.vllm`; a simulated
-one belongs beside it. Implementations pass `tests/contracts/engine_contract.py`.
+An engine is a program that serves one model over the OpenAI HTTP API: `tuner.engines.vllm`, or its simulation,
+`tuner.engines.simulator`. Implementations pass `tests/contracts/engine_contract.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tuner.workloads.spec import SingleWorkload
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What is installed: name, version, executable, the engine's flags and the packages beside it (None: not read)."""
+    """The installation: name, version, executable, the engine's flags and the packages beside it (None: unknown)."""
 
     name: str
     version: str
@@ -32,7 +32,7 @@ class EngineInfo:
 
 
 class Server(Protocol):
-    """One running server. `stop` must be called whatever happens, and may be called twice."""
+    """One running server. `stop` must be called in any case and may be called twice."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
@@ -41,28 +41,28 @@ class Server(Protocol):
         """Return once the server is healthy and serves the right model.
 
         Raises:
-            TrialFailed: typed, when its process exits, the deadline passes or the trial is cancelled.
+            TrialFailed: typed, if its process exits, the deadline passes or the trial is cancelled.
         """
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
-        """Send the unscored load `workload.warmup()`.
+        """Send the unscored warm-up `workload.warmup()`.
 
         Raises:
-            TrialFailed: when no request of it succeeds, the server dies, or its deadline passes.
+            TrialFailed: if none of its requests succeeds, the server dies, or the deadline passes.
         """
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        """Run repeat `index` of the load and return its figures, failed requests included.
+        """Run repeat `index` of the workload and return its metrics, failed requests included.
 
         Raises:
-            TrialFailed: when the client gives no figures, the server dies, or the deadline passes.
+            TrialFailed: if the client writes no result, the server dies, or the deadline passes.
         """
 
     def facts(self) -> ServerFacts:
-        """Return what the server says of itself, up to now."""
+        """Return the server's own facts and metrics, up to now."""
 
     def stop(self) -> Failure | None:
-        """End the server and everything that it started; return a failure if something survived."""
+        """End the server and everything that it started; return a failure if a process survived."""
 
 
 class Engine(Protocol):
@@ -70,33 +70,33 @@ class Engine(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The time that its trials take: the machine's, or a simulated engine's own."""
+        """The clock of its trials: the machine's, or that of a simulated engine."""
 
     def info(self) -> EngineInfo:
         """Return what is installed."""
 
     def check(self, spec: TrialSpec) -> Failure | None:
-        """Return why the configuration cannot work, found without a launch; None if nothing speaks against it."""
+        """Return why the configuration cannot work, as far as that shows without a launch; None if it passes."""
 
     def launch(self, spec: TrialSpec, limits: Limits) -> Server:
         """Start a server for the trial; logs and results go to `spec.artifacts`.
 
         Raises:
-            TrialFailed: typed, when it cannot even be started.
+            TrialFailed: typed, if it cannot be started.
         """
 
     def close(self) -> None:
-        """Release what the engine itself holds (a warm client); stop what still runs."""
+        """Stop the running servers and release the engine's own processes and files."""
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How a worker builds its engine; picklable, the same for every worker but `device_index` and `home`.
+    """How a worker builds its engine; picklable, and the same for every worker except `device_index` and `home`.
 
-    `executable` is the program (`vllm`), `home` the folder for caches and the registry of started processes, `driver`
-    the command that owns the study, if it runs on the worker's host: when it dies, its servers are orphans.
-    `warm_start` starts servers as forks of a process that has the engine imported (docs/design/measurement.md
-    compares them with plain starts). `card` and `version` are what a simulated engine simulates.
+    `executable` is the program (`vllm`). `home` is the folder for caches and process records. `driver` is the command
+    that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start` starts
+    servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with plain
+    starts. `card` and `version` are those that a simulated engine simulates.
     """
 
     name: str

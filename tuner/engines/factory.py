@@ -1,4 +1,4 @@
-"""Which engine a name stands for."""
+"""Build engines by their names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ENGINES = ("auto", "vllm", "simulated")
 
 @dataclass(frozen=True)
 class EngineFactory:
-    """Builds a worker's engine from its slot; picklable, so that a worker elsewhere can be handed it.
+    """Builds a worker's engine from its slot; picklable, so that it can be sent to another host.
 
-    `device_per_slot` numbers the devices by slot, for executors that do not hide the others from a worker.
+    `device_per_slot` gives each slot the device of its number, for executors that do not hide the others from a worker.
     """
 
     settings: EngineSettings
@@ -24,7 +24,7 @@ class EngineFactory:
         """Return the engine of the worker in `slot`.
 
         Raises:
-            UserError: when there is no such engine, or it is not installed.
+            UserError: if there is no such engine, or it is not installed.
         """
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == "vllm":
@@ -39,4 +39,4 @@ class EngineFactory:
             from tuner.engines.simulator.engine import SimulatedEngine
 
             return SimulatedEngine(settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start)
-        raise UserError(f"--engine {settings.name!r}: there is none of that name; engines: {', '.join(ENGINES)}")
+        raise UserError(f"--engine {settings.name!r}: no such engine; choose one of {', '.join(ENGINES)}")

@@ -7,8 +7,8 @@ from typing import Any
 
 from storage.metrics import metric
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
-from tuner.engines.vllm.bench import bench_words
-from tuner.engines.vllm.environment import OWN_NAMES
+from tuner.engines.vllm.bench import bench_arguments
+from tuner.engines.vllm.environment import OWN_VARIABLES
 from tuner.errors import UserError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript
@@ -111,7 +111,7 @@ def _warmup_arguments(model: ModelRef, workload: Workload) -> tuple[str, ...]:
 
 def _client_arguments(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
     url = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
-    return tuple(bench_words(model, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
+    return tuple(bench_arguments(model, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
 
 
 def _repeats(number: int, records: Sequence[TrialRecord]) -> int:
@@ -138,7 +138,7 @@ def _server_arguments(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 def _environment(trial: TrialRecord) -> dict[str, str]:
     """Return the variables that the study or the configuration set, without those that only a trial needs."""
     assert trial.outcome is not None
-    return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_NAMES}
+    return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_VARIABLES}
 
 
 def _verdict(study: StudyRecord, trial: TrialRecord) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from storage.metrics import Direction, metric
 from storage.records import Provenance
+from tuner.files import write_atomically
 from tuner.scoring.slo import Slo
 
 PORT_PLACEHOLDER = "\0port\0"
@@ -245,15 +244,4 @@ def write_serve_script(script: ServeScript, path: Path) -> None:
     Raises:
         OSError: if the folder does not exist or cannot be written.
     """
-    text = render_serve_script(script)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o755)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, render_serve_script(script), mode=0o755, errors="surrogateescape")

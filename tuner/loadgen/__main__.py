@@ -1,4 +1,4 @@
-"""`python -m tuner.loadgen PLAN RESULT`: run a plan; RESULT.parquet gets the records, RESULT.json, last, the delays."""
+"""`python -m tuner.loadgen PLAN RESULT`: run a plan; write the records to RESULT.parquet, then RESULT.json."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import time
 from pathlib import Path
 
 from tuner.loadgen.plan import read_plan
-from tuner.loadgen.result import own_delays, write_delays, write_records
-from tuner.loadgen.run import run_load
+from tuner.loadgen.result import generator_delays, write_delays, write_records
+from tuner.loadgen.run import run_plan
 
 PRIORITY = -10
-"""Its niceness, where that may be lowered: it needs little, and needs it at once, beside a server that takes all."""
-
+"""Its niceness, where the system allows it: the generator needs little CPU time, but without delay."""
 
 PERIOD_S = 1.0
-"""Between two looks at whether the worker that started it is still there."""
+"""Between two checks that the worker that started it still runs."""
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone: nobody would read what it measures."""
+    """End this process when its parent has ended, because only the parent reads the results."""
     while os.getppid() == parent:
         time.sleep(PERIOD_S)
     os._exit(1)
 
 
 def main() -> None:
-    """Run the plan that the command line names."""
+    """Run the plan of the command line."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each request in flight has a connection
     with contextlib.suppress(PermissionError):
@@ -38,9 +37,9 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     plan_file, result_file = map(Path, sys.argv[1:])
     plan, requests = read_plan(plan_file)
-    result = run_load(plan, requests)
+    result = run_plan(plan, requests)
     write_records(result_file.with_suffix(".parquet"), result.records)
-    write_delays(result_file.with_suffix(".json"), own_delays(result))
+    write_delays(result_file.with_suffix(".json"), generator_delays(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One request: send it, stamp what arrives, and say how it ended."""
+"""Send one request, time stamp its answer as it arrives, and record how it ended."""
 
 from __future__ import annotations
 
@@ -11,41 +11,39 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
-from tuner.loadgen.stream import Answer, MalformedError, Piece, read_answer
+from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
 _HEADERS = {"Content-Type": "application/json"}
 _BODY_LIMIT = 4096
 _ANSWER_LIMIT = 2**28
-"""Bytes of an answer that are kept; a token's event has some 300."""
+"""The largest answer, in bytes; the event of one token has about 300."""
 
 
-class Client:
-    """Sends requests to one server; one connection pool, one clock (seconds since the load began)."""
+class RequestSender:
+    """Sends requests to one server, with one connection pool and one clock (seconds since the run began)."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         url: str,
-        since: Callable[[], float],
-        keep: Callable[[RequestRecord], None],
+        elapsed: Callable[[], float],
+        store: Callable[[RequestRecord], None],
     ) -> None:
         self._session = session
         self._url = url
-        self._since = since
-        self._keep = keep
+        self._elapsed = elapsed
+        self._store = store
 
     async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> None:
-        """Send a request and keep its record; never raises for what the server does.
-
-        Cancelled, it keeps a record all the same.
+        """Send a request and store its record, also when cancelled; failures of the server raise no exception.
 
         Args:
-            request: what to send.
+            request: the request.
             body: its encoded body.
-            give_up_s: when to give it up, in seconds since the load began.
+            give_up_s: when the request times out, in seconds since the run began.
         """
-        sent, pieces = self._since(), list[Piece]()
+        sent, pieces = self._elapsed(), list[Piece]()
         status, error = RequestStatus.COMPLETED, None
         refusal: str | None = None
         cancelled = False
@@ -71,21 +69,21 @@ class Client:
             status, error = RequestStatus.MALFORMED, str(reason)
         if refusal is not None:
             status, error = RequestStatus.REFUSED, refusal
-        self._keep(_record(request, sent, self._since(), pieces, status, error))
+        self._store(_record(request, sent, self._elapsed(), pieces, status, error))
         if cancelled:
             raise asyncio.CancelledError
 
     async def _receive(self, content: aiohttp.StreamReader, pieces: list[Piece]) -> None:
         size = 0
         async for chunk in content.iter_any():
-            pieces.append((self._since(), chunk))
+            pieces.append((self._elapsed(), chunk))
             size += len(chunk)
             if size > _ANSWER_LIMIT:
                 raise MalformedError(f"an answer of more than {_ANSWER_LIMIT} bytes")
 
 
-def blank(request: PlannedRequest, status: RequestStatus, error: str | None) -> RequestRecord:
-    """Return the record of a request of which nothing is known but what was planned and how it ended."""
+def record_without_answer(request: PlannedRequest, status: RequestStatus, error: str | None) -> RequestRecord:
+    """Return the record of a request that has no answer: its plan and how it ended."""
     return RequestRecord(
         index=request.index,
         name=request.name,
@@ -108,12 +106,12 @@ def _record(
     try:
         answer = read_answer(pieces)
     except MalformedError as reason:
-        return replace(blank(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
-    if status is RequestStatus.COMPLETED or answer.finished:  # what the connection does after [DONE] is no matter
-        status, error = _judge(answer, request.max_tokens)
+        return replace(record_without_answer(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
+    if status is RequestStatus.COMPLETED or answer.finished:  # the connection may do anything after [DONE]
+        status, error = _answer_status(answer, request.max_tokens)
     times = answer.times_s
     return replace(
-        blank(request, status, error),
+        record_without_answer(request, status, error),
         sent_s=sent,
         first_token_s=times[0] if times else None,
         end_s=times[-1] if times and status is RequestStatus.COMPLETED else ended,
@@ -123,13 +121,13 @@ def _record(
     )
 
 
-def _judge(answer: Answer, wanted: int) -> tuple[RequestStatus, str | None]:
-    """Return how an answer is to be called that ended by itself."""
+def _answer_status(answer: StreamedAnswer, max_tokens: int) -> tuple[RequestStatus, str | None]:
+    """Return the status of an answer whose stream ended, and the reason if it is not complete."""
     if answer.error is not None:
         return RequestStatus.MALFORMED, f"the stream held an error: {answer.error}"
     if not answer.finished:
         return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
-    got = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
-    if got < wanted or not answer.times_s:
-        return RequestStatus.INCOMPLETE, f"{got} of {wanted} tokens"
+    tokens = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
+    if tokens < max_tokens or not answer.times_s:
+        return RequestStatus.INCOMPLETE, f"{tokens} of {max_tokens} tokens"
     return RequestStatus.COMPLETED, None

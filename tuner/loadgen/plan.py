@@ -1,4 +1,4 @@
-"""The plan of a load: what to send, when, and where to; one JSON line for the whole and one a request."""
+"""The plan of a run: what to send, when and where. Its file has one JSON line for the run and one per request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """A request; `at_s` is when it is due, None in a closed loop; `prompt_tokens` and `max_tokens` are its lengths."""
+    """One request. `at_s` is when it is due (None in a closed loop), `prompt_tokens` and `max_tokens` its lengths."""
 
     index: int
     name: str
@@ -21,12 +21,12 @@ class PlannedRequest:
 
 
 @dataclass(frozen=True)
-class LoadPlan:
-    """The whole of a load.
+class RequestPlan:
+    """The settings of a run.
 
-    `users` send one request after another (closed loop); None: each is sent when it is due, at most `max_in_flight` at
-    a time (None: any number). A request is given up `timeout_s` after it was due, in a closed loop after it was sent;
-    the whole run after `limit_s`.
+    In a closed loop, `users` send one request after another. Otherwise `users` is None: each request is sent when it is
+    due, at most `max_in_flight` at a time (None: any number). A request times out `timeout_s` after it was due, in a
+    closed loop after it was sent. The run ends after `limit_s`.
     """
 
     url: str
@@ -49,7 +49,7 @@ class LoadPlan:
         return json.dumps(fields).encode()
 
 
-def write_plan(path: Path, plan: LoadPlan, requests: Iterable[PlannedRequest]) -> None:
+def write_plan(path: Path, plan: RequestPlan, requests: Iterable[PlannedRequest]) -> None:
     """Write a plan for `python -m tuner.loadgen`."""
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(plan)) + "\n")
@@ -57,8 +57,8 @@ def write_plan(path: Path, plan: LoadPlan, requests: Iterable[PlannedRequest]) -
             file.write(json.dumps(asdict(request)) + "\n")
 
 
-def read_plan(path: Path) -> tuple[LoadPlan, list[PlannedRequest]]:
+def read_plan(path: Path) -> tuple[RequestPlan, list[PlannedRequest]]:
     """Read what `write_plan` wrote."""
     with path.open(encoding="utf-8") as file:
-        plan = LoadPlan(**json.loads(file.readline()))
+        plan = RequestPlan(**json.loads(file.readline()))
         return plan, [PlannedRequest(**json.loads(line)) for line in file]

@@ -1,4 +1,4 @@
-"""What a load left, on disk: a record a request as Parquet, and the generator's account of itself as JSON."""
+"""The files of a run: one record per request as Parquet, and the generator's own delays as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tuner.loadgen.run import LoadResult
+from tuner.files import write_atomically
+from tuner.loadgen.run import PlanResult
 from tuner.loadgen.watch import percentile
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
@@ -29,11 +30,12 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class OwnDelays:
-    """How late the generator was, in seconds, and what it used; None where there was nothing to be late with.
+class GeneratorDelays:
+    """The generator's own delays and use of time, in seconds; a delay is None if nothing was measured.
 
-    `late_*` is from when a request was due and had a place in flight until it was sent, `lag_*` how late its event loop
-    woke up: how late a token may have been stamped. `cpu_s` is processor time, `wall_s` the run's duration.
+    `late_*` is the time from when a request was due and had a place in flight until it was sent. `lag_*` is how late
+    the event loop woke up, which bounds how late a token's time stamp may be. `cpu_s` is processor time, `wall_s` the
+    run's duration.
     """
 
     late_p50_s: float | None
@@ -46,10 +48,10 @@ class OwnDelays:
     wall_s: float
 
 
-def own_delays(result: LoadResult) -> OwnDelays:
-    """Return the generator's account of itself."""
+def generator_delays(result: PlanResult) -> GeneratorDelays:
+    """Return the percentiles of the generator's delays."""
     late, lags = result.late_s, result.lags_s
-    return OwnDelays(
+    return GeneratorDelays(
         percentile(late, 0.5),
         percentile(late, 0.99),
         percentile(late, 1.0),
@@ -62,7 +64,7 @@ def own_delays(result: LoadResult) -> OwnDelays:
 
 
 def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
-    """Write records as Parquet, one row a request."""
+    """Write records as Parquet, one row per request."""
     rows = [{**asdict(record), "status": str(record.status), "gaps_s": list(record.gaps_s)} for record in records]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, compression="zstd")
 
@@ -75,13 +77,11 @@ def read_records(path: Path) -> list[RequestRecord]:
     ]
 
 
-def write_delays(path: Path, delays: OwnDelays) -> None:
-    """Write the generator's account of itself, whole or not at all."""
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(asdict(delays)), encoding="utf-8")
-    partial.replace(path)
+def write_delays(path: Path, delays: GeneratorDelays) -> None:
+    """Write the generator's delays in one step; the file marks the end of the run."""
+    write_atomically(path, json.dumps(asdict(delays)))
 
 
-def read_delays(path: Path) -> OwnDelays:
+def read_delays(path: Path) -> GeneratorDelays:
     """Read what `write_delays` wrote."""
-    return OwnDelays(**json.loads(path.read_text(encoding="utf-8")))
+    return GeneratorDelays(**json.loads(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""From the bytes of a streamed answer, each piece with its time, to tokens, gaps, usage and what went wrong."""
+"""Parse the bytes of a streamed answer, each piece with its time, into token times, usage and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Piece = tuple[float, bytes]
-"""Seconds at which some bytes had arrived, and the bytes."""
+"""The time at which some bytes had arrived, in seconds, and the bytes."""
 
 _DATA = b"data:"
 _FIELD = re.compile(rb"[\w-]*:.*", re.DOTALL)
@@ -19,14 +19,14 @@ _SHOWN = 200
 
 
 class MalformedError(ValueError):
-    """The stream held something that is no event of the API."""
+    """The stream contains text that is no event of the API."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a stream said. `times_s` has a time for each event that carried text; `finished` is True after `[DONE]`.
+class StreamedAnswer:
+    """A parsed stream. `times_s` has a time for each event with text; `finished` is True after `[DONE]`.
 
-    Token counts are the server's own, None if it did not tell them; `error` is the beginning of an error event.
+    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event.
     """
 
     times_s: tuple[float, ...]
@@ -36,11 +36,11 @@ class Answer:
     error: str | None = None
 
 
-def read_answer(pieces: Sequence[Piece]) -> Answer:
-    """Read server-sent events of OpenAI's completions or chat API.
+def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
+    """Parse server-sent events of OpenAI's completions or chat API.
 
     Raises:
-        MalformedError: for what is no event, and for an event that is no JSON object of that API.
+        MalformedError: for a line that is no event, and for an event that is no JSON object of that API.
     """
     times: list[float] = []
     usage: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def read_answer(pieces: Sequence[Piece]) -> Answer:
             raise MalformedError(f"an event without choices: {data[:80]!r}")
         if any(_has_text(choice) for choice in choices):
             times.append(at)
-    return Answer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
+    return StreamedAnswer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
 
 
 def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:
         count is None or (type(count) is int and 0 <= count < _COUNT_LIMIT)
         for count in (usage.get("prompt_tokens"), usage.get("completion_tokens"))
     ):
-        raise MalformedError(f"a usage that does not count tokens: {data[:80]!r}")
+        raise MalformedError(f"a usage without token counts: {data[:80]!r}")
     return usage
 
 
@@ -112,7 +112,7 @@ def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes]]:
 
 
 def _data(line: bytes) -> Iterator[bytes]:
-    """Yield what a line adds to its event."""
+    """Yield the data that a line adds to its event."""
     if line.startswith(_DATA):
         yield line[len(_DATA) :].strip()
     elif line.strip() and not _FIELD.fullmatch(line):

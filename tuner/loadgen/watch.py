@@ -1,4 +1,4 @@
-"""How late the load generator itself is: the part of every latency that is its own doing."""
+"""Measure how late the load generator's event loop wakes up: its own share of each latency."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PERIOD_S = 0.005
 
 
 class LoopWatch:
-    """Wakes up every 5 ms and notes how late; an event loop that is kept busy stamps tokens as late as that."""
+    """Wakes up every 5 ms and stores the delay; time stamps of tokens are late by as much."""
 
     def __init__(self) -> None:
         self.lags_s: list[float] = []
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + PERIOD_S
@@ -25,7 +25,7 @@ class LoopWatch:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that at least `share` of the values do not exceed; None of nothing."""
+    """Return the smallest value that at least `share` of the values do not exceed; None if there are no values."""
     if not values:
         return None
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

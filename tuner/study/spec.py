@@ -138,7 +138,7 @@ class StudySpec:
             repeats=self._repeats(kind),
             artifacts=self.artifacts,
             limits=self.limits,
-            promises=self.judge.slos if self.judge.wants("capacity") else None,
+            capacity_slos=self.judge.slos if self.judge.wants("capacity") else None,
         )
         return replace(spec, artifacts=self.artifacts / spec.uid)
 

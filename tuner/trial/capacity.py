@@ -1,9 +1,9 @@
-"""Capacity: the highest request rate at which every SLO holds, by bisection against one running server.
+"""Search the capacity, the highest request rate at which every SLO holds, by bisection against one running server.
 
-From the traffic's own rate the rate is doubled while the SLOs hold, or halved until they do; then the gap between the
-highest rate that held and the lowest that did not is halved, geometrically, until their ratio is at most `RATIO`. Each
-rate gets prompts and arrivals of its own. A rate is taken at its word: near the edge chance decides, so two searches
-differ by more than the ratio; several rounds tell by how much.
+The search starts at the traffic's own rate r and doubles it while the SLOs hold, or halves it until they hold. Then it
+tries the geometric mean sqrt(low * high) of the highest rate that held and the lowest that missed, until high / low is
+at most `RATIO`. Each rate has prompts and arrivals of its own and is measured once. Near the capacity, noise decides,
+so two searches differ by more than the ratio; repeats show by how much.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from storage.records import Repeat
 
 RATIO = 1.1
-"""Between the lowest rate that missed and the highest that held, where the search ends."""
+"""The search ends at this ratio between the lowest rate that missed and the highest that held."""
 
 MOST_STEPS = 5
 """Doublings or halvings from the first rate: a factor of 32 either way."""
@@ -25,7 +25,7 @@ MOST_STEPS = 5
 
 @dataclass(frozen=True)
 class RatePoint:
-    """One rate that was tried, in requests/s, what was measured at it, and the SLOs that it missed."""
+    """One rate that was tried, in requests/s, its measurement, and the SLOs that it missed."""
 
     rate: float
     repeat: Repeat
@@ -39,9 +39,9 @@ class RatePoint:
 
 @dataclass(frozen=True)
 class CapacitySearch:
-    """What a search found. `best` is the point at the capacity; None if no rate held.
+    """The points of a search. `best` is the point at the capacity; None if the SLOs held at no rate.
 
-    Where every rate held, the capacity is at least the highest that was tried.
+    If they held at every rate, the capacity is at least the highest one.
     """
 
     points: tuple[RatePoint, ...]
@@ -58,8 +58,8 @@ def find_capacity(measure: Callable[[float], RatePoint], first: float) -> Capaci
     """Search the capacity.
 
     Args:
-        measure: sends the traffic at a rate, and judges it.
-        first: the rate to begin with, in requests/s.
+        measure: sends the traffic at a rate and compares the metrics with the SLOs.
+        first: the first rate, in requests/s.
     """
     points = [measure(first)]
     rate, factor = first, 2.0 if points[0].held else 0.5
@@ -74,23 +74,23 @@ def find_capacity(measure: Callable[[float], RatePoint], first: float) -> Capaci
 
 
 def _gap(points: Sequence[RatePoint]) -> tuple[float, float] | None:
-    """Return the highest rate that held and the lowest that missed above it; None if either is not known."""
+    """Return the highest rate that held and the lowest that missed above it; None if either is missing."""
     best = CapacitySearch(tuple(points)).best
     missed = [point.rate for point in points if not point.held]
     return None if best is None or not missed else (best.rate, min(missed))
 
 
-SHOWN = ("success_rate", "goodput_share", "goodput", "p50_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "p95_tpot_ms")
+SHOWN_METRICS = ("success_rate", "goodput_share", "goodput", "p50_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "p95_tpot_ms")
 
 
 def write_points(path: Path, points: Sequence[RatePoint]) -> None:
-    """Write a CSV file with one row a rate, in the order tried."""
+    """Write a CSV file with one row per rate, in the order tried."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["rate", "held", "missed", "offered", "completed", *SHOWN])
+        writer.writerow(["rate", "held", "missed", "offered", "completed", *SHOWN_METRICS])
         for point in points:
             repeat = point.repeat
-            shown = ["" if (value := repeat.metrics.get(name)) is None else f"{value:.6g}" for name in SHOWN]
+            values = ["" if (value := repeat.metrics.get(name)) is None else f"{value:.6g}" for name in SHOWN_METRICS]
             writer.writerow(
-                [f"{point.rate:.6g}", point.held, " ".join(point.missed), repeat.offered, repeat.completed, *shown]
+                [f"{point.rate:.6g}", point.held, " ".join(point.missed), repeat.offered, repeat.completed, *values]
             )

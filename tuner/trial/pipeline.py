@@ -1,7 +1,7 @@
-"""One trial, step by step: check, launch, ready, warm up, benchmark, collect, stop.
+"""Run one trial through its phases: check, launch, ready, warm-up, benchmark, collect, stop.
 
-`run_trial` always returns an outcome and always stops the server. It holds the project's one broad `except`: whatever
-an engine raises that has no type is the tuner's own error, and ends this trial only.
+`run_trial` always returns an outcome and always stops the server. It has a broad `except`: an untyped exception of an
+engine is an error of the tuner and ends this trial only.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Report = Callable[[Phase], None]
 
 
 def _ignore(_: Phase) -> None:
-    """Report to nobody."""
+    """Report nothing."""
 
 
 def _parts(workload: Workload) -> Mapping[str, SingleWorkload]:
     return workload.parts() if isinstance(workload, Suite) else {"": workload}
 
 
-class _Run:
-    """The state of one attempt while it goes through its phases."""
+class _Attempt:
+    """The state of one attempt at a trial."""
 
     def __init__(self, engine: Engine, spec: TrialSpec, cancelled: CancelToken, report: Report, clock: Clock) -> None:
         self.engine = engine
@@ -52,17 +52,21 @@ class _Run:
         self.facts: ServerFacts | None = None
 
     def enter(self, phase: Phase) -> None:
-        """Start `phase`; a cancelled trial goes no further."""
+        """Start `phase`.
+
+        Raises:
+            TrialFailed: `CANCELLED`, if the trial is cancelled and the phase is not `STOP`.
+        """
         self.phase = phase
         self.report(phase)
         if phase is not Phase.STOP and self.cancelled.is_set():
             raise TrialFailed(Failure(FailureKind.CANCELLED, phase, "cancelled"))
 
     def measure(self) -> None:
-        """Go through the phases up to the server's own numbers.
+        """Run the phases from check to benchmark.
 
         Raises:
-            TrialFailed: typed, at the first thing that goes wrong.
+            TrialFailed: typed, at the first failure.
         """
         spec = self.spec
         spec.artifacts.mkdir(parents=True, exist_ok=True)
@@ -79,10 +83,10 @@ class _Run:
             server.wait_ready(self.cancelled)
         self.enter(Phase.WARMUP)
         with self.watch.measure(Phase.WARMUP):
-            for load in _parts(spec.workload).values():
-                server.warm_up(load, self.cancelled)
-        if spec.promises is not None:
-            self.search_capacity(server, spec.workload, spec.promises)
+            for workload in _parts(spec.workload).values():
+                server.warm_up(workload, self.cancelled)
+        if spec.capacity_slos is not None:
+            self.search_capacity(server, spec.workload, spec.capacity_slos)
         else:
             for index in range(spec.repeats):
                 self.repeats.append(self.repeat(server, spec.workload, index))
@@ -92,24 +96,24 @@ class _Run:
             raise TrialFailed(Failure(FailureKind.REQUESTS_FAILED, Phase.BENCHMARK, message))
 
     def repeat(self, server: Server, workload: Workload, index: int) -> Repeat:
-        """Send the load once, or each of several once."""
+        """Run the workload once, or each workload of a suite once."""
         if not isinstance(workload, Suite):
-            return self.load(server, workload, index)
+            return self.benchmark(server, workload, index)
         parts = enumerate(workload.parts().items())
         return merge_repeats(
-            index, [(name, self.load(server, load, workload.run_index(index, place))) for place, (name, load) in parts]
+            index, [(name, self.benchmark(server, part, workload.run_index(index, place))) for place, (name, part) in parts]
         )
 
-    def load(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
-        """Send the load once."""
+    def benchmark(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
+        """Run one workload once."""
         self.enter(Phase.BENCHMARK)
         with self.watch.measure(Phase.BENCHMARK):
             return server.benchmark(workload, index, self.cancelled)
 
-    def search_capacity(self, server: Server, workload: Workload, promises: tuple[Slo, ...]) -> None:
-        """Search the capacity once for each repeat, the later ones from what the earlier found.
+    def search_capacity(self, server: Server, workload: Workload, capacity_slos: tuple[Slo, ...]) -> None:
+        """Search the capacity once per repeat; each search starts at the rate that the last one returned.
 
-        A repeat is what was measured at the capacity; where no rate held, at the lowest that was tried.
+        A repeat has the metrics measured at the capacity or, if the SLOs held at no rate, at the lowest rate tried.
         """
         assert isinstance(workload, Traffic)
         assert workload.rate is not None  # checked where the study is made
@@ -117,8 +121,8 @@ class _Run:
         points: list[RatePoint] = []
 
         def measure(rate: float) -> RatePoint:
-            repeat = self.load(server, workload.at_rate_for_same_duration(rate), next(indices))
-            missed = tuple(str(slo) for slo in promises if not slo.met(repeat.metrics.get(slo.metric)))
+            repeat = self.benchmark(server, workload.at_rate_for_same_duration(rate), next(indices))
+            missed = tuple(str(slo) for slo in capacity_slos if not slo.met(repeat.metrics.get(slo.metric)))
             points.append(RatePoint(rate, repeat, missed))
             write_points(self.spec.artifacts / "capacity.csv", points)
             return points[-1]
@@ -132,7 +136,7 @@ class _Run:
             self.repeats.append(replace(chosen.repeat, metrics=metrics))
 
     def collect(self) -> None:
-        """Read the server's own numbers; a server that failed may still have some in its log."""
+        """Read the server's own facts; the log of a failed server may have some, too."""
         if self.server is None:
             return
         self.phase = Phase.COLLECT
@@ -140,7 +144,7 @@ class _Run:
             self.facts = self.server.facts()
 
     def stop(self) -> Failure | None:
-        """Stop the server; return what survived, if anything did."""
+        """Stop the server; return a failure if a process survived."""
         if self.server is None:
             return None
         self.phase = Phase.STOP
@@ -150,7 +154,7 @@ class _Run:
 
 
 def _typed(error: Exception, phase: Phase) -> Failure:
-    """Return the failure that an untyped exception amounts to."""
+    """Return the typed failure of an exception."""
     if isinstance(error, TrialFailed):
         return error.failure
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -169,39 +173,39 @@ def run_trial(
     report: Report = _ignore,
     clock: Clock | None = None,
 ) -> TrialOutcome:
-    """Run one attempt at a trial and return what came of it; never raises for a trial's own trouble.
+    """Run one attempt at a trial and return its outcome; failures of the trial raise no exception.
 
     Args:
         engine: the engine of this worker.
-        spec: what to run.
-        cancelled: set it, and the trial ends as soon as it can, with failure kind `cancelled`.
+        spec: the trial.
+        cancelled: once set, the trial ends as soon as possible, with failure kind `cancelled`.
         worker: name of the worker, for the record.
         device: name of the device, for the record.
-        report: told each phase as it starts.
-        clock: the time; by default the engine's.
+        report: called with each phase as it starts.
+        clock: the clock; by default the engine's.
     """
     clock = clock or engine.clock
     started = clock.now()
-    run = _Run(engine, spec, cancelled, report, clock)
+    attempt = _Attempt(engine, spec, cancelled, report, clock)
     failure: Failure | None = None
-    for step in (run.measure, run.collect, run.stop):
+    for step in (attempt.measure, attempt.collect, attempt.stop):
         try:
             problem = step()
         except Exception as error:  # noqa: BLE001  the trial's boundary
-            problem = _typed(error, run.phase)
+            problem = _typed(error, attempt.phase)
         failure = failure or problem
-    server = run.server
+    server = attempt.server
     return TrialOutcome(
         started_at=started,
         ended_at=clock.now(),
         provenance=engine.info().provenance,
         worker=worker,
         device=device,
-        timings=run.watch.seconds(),
+        timings=attempt.watch.seconds(),
         artifacts=os.fspath(spec.artifacts),
         argv=server.argv if server else (*spec.launch.base_argv, *spec.launch.argv),
         environment=server.environment if server else dict(spec.launch.environment),
-        repeats=tuple(run.repeats),
-        server=run.facts,
+        repeats=tuple(attempt.repeats),
+        server=attempt.facts,
         failure=failure,
     )

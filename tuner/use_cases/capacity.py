@@ -104,5 +104,5 @@ def _trial(plan: Draft, folder: Path) -> TrialSpec:
         repeats=request.repeats,
         artifacts=folder,
         limits=request.limits,
-        promises=plan.judge.slos,
+        capacity_slos=plan.judge.slos,
     )

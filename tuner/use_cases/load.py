@@ -13,7 +13,7 @@ from storage.records import Repeat
 from tuner.engines.vllm.environment import base_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
+from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.errors import TrialFailed, TunerError, UserError
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.resolve_workload import find_judge, find_workload
@@ -145,10 +145,12 @@ def _served(settings: LoadSettings) -> tuple[str, str]:
 def _send(
     settings: LoadSettings, tools: Toolbox, traffic: Traffic, index: int, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
-    files = LoadFiles(settings.output.absolute(), f"requests-{index}")
-    job = start_load(tools, traffic, index, files, f"{settings.url}/v1/completions", model, tokenizer, settings.limit_s)
+    files = TrafficFiles(settings.output.absolute(), f"requests-{index}")
+    job = start_traffic(
+        tools, traffic, index, files, f"{settings.url}/v1/completions", model, tokenizer, settings.limit_s
+    )
     try:
         job.wait(settings.limit_s + GRACE_S)
     finally:
         job.cancel()
-    return read_load(traffic, index, files)
+    return read_traffic(traffic, index, files)

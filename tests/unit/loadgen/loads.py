@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes import streaming_server
-from tuner.loadgen.plan import LoadPlan, PlannedRequest
-from tuner.loadgen.run import LoadResult, LoadRun
+from tuner.loadgen.plan import PlannedRequest, RequestPlan
+from tuner.loadgen.run import PlanResult, PlanRun
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -66,10 +66,10 @@ def url(port: int) -> str:
     return f"http://127.0.0.1:{port}/v1/completions"
 
 
-def plan(at: str, **changes: Any) -> LoadPlan:
+def plan(at: str, **changes: Any) -> RequestPlan:
     """Return a plan of an open loop with deadlines that nothing meets by accident."""
     known = {"model": "m", "users": None, "max_in_flight": None, "timeout_s": 30.0, "limit_s": 60.0}
-    return LoadPlan(url=at, **{**known, **changes})
+    return RequestPlan(url=at, **{**known, **changes})
 
 
 def due(*times: float | None, tokens: int = 4) -> list[PlannedRequest]:
@@ -82,12 +82,12 @@ def statuses(records: Iterable[RequestRecord]) -> Counter[RequestStatus]:
     return Counter(record.status for record in records)
 
 
-def load_against(handler: Handler, requests: list[PlannedRequest], **changes: Any) -> LoadResult:
+def load_against(handler: Handler, requests: list[PlannedRequest], **changes: Any) -> PlanResult:
     """Run a load against a server that does `handler` with each connection."""
     return asyncio.run(_both(handler, requests, changes))
 
 
-async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[str, Any]) -> LoadResult:
+async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[str, Any]) -> PlanResult:
     serving: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +103,7 @@ async def _both(handler: Handler, requests: list[PlannedRequest], changes: dict[
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**22)
     try:
-        return await LoadRun(plan(url(server.sockets[0].getsockname()[1]), **changes), requests).run()
+        return await PlanRun(plan(url(server.sockets[0].getsockname()[1]), **changes), requests).run()
     finally:
         server.close()
         for task in serving:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.loadgen.loads import Fake, due, plan, statuses
-from tuner.loadgen.run import run_load
+from tuner.loadgen.run import run_plan
 from tuner.workloads.requests import RequestStatus
 
 StartFake = Callable[..., Fake]
@@ -32,7 +32,7 @@ ENDS = {
 def test_every_fault_is_called_by_its_name_and_harms_no_other_request(start_fake: StartFake) -> None:
     # One user: the order of arrival is that of the plan. Each fault is followed by a request that goes well.
     fake = start_fake(faults={str(2 * place): fault for place, fault in enumerate(ENDS)})
-    result = run_load(plan(fake.url, users=1, timeout_s=1.2), due(*[None] * (2 * len(ENDS)), tokens=6))
+    result = run_plan(plan(fake.url, users=1, timeout_s=1.2), due(*[None] * (2 * len(ENDS)), tokens=6))
     found = [record.status for record in result.records]
     assert found == [status for fault in ENDS for status in (ENDS[fault], COMPLETED)]
     assert len(fake.arrivals()) == 2 * len(ENDS)
@@ -55,7 +55,7 @@ def test_every_fault_is_called_by_its_name_and_harms_no_other_request(start_fake
 
 def test_every_fault_at_once_in_an_open_loop(start_fake: StartFake) -> None:
     fake = start_fake(faults={str(place): fault for place, fault in enumerate(ENDS)})
-    result = run_load(plan(fake.url, timeout_s=1.2), due(*[0.0] * (len(ENDS) + 3)))
+    result = run_plan(plan(fake.url, timeout_s=1.2), due(*[0.0] * (len(ENDS) + 3)))
     assert statuses(result.records) == Counter([*ENDS.values(), *[COMPLETED] * 3])
     assert [record.index for record in result.records] == list(range(len(ENDS) + 3))
     assert all(record.sent_s is not None and record.end_s is not None for record in result.records)
@@ -64,7 +64,7 @@ def test_every_fault_at_once_in_an_open_loop(start_fake: StartFake) -> None:
 
 def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) -> None:
     fake = start_fake(faults={"0": "stall", "1": "stall"})
-    first, second = run_load(plan(fake.url, timeout_s=0.8, max_in_flight=1), due(0.0, 0.5)).records
+    first, second = run_plan(plan(fake.url, timeout_s=0.8, max_in_flight=1), due(0.0, 0.5)).records
     assert (first.status, second.status) == (TIMED_OUT, TIMED_OUT)
     assert first.end_s == pytest.approx(0.8, abs=0.3)
     # It had a place from 0.8 s on, and its time was up at 1.3 s and not at 1.6 s.
@@ -74,11 +74,11 @@ def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) 
 
 def test_who_never_had_a_place_is_not_sent(start_fake: StartFake) -> None:
     fake = start_fake(faults={"0": "stall"})
-    result = run_load(plan(fake.url, timeout_s=0.6, max_in_flight=1), due(0.0, 0.0, 0.0, 0.0, 1.0))
+    result = run_plan(plan(fake.url, timeout_s=0.6, max_in_flight=1), due(0.0, 0.0, 0.0, 0.0, 1.0))
     assert [record.status for record in result.records] == [TIMED_OUT] * 4 + [COMPLETED]
     assert [record.sent_s is None for record in result.records] == [False, True, True, True, False]
     assert {record.end_s for record in result.records[1:4]} == {None}
-    assert {record.error for record in result.records[1:4]} == {"no place in flight came free in time"}
+    assert {record.error for record in result.records[1:4]} == {"no place in flight became free in time"}
     # The server has seen only two, and the generator was late with neither.
     assert len(fake.arrivals()) == 2
     assert len(result.late_s) == 2
@@ -89,7 +89,7 @@ def test_places_come_back_whatever_happened_to_those_who_had_them(start_fake: St
     # Two places and fourteen requests, half of them with a fault: a place that is not given back stops the rest.
     faults = [fault for fault in ENDS if fault != "stall"] * 2
     fake = start_fake(faults={str(place): fault for place, fault in enumerate(faults)})
-    result = run_load(plan(fake.url, max_in_flight=2), due(*[0.0] * 20))
+    result = run_plan(plan(fake.url, max_in_flight=2), due(*[0.0] * 20))
     assert statuses(result.records)[COMPLETED] == 8
     assert statuses(result.records)[LOST] == 4
     assert len(fake.arrivals()) == 20
@@ -98,7 +98,7 @@ def test_places_come_back_whatever_happened_to_those_who_had_them(start_fake: St
 @pytest.mark.parametrize("changes", [{"users": 2}, {"users": None}, {"users": None, "max_in_flight": 1}])
 def test_a_server_that_is_not_there(nowhere: str, changes: dict[str, int | None]) -> None:
     times = [None] * 6 if changes["users"] else [0.0, 0.0, 0.0, 0.1, 0.1, 0.2]
-    result = run_load(plan(nowhere, **changes), due(*times))
+    result = run_plan(plan(nowhere, **changes), due(*times))
     assert statuses(result.records) == {LOST: 6}
     for record in result.records:
         assert (record.error or "").startswith("ClientConnectorError: ")

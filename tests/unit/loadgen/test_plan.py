@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.unit.loadgen.loads import due, plan
-from tuner.loadgen.plan import LoadPlan, PlannedRequest, read_plan, write_plan
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_plan
 
 REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \ud800', 12, 34)
 
@@ -14,7 +14,11 @@ REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \u
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "plan.jsonl"
     requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1)]
-    for known in (plan("http://h:1/v1"), LoadPlan("u", "m", 5, None, 1.5, 1e9), LoadPlan("u", "m", None, 7, 0.1, 2.0)):
+    for known in (
+        plan("http://h:1/v1"),
+        RequestPlan("u", "m", 5, None, 1.5, 1e9),
+        RequestPlan("u", "m", None, 7, 0.1, 2.0),
+    ):
         write_plan(file, known, iter(requests))
         assert read_plan(file) == (known, requests)
 

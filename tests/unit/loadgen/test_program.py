@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.loadgen.loads import Fake, due, plan, statuses
-from tuner.loadgen.plan import LoadPlan, PlannedRequest, write_plan
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import read_delays, read_records
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
@@ -27,7 +27,7 @@ COMPLETED = RequestStatus.COMPLETED
 class Program:
     """The program on a plan, with its results in a folder."""
 
-    def __init__(self, folder: Path, known: LoadPlan, requests: list[PlannedRequest], *before: str) -> None:
+    def __init__(self, folder: Path, known: RequestPlan, requests: list[PlannedRequest], *before: str) -> None:
         self.result = folder / "result"
         write_plan(folder / "plan.jsonl", known, requests)
         argv = [*before, sys.executable, "-m", "tuner.loadgen", str(folder / "plan.jsonl"), str(self.result)]
@@ -48,7 +48,7 @@ def start_program(tmp_path: Path) -> Iterator[StartProgram]:
     """Start the program on a plan, its requests and what is to stand before the command."""
     started: list[Program] = []
 
-    def start(known: LoadPlan, requests: list[PlannedRequest], *before: str) -> Program:
+    def start(known: RequestPlan, requests: list[PlannedRequest], *before: str) -> Program:
         started.append(Program(tmp_path, known, requests, *before))
         return started[-1]
 

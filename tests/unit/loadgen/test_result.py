@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tuner.loadgen.result import OwnDelays, own_delays, read_delays, read_records, write_delays, write_records
-from tuner.loadgen.run import LoadResult
+from tuner.loadgen.result import (
+    GeneratorDelays,
+    generator_delays,
+    read_delays,
+    read_records,
+    write_delays,
+    write_records,
+)
+from tuner.loadgen.run import PlanResult
 from tuner.loadgen.watch import LoopWatch, percentile
 from tuner.workloads.requests import RequestRecord, RequestStatus
 
@@ -56,9 +63,12 @@ def test_no_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "delays",
-    [OwnDelays(0.1, 0.2, 0.3, 0.0, 0.1 + 0.2, 1e-9, 4.5, 60.0), OwnDelays(None, None, None, None, None, None, 0, 0)],
+    [
+        GeneratorDelays(0.1, 0.2, 0.3, 0.0, 0.1 + 0.2, 1e-9, 4.5, 60.0),
+        GeneratorDelays(None, None, None, None, None, None, 0, 0),
+    ],
 )
-def test_delays_come_back_as_they_were(tmp_path: Path, delays: OwnDelays) -> None:
+def test_delays_come_back_as_they_were(tmp_path: Path, delays: GeneratorDelays) -> None:
     write_delays(tmp_path / "d.json", delays)
     assert read_delays(tmp_path / "d.json") == delays
     assert [path.name for path in tmp_path.iterdir()] == ["d.json"]
@@ -66,9 +76,9 @@ def test_delays_come_back_as_they_were(tmp_path: Path, delays: OwnDelays) -> Non
 
 def test_own_delays_are_percentiles_of_each_kind() -> None:
     late = [float(value) for value in range(200, 0, -1)]
-    found = own_delays(LoadResult([], late, [5.0, 1.0, 3.0], 7.5, 60.0))
-    assert found == OwnDelays(100.0, 198.0, 200.0, 3.0, 5.0, 5.0, 7.5, 60.0)
-    assert own_delays(LoadResult([])) == OwnDelays(None, None, None, None, None, None, 0.0, 0.0)
+    found = generator_delays(PlanResult([], late, [5.0, 1.0, 3.0], 7.5, 60.0))
+    assert found == GeneratorDelays(100.0, 198.0, 200.0, 3.0, 5.0, 5.0, 7.5, 60.0)
+    assert generator_delays(PlanResult([])) == GeneratorDelays(None, None, None, None, None, None, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

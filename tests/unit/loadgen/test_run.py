@@ -12,7 +12,7 @@ import pytest
 from tests.unit.loadgen.loads import GOOD, Fake, asked, due, load_against, plan, replying, statuses
 from tuner.loadgen import run
 from tuner.loadgen.plan import PlannedRequest
-from tuner.loadgen.run import LoadResult, run_load
+from tuner.loadgen.run import PlanResult, run_plan
 from tuner.workloads.requests import RequestStatus
 
 StartFake = Callable[..., Fake]
@@ -27,7 +27,7 @@ LATE_S = 0.25
 def test_an_open_loop_sends_each_request_when_it_is_due(start_fake: StartFake) -> None:
     fake = start_fake()
     times = [0.0, 0.0, 0.1, 0.15, 0.3, 0.6]
-    result = run_load(plan(fake.url), due(*times))
+    result = run_plan(plan(fake.url), due(*times))
     assert statuses(result.records) == {COMPLETED: 6}
     assert [record.index for record in result.records] == [0, 1, 2, 3, 4, 5]
     for record in result.records:
@@ -63,7 +63,7 @@ def test_a_slow_server_does_not_hold_up_an_open_loop() -> None:
 
 def test_a_record_says_what_came_and_when(start_fake: StartFake) -> None:
     fake = start_fake(first_ms=100, token_ms=40)
-    (record,) = run_load(plan(fake.url), due(0.2, tokens=5)).records
+    (record,) = run_plan(plan(fake.url), due(0.2, tokens=5)).records
     assert (record.status, record.error, record.name) == (COMPLETED, None, "a")
     assert (record.planned_input, record.planned_output) == (3, 5)
     assert (record.input_tokens, record.output_tokens) == (3, 5)
@@ -78,14 +78,14 @@ def test_a_record_says_what_came_and_when(start_fake: StartFake) -> None:
 
 def test_an_answer_of_many_tokens_is_whole(start_fake: StartFake) -> None:
     fake = start_fake(first_ms=0, token_ms=0)
-    (record,) = run_load(plan(fake.url, users=1), due(None, tokens=5000)).records
+    (record,) = run_plan(plan(fake.url, users=1), due(None, tokens=5000)).records
     assert (record.status, record.output_tokens, len(record.gaps_s)) == (COMPLETED, 5000, 4999)
     assert min(record.gaps_s) >= 0.0
 
 
 def test_a_request_that_waited_for_a_place_counts_from_when_it_was_due(start_fake: StartFake) -> None:
     fake = start_fake(first_ms=300, token_ms=0)
-    result = run_load(plan(fake.url, max_in_flight=1), due(0.0, 0.0, 0.05))
+    result = run_plan(plan(fake.url, max_in_flight=1), due(0.0, 0.0, 0.05))
     assert statuses(result.records) == {COMPLETED: 3}
     _, second, third = result.records
     assert second.lateness_s is not None
@@ -115,7 +115,7 @@ def test_a_closed_loop_has_as_many_in_flight_as_users(users: int) -> None:
     assert peak == users
 
 
-def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[LoadResult, int]:
+def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[PlanResult, int]:
     """Run a load on a server that answers none before it is full for the first time; return the most in flight."""
     now = Counter[str]()
     has_been_full = asyncio.Event()
@@ -138,7 +138,7 @@ def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[Lo
 
 def test_a_closed_loop_sends_each_request_once_and_nothing_is_late(start_fake: StartFake) -> None:
     fake = start_fake()
-    result = run_load(plan(fake.url, users=3), due(*[None] * 20))
+    result = run_plan(plan(fake.url, users=3), due(*[None] * 20))
     assert [record.index for record in result.records] == list(range(20))
     assert statuses(result.records) == {COMPLETED: 20}
     assert len(fake.arrivals()) == 20
@@ -151,17 +151,17 @@ def test_a_closed_loop_sends_each_request_once_and_nothing_is_late(start_fake: S
 
 def test_more_users_than_requests(start_fake: StartFake) -> None:
     fake = start_fake()
-    assert statuses(run_load(plan(fake.url, users=9), due(None, None)).records) == {COMPLETED: 2}
+    assert statuses(run_plan(plan(fake.url, users=9), due(None, None)).records) == {COMPLETED: 2}
 
 
 @pytest.mark.parametrize("users", [None, 3])
 def test_a_plan_without_requests(users: int | None, nowhere: str) -> None:
-    assert run_load(plan(nowhere, users=users, max_in_flight=users), []).records == []
+    assert run_plan(plan(nowhere, users=users, max_in_flight=users), []).records == []
 
 
 def test_an_open_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
     fake = start_fake(faults={"1": "stall", "2": "stall"})
-    result = run_load(plan(fake.url, limit_s=0.8), due(0.0, 0.3, 0.4, 50.0, 51.0))
+    result = run_plan(plan(fake.url, limit_s=0.8), due(0.0, 0.3, 0.4, 50.0, 51.0))
     assert [record.status for record in result.records] == [COMPLETED, *[TIMED_OUT] * 2, *[NOT_SENT] * 2]
     _, stalled, _, unsent, _ = result.records
     assert stalled.error == "the run was ended before its last token"
@@ -177,14 +177,14 @@ def test_an_open_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
 
 def test_a_request_that_waits_for_a_place_at_the_limit_was_not_sent(start_fake: StartFake) -> None:
     fake = start_fake(faults={"0": "stall"})
-    result = run_load(plan(fake.url, limit_s=0.4, max_in_flight=1), due(0.0, 0.0, 0.0))
+    result = run_plan(plan(fake.url, limit_s=0.4, max_in_flight=1), due(0.0, 0.0, 0.0))
     assert [record.status for record in result.records] == [TIMED_OUT, NOT_SENT, NOT_SENT]
     assert len(fake.arrivals()) == 1
 
 
 def test_a_closed_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
     fake = start_fake(faults={"2": "stall", "3": "stall"})
-    result = run_load(plan(fake.url, limit_s=0.8, users=2), due(*[None] * 7))
+    result = run_plan(plan(fake.url, limit_s=0.8, users=2), due(*[None] * 7))
     assert statuses(result.records) == {COMPLETED: 2, TIMED_OUT: 2, NOT_SENT: 3}
     assert [record.status for record in result.records[4:]] == [NOT_SENT] * 3
     assert 0.8 <= result.wall_s < 0.8 + LATE_S

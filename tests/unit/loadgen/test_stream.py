@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tuner.loadgen.stream import Answer, MalformedError, Piece, read_answer
+from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
 
 FIRST = b'data: {"choices": [{"text": "a"}]}\n\n'
 SECOND = b'data: {"choices": [{"text": " b"}]}\r\n\r\n'
@@ -30,7 +30,7 @@ JSON = st.recursive(
 USAGES = JSON | st.fixed_dictionaries({"prompt_tokens": JSON, "completion_tokens": JSON})
 
 
-def said(*events: bytes) -> Answer:
+def said(*events: bytes) -> StreamedAnswer:
     """Read events that all arrived after one second."""
     return read_answer([(1.0, b"".join(events))])
 
@@ -47,19 +47,19 @@ def times_of(*places: int) -> tuple[float, ...]:
 
 def test_a_cut_at_any_byte_changes_the_times_only() -> None:
     for place in range(1, len(WHOLE)):
-        assert read_answer(cut(WHOLE, place)) == Answer(times_of(place), 7, 2, True), place
+        assert read_answer(cut(WHOLE, place)) == StreamedAnswer(times_of(place), 7, 2, True), place
 
 
 def test_bytes_that_come_one_by_one() -> None:
     # ": hello\n\n" has 9 bytes and the first event 36, ": ping\r\n\r\n" has 10 and the second event 39.
-    assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == Answer((45.0, 94.0), 7, 2, True)
+    assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == StreamedAnswer((45.0, 94.0), 7, 2, True)
 
 
 @ANY_PACE
 @given(st.sets(st.integers(1, len(WHOLE) - 1)))
 def test_any_cuts_change_the_times_only(places: set[int]) -> None:
     at = sorted(places)
-    assert read_answer(cut(WHOLE, *at)) == Answer(times_of(*at), 7, 2, True)
+    assert read_answer(cut(WHOLE, *at)) == StreamedAnswer(times_of(*at), 7, 2, True)
 
 
 def test_a_beginning_of_an_answer_is_unfinished_and_not_malformed() -> None:
@@ -75,8 +75,8 @@ def test_each_event_has_the_time_of_its_last_byte() -> None:
 
 
 def test_nothing_at_all() -> None:
-    assert read_answer([]) == Answer((), None, None, False)
-    assert read_answer([(1.0, b"")]) == Answer((), None, None, False)
+    assert read_answer([]) == StreamedAnswer((), None, None, False)
+    assert read_answer([(1.0, b"")]) == StreamedAnswer((), None, None, False)
 
 
 def test_an_end_without_its_empty_line_is_no_end() -> None:
@@ -85,11 +85,15 @@ def test_an_end_without_its_empty_line_is_no_end() -> None:
 
 
 def test_fields_that_are_no_data_say_nothing() -> None:
-    assert said(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == Answer((1.0,), None, None, True)
+    assert said(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == StreamedAnswer(
+        (1.0,), None, None, True
+    )
 
 
 def test_data_needs_no_blank_after_its_colon() -> None:
-    assert said(b'data:{"choices": [{"text": "a"}]}\n\n', b"data:[DONE]\n\n") == Answer((1.0,), None, None, True)
+    assert said(b'data:{"choices": [{"text": "a"}]}\n\n', b"data:[DONE]\n\n") == StreamedAnswer(
+        (1.0,), None, None, True
+    )
 
 
 def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
@@ -116,7 +120,7 @@ def test_in_a_chat_only_content_is_a_token(delta: object, tokens: int) -> None:
 def test_the_last_usage_counts_and_none_is_no_usage() -> None:
     running = b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}\n\n'
     absent = b'data: {"choices": [{"text": "a"}], "usage": null}\n\n'
-    assert said(running, USAGE, absent, DONE) == Answer((1.0, 1.0), 7, 2, True)
+    assert said(running, USAGE, absent, DONE) == StreamedAnswer((1.0, 1.0), 7, 2, True)
 
 
 def test_a_usage_may_leave_a_count_out() -> None:
@@ -126,24 +130,24 @@ def test_a_usage_may_leave_a_count_out() -> None:
 
 @pytest.mark.parametrize("usage", ["5", "[1]", '"x"', '{"completion_tokens": "7"}', '{"prompt_tokens": -1}'])
 def test_a_usage_that_counts_nothing_is_malformed(usage: str) -> None:
-    with pytest.raises(MalformedError, match="a usage that does not count tokens"):
+    with pytest.raises(MalformedError, match="a usage without token counts"):
         said(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())
 
 
 @pytest.mark.parametrize("count", ["true", "2.0", "NaN", "9223372036854775808"])
 def test_a_count_is_a_whole_number_that_a_column_holds(count: str) -> None:
-    with pytest.raises(MalformedError, match="a usage that does not count tokens"):
+    with pytest.raises(MalformedError, match="a usage without token counts"):
         said(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
 
 
 def test_an_error_event_is_kept_and_reading_goes_on() -> None:
     answer = said(FIRST, b'data: {"error": {"message": "out of memory"}}\n\n', FIRST, DONE)
-    assert answer == Answer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
+    assert answer == StreamedAnswer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
 
 
 def test_an_error_of_null_is_none() -> None:
     answer = said(b'data: {"error": null, "choices": [{"text": "a"}]}\n\n', DONE)
-    assert answer == Answer((1.0,), None, None, True)
+    assert answer == StreamedAnswer((1.0,), None, None, True)
 
 
 def test_an_error_can_be_written_down_whatever_it_says() -> None:
@@ -207,4 +211,4 @@ def test_any_object_is_an_event_or_malformed(event: dict[str, object]) -> None:
 def test_an_endless_event_is_read_in_linear_time() -> None:
     # 64 MiB in 4,096 pieces; joining each to all before it would copy 128 GiB.
     pieces = [(1.0, b"data: ")] + [(1.0, b"x" * 2**14)] * 2**12
-    assert read_answer(pieces) == Answer((), None, None, False)
+    assert read_answer(pieces) == StreamedAnswer((), None, None, False)

@@ -143,7 +143,7 @@ class RatedEngine(StubEngine):
         return self.servers[-1]
 
 
-def test_a_trial_with_promises_searches_its_capacity_once_a_repeat(tmp_path: Path) -> None:
+def test_a_trial_with_capacity_slos_searches_the_capacity_once_per_repeat(tmp_path: Path) -> None:
     load = Traffic.model_validate(
         {
             "arrivals": {"process": "poisson", "rate": 8},
@@ -152,7 +152,7 @@ def test_a_trial_with_promises_searches_its_capacity_once_a_repeat(tmp_path: Pat
         }
     )
     RatedServer.loads.clear()
-    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, promises=(parse_slo("p95_ttft_ms<23"),))
+    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=2, capacity_slos=(parse_slo("p95_ttft_ms<23"),))
     outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
     # 8, 16, 32 (missed), then 22.6, 26.9 and 24.7 (missed); the second search begins at 22.6.
     assert [round(rate, 1) for rate, _, _ in RatedServer.loads][:6] == [8, 16, 32, 22.6, 26.9, 24.7]
@@ -173,7 +173,7 @@ def test_where_no_rate_holds_there_is_no_capacity(tmp_path: Path) -> None:
             "classes": {"a": {"input": 1, "output": 1}},
         }
     )
-    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=1, promises=(parse_slo("p95_ttft_ms<0.01"),))
+    spec = replace(make_spec(tmp_path, 1), workload=load, repeats=1, capacity_slos=(parse_slo("p95_ttft_ms<0.01"),))
     outcome = run_trial(RatedEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
     assert outcome.succeeded
     assert outcome.metric("capacity") is None

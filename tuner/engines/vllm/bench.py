@@ -1,4 +1,4 @@
-"""The load: the exact words of `vllm bench serve`, and what its result file says."""
+"""Call `vllm bench serve` for a closed loop, and read its result file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _MEDIAN = re.compile(r"^p50_(\w+)$")
 
 
 class ResultError(ValueError):
-    """A result file that is not there or is none."""
+    """The result file is missing or is not a result."""
 
 
-def bench_words(
+def bench_arguments(
     model: ModelRef, workload: ClosedLoop, base_url: str, seed: int, result_dir: str | Path, result_filename: str
 ) -> list[str]:
-    """Return the arguments of `vllm` for the load: `bench serve …`.
+    """Return the arguments of `vllm` for the workload: `bench serve …`.
 
-    The served name is told only where it differs from the model's. No temperature is sent: sampling is the server's.
+    The served name is an argument only where it differs from the model's. No temperature is sent: the server's setting
+    applies.
     """
     served = [] if model.served_name == model.name else ["--served-model-name", model.served_name]
     return [
@@ -42,13 +43,13 @@ def bench_words(
 
 
 def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repeat:
-    """Return what a result file says of repeat `index`.
+    """Read the result file of repeat `index`.
 
-    `completed` decides, not the client's exit code. Without a completed request no metric is known but the success
-    rate; a metric that the file lacks, or that is no finite number, is None.
+    The number of completed requests counts, not the client's exit code. If it is 0, all metrics but the success rate
+    are None. A metric is also None if the file lacks it or has no finite number for it.
 
     Raises:
-        ResultError: when there is no file, or it is not a result.
+        ResultError: if the file is missing or is not a result.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -58,7 +59,7 @@ def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repe
         raise ResultError(f"the benchmark's result {path.name} is not JSON: {error}") from None
     completed = data.get("completed") if isinstance(data, dict) else None
     if not isinstance(completed, int) or isinstance(completed, bool):
-        raise ResultError(f"the benchmark's result {path.name} does not say how many requests were completed")
+        raise ResultError(f"the benchmark's result {path.name} has no number of completed requests")
     offered = workload.num_prompts
     metrics: dict[str, float | None] = dict.fromkeys(name for name in METRICS if name not in TRAFFIC_ONLY)
     if completed > 0:

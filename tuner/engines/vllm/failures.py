@@ -1,8 +1,9 @@
-"""From a log, an exit code and a phase to a typed `Failure`.
+"""Derive a typed `Failure` from a log, an exit code and a phase.
 
-vLLM logs one failure several times: the process where it happened, then each parent, then the API server with a text of
-its own. The first traceback after the first "failed to start" or "fatal error" is the cause; what follows are echoes.
-Without such a line the API server ended of itself: its last traceback is the cause, those before it were survived.
+vLLM logs one failure several times: in the process where it happened, then in each parent, then in the API server with
+a text of its own. The first traceback after the first "failed to start" or "fatal error" is the cause; the later ones
+repeat it. Without such a line, the API server itself failed: its last traceback is the cause, and it handled the
+errors before.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ANCHOR = re.compile(r"failed to start|encountered a fatal error|hit an exceptio
 
 
 def read_log(path: Path) -> str:
-    """Return a log's text, its beginning and its end if it is very long; empty if there is none."""
+    """Return a log's text, of a very long one the beginning and the end; empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -53,41 +54,41 @@ def read_log(path: Path) -> str:
 
 
 def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
-    """Type the end of a server (or of its configuration check) from its log.
+    """Return the typed failure of a server, or of its configuration check, that ended.
 
     Args:
-        log_text: what it printed.
-        exit_code: its exit code, -N if signal N ended it, None if not known.
+        log_text: the text of its log.
+        exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
     """
     chains = _chains(log_text)
     causes = [cause for chain in chains for cause in chain]
-    evidence = _shown(causes) or _last_lines(log_text)
+    evidence = _evidence(causes) or _last_lines(log_text)
     for cause in (cause for chain in chains for cause in reversed(chain)):
         for row in CAUSES:
             if row.matches(cause, phase):
-                return Failure(row.kind, phase, row.message or one_line(cause), evidence, exit_code)
-    own = [cause for cause in causes if not CONSEQUENCES.search(cause)]
-    if own:
-        return Failure(FailureKind.ENGINE_CRASH, phase, one_line(own[0]), evidence, exit_code)
+                return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
+    root_causes = [cause for cause in causes if not CONSEQUENCES.search(cause)]
+    if root_causes:
+        return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
     return _without_cause(log_text, exit_code, phase, evidence)
 
 
 def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
-    """Type an end for which the log gives no reason."""
+    """Return the typed failure if the log has no cause."""
     if exit_code is not None and exit_code < 0:
         name = _signal_name(-exit_code)
         if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            message = f"the server was ended from outside ({name}); SIGKILL often is the kernel's lack of memory"
+            message = (
+                f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
+            )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
     if DIED.search(log_text):
-        message = "a process of the server was ended from outside: it left no error of its own"
+        message = "a process of the server was killed from outside: it logged no error"
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
-    told = "is not answering" if exit_code is None else f"ended with exit code {exit_code}"
-    return Failure(
-        FailureKind.ENGINE_CRASH, phase, f"the server {told} and its log gives no reason", evidence, exit_code
-    )
+    state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
+    return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
 
 
 def _signal_name(number: int) -> str:
@@ -98,9 +99,9 @@ def _signal_name(number: int) -> str:
 
 
 def _chains(log_text: str) -> list[list[str]]:
-    """Return the lines that state an error, each with its continuation, the likeliest cause first.
+    """Return the lines that state an error, each with its continuation lines, the likeliest cause first.
 
-    Exceptions that were raised from one another are one chain, the first raised first.
+    Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
     lines = [_PREFIX.sub("", line.rstrip(), count=1) for line in log_text.splitlines()]
     start = next((index for index, line in enumerate(lines) if _ANCHOR.search(line)), None)
@@ -121,7 +122,7 @@ def _chains(log_text: str) -> list[list[str]]:
 
 
 def _joined(lines: Sequence[str], index: int) -> str:
-    """Return a line and what belongs to it: pydantic puts a field's name and the text of the error under its head."""
+    """Return a line and its continuation: pydantic prints a field's name and the error's text on the lines below."""
     parts = [lines[index]]
     validation = "validation error" in lines[index]
     for line in lines[index + 1 : index + 4]:
@@ -132,22 +133,22 @@ def _joined(lines: Sequence[str], index: int) -> str:
     return "\n".join(parts)
 
 
-def one_line(cause: str) -> str:
-    """Return what an error says in one line: pydantic's wrapping and argparse's programme name are taken off."""
+def error_summary(cause: str) -> str:
+    """Return an error's text as one line, without pydantic's wrapping and argparse's program name."""
     lines = cause.splitlines() or [""]
     head = re.sub(r"^(?:\S+ ){1,3}error: ", "", lines[0])
     text = " ".join([head, *(line.strip() for line in lines[1:])])
     for above, line in itertools.pairwise(lines):
         match = _PYDANTIC.match(line)
         if match is not None:
-            said = _PYDANTIC_TAIL.sub("", match[1] or match[2])
-            text = f"{above}: {said}" if _FIELD.match(above) else said
+            reason = _PYDANTIC_TAIL.sub("", match[1] or match[2])
+            text = f"{above}: {reason}" if _FIELD.match(above) else reason
             break
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
 
 
-def _shown(causes: Sequence[str]) -> str | None:
-    """Return the distinct causal lines, the first of them first."""
+def _evidence(causes: Sequence[str]) -> str | None:
+    """Return the distinct causal lines in their order, at most `EVIDENCE_LINES`; None if there are none."""
     lines = list(dict.fromkeys(line for cause in causes for line in cause.splitlines()))
     return "\n".join(lines[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
 

@@ -1,18 +1,19 @@
-"""The flags of the installed `vllm serve`: read once from its own parser, kept as JSON, and held against an argv.
+"""Check arguments against the flags of the installed `vllm serve`, which are read once from its parser and cached.
 
-The check without vLLM is a first sieve: it knows names, choices, numbers and how many values a flag takes. What it lets
-pass, vLLM's own parser and configuration still judge.
+This check needs no vLLM process. It covers names, choices, numbers and how many values a flag takes. vLLM's own parser
+and configuration check the arguments that pass.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tuner.files import write_atomically
 
 _DOTTED = re.compile(r"^(--?[\w-]+?)\.[\w.-]+(?:=|$)")
 _LEVEL = re.compile(r"^-O\.?\d*$")
@@ -22,7 +23,7 @@ _FLOAT_TYPES = {"float"}
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag: all its names, and what argparse knows of its values. `nargs` "0" is a switch."""
+    """One flag: its names and argparse's properties of its values. `nargs` "0" is a switch."""
 
     names: tuple[str, ...]
     choices: tuple[str, ...] | None
@@ -47,13 +48,13 @@ class ServeFlags:
         return frozenset(self.by_name)
 
     def problem(self, argv: Sequence[str]) -> str | None:
-        """Return why the parser would refuse the words, naming the flag; None if nothing speaks against them."""
+        """Return why the parser would refuse the arguments, with the flag's name; None if it would accept them."""
         position = 0
         while position < len(argv):
             word = argv[position]
             position += 1
             if not _is_flag(word):
-                return f"{word!r} stands where a flag is expected"
+                return f"{word!r} is in the place of a flag"
             name, given, inline = word.partition("=")
             flag = self._find(name)
             if flag is None:
@@ -95,7 +96,7 @@ def _refused(flag: Flag, values: Sequence[str]) -> str | None:
     if not values and flag.nargs in (None, "+"):
         return "a value is missing"
     if values and flag.switch:
-        return f"it takes no value, {values[0]!r} was given"
+        return f"it takes no value, but {values[0]!r} was given"
     for value in values:
         if flag.choices is not None and value not in flag.choices:
             return f"{value!r} is not one of {', '.join(flag.choices)}"
@@ -115,7 +116,7 @@ def _converts(kind: type[int] | type[float], value: str) -> bool:
 
 
 def flags_from_dump(dump: Iterable[Mapping[str, Any]]) -> ServeFlags:
-    """Return the flags of a parser's dump, as `resident/helper.py` writes it; positional arguments are left out."""
+    """Return the flags of a parser's dump by `resident/helper.py`, without positional arguments."""
     by_name: dict[str, Flag] = {}
     for entry in dump:
         names = tuple(str(name) for name in entry["names"])
@@ -129,16 +130,14 @@ def flags_from_dump(dump: Iterable[Mapping[str, Any]]) -> ServeFlags:
 
 
 def load_flags(path: Path) -> ServeFlags | None:
-    """Return the flags of a kept dump; None if there is none or it cannot be read."""
+    """Return the flags of a cached dump; None if there is none or it cannot be read."""
     try:
         return flags_from_dump(json.loads(path.read_text(encoding="utf-8"))["flags"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def keep_dump(path: Path, dump: Mapping[str, Any]) -> None:
-    """Write a dump so that a reader in another worker sees all of it or nothing."""
+def write_dump(path: Path, dump: Mapping[str, Any]) -> None:
+    """Write a dump to the cache, which other workers read at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}-{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(dump), encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, json.dumps(dump))

@@ -1,4 +1,4 @@
-"""What a vLLM server says of itself while it starts. Tolerant of 0.15 to 0.32, on GPUs and on the CPU."""
+"""Read the facts that a vLLM server logs while it starts: versions 0.15 to 0.32, on GPUs and on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?ba
 
 
 def facts_from_log(text: str) -> ServerFacts:
-    """Return what the log tells; None for what it does not."""
+    """Return the facts of a log; None for each that it lacks."""
     graphs = _GRAPHS.search(text)
     backend = _BACKEND.search(text)
     tokens = _last(_KV_TOKENS, text)
@@ -38,7 +38,7 @@ def facts_from_log(text: str) -> ServerFacts:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> float | None:
-    """Return the number of the last match: with several engines the last is as good as any."""
+    """Return the number of the last match; several engines log the same value."""
     found = list(pattern.finditer(text))
     return _value(next(group for group in found[-1].groups() if group is not None)) if found else None
 

@@ -1,21 +1,24 @@
-"""Reading a server's `/metrics`: the few numbers that explain a trial, as differences over the scored benchmark."""
+"""Read a server's `/metrics` and derive the numbers that explain a trial, as differences over the scored benchmark."""
 
 from __future__ import annotations
 
 import csv
-import http.client
-import re
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from storage.records import ServerFacts
+from prometheus_client.parser import text_string_to_metric_families
 
-SAMPLE_S = 0.5
-_TIMEOUT_S = 2.0
-_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\S+)?$")
+from storage.records import ServerFacts
+from tuner.http import get_local
+
+PERIOD_S = 0.5
+"""Between two samples during a benchmark."""
+
+_SAMPLE_TIMEOUT_S = 2.0
+_SCRAPE_TIMEOUT_S = 20.0
 
 PREEMPTIONS = "vllm:num_preemptions_total"
 PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
@@ -29,58 +32,45 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 SHARES = frozenset({KV_USAGE})
-WANTED = frozenset(
-    {
-        RUNNING,
-        WAITING,
-        PREEMPTIONS,
-        PREFIX_QUERIES,
-        PREFIX_HITS,
-        QUEUE_SUM,
-        QUEUE_COUNT,
-        KV_USAGE,
-        DRAFTS,
-        DRAFT_TOKENS,
-        ACCEPTED,
-    }
+"""Metrics of which the largest over all engines counts; all others are summed."""
+
+READ_METRICS = (
+    *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
+    *(DRAFTS, DRAFT_TOKENS, ACCEPTED),
 )
 
 
-def parse_metrics(text: str, wanted: frozenset[str] = WANTED) -> dict[str, float]:
-    """Return the wanted samples of a Prometheus text page: summed over their labels, but of a share the largest."""
+def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
+    """Return the named samples of a Prometheus text page: the sum over their labels, of `SHARES` the largest.
+
+    Lines of other metrics are skipped before the parser sees them: a page has a thousand, and is read every 0.5 s
+    beside a benchmark. A line that is malformed is ignored.
+    """
     values: dict[str, float] = {}
     for line in text.splitlines():
-        match = None if line.startswith("#") else _LINE.match(line)
-        if match is None or match[1] not in wanted:
+        if not line.startswith(names):
             continue
         try:
-            value = float(match[3])
+            samples = [sample for family in text_string_to_metric_families(line) for sample in family.samples]
         except ValueError:
             continue
-        if match[1] in SHARES:
-            values[match[1]] = max(value, values.get(match[1], value))
-        else:
-            values[match[1]] = values.get(match[1], 0.0) + value
+        for sample in samples:
+            if sample.name in SHARES:
+                values[sample.name] = max(sample.value, values.get(sample.name, sample.value))
+            elif sample.name in names:
+                values[sample.name] = values.get(sample.name, 0.0) + sample.value
     return values
 
 
-def scrape(host: str, port: int) -> dict[str, float] | None:
-    """Return the server's wanted metrics now; None if it does not answer."""
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", "/metrics")
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
-    return parse_metrics(body.decode("utf-8", "replace")) if response.status == 200 else None
+def scrape(host: str, port: int, timeout_s: float = _SCRAPE_TIMEOUT_S) -> dict[str, float] | None:
+    """Return the present values of `READ_METRICS`; None if the server does not answer."""
+    reply = get_local(host, port, "/metrics", timeout_s)
+    return parse_metrics(reply.text) if reply is not None and reply.status == 200 else None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The server's state at a time in seconds since sampling began; None where it did not say."""
+    """The server's state at a time in seconds since sampling began; None where `/metrics` lacks the value."""
 
     at_s: float
     running: float | None
@@ -90,9 +80,9 @@ class Sample:
 
 
 class MetricsSampler:
-    """Looks at the server every `SAMPLE_S` seconds while it is entered, in a thread of its own."""
+    """Samples the server every `PERIOD_S` seconds in a thread of its own, as long as the context is entered."""
 
-    def __init__(self, host: str, port: int, period_s: float = SAMPLE_S) -> None:
+    def __init__(self, host: str, port: int, period_s: float = PERIOD_S) -> None:
         self.samples: list[Sample] = []
         self._address = (host, port)
         self._period_s = period_s
@@ -118,36 +108,36 @@ class MetricsSampler:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(2 * _TIMEOUT_S)
+        self._thread.join(2 * _SAMPLE_TIMEOUT_S)
 
     def _run(self) -> None:
         began = time.monotonic()
         while not self._stop.wait(self._period_s):
-            found = scrape(*self._address)
-            if found is not None:
-                state = (found.get(name) for name in (RUNNING, WAITING, KV_USAGE, PREEMPTIONS))
+            values = scrape(*self._address, _SAMPLE_TIMEOUT_S)
+            if values is not None:
+                state = (values.get(name) for name in (RUNNING, WAITING, KV_USAGE, PREEMPTIONS))
                 self.samples.append(Sample(time.monotonic() - began, *state))
 
 
-def with_load(
-    facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float], usage: list[float]
+def with_benchmark_metrics(
+    facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float], kv_usage: list[float]
 ) -> ServerFacts:
-    """Add to `facts` what happened between two scrapes, and the KV cache's use sampled in between."""
+    """Return `facts` with the differences between two scrapes and the KV cache's use in the samples between them."""
 
-    def grown(name: str) -> float | None:
+    def increase(name: str) -> float | None:
         return after[name] - before.get(name, 0.0) if name in after else None
 
-    def share(part: str, whole: str) -> float | None:
-        up, down = grown(part), grown(whole)
+    def ratio(numerator: str, denominator: str) -> float | None:
+        up, down = increase(numerator), increase(denominator)
         return up / down if up is not None and down else None
 
     return replace(
         facts,
-        preemptions=grown(PREEMPTIONS),
-        prefix_hit_rate=share(PREFIX_HITS, PREFIX_QUERIES),
-        queue_time_mean_s=share(QUEUE_SUM, QUEUE_COUNT),
-        kv_usage_max=max(usage) if usage else None,
-        kv_usage_mean=sum(usage) / len(usage) if usage else None,
-        spec_acceptance_rate=share(ACCEPTED, DRAFT_TOKENS),
-        spec_tokens_per_draft=share(ACCEPTED, DRAFTS),
+        preemptions=increase(PREEMPTIONS),
+        prefix_hit_rate=ratio(PREFIX_HITS, PREFIX_QUERIES),
+        queue_time_mean_s=ratio(QUEUE_SUM, QUEUE_COUNT),
+        kv_usage_max=max(kv_usage) if kv_usage else None,
+        kv_usage_mean=sum(kv_usage) / len(kv_usage) if kv_usage else None,
+        spec_acceptance_rate=ratio(ACCEPTED, DRAFT_TOKENS),
+        spec_tokens_per_draft=ratio(ACCEPTED, DRAFTS),
     )

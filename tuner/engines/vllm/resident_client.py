@@ -1,6 +1,6 @@
-"""The tuner's side of the resident helper, and the plain command that stands in for it.
+"""Run vLLM's commands through the resident helper, or as plain commands where there is no helper.
 
-Both run `vllm ARGV…` in a process of its own that logs to a file, and give a `HelperJob`.
+Both run `vllm ARGV…` in a process of its own that logs to a file, and return a `HelperJob`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class HelperJob(Protocol):
     """One run of a vLLM command."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds for its end; return whether it ended."""
+        """Wait at most `timeout_s` seconds until it ends; return whether it has ended."""
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, -N for signal N; None while it runs, or if it was lost with its helper."""
+        """The exit code, -N for signal N; None while it runs, or if the helper died with it."""
 
     def cancel(self) -> None:
-        """Kill it with all that it started, and wait until it is gone."""
+        """Kill it and its process group, and wait until it has ended."""
 
 
 class PlainJob:
-    """The command itself, started as a user would."""
+    """The command itself, as a user would start it."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
         with log.open("ab") as file:
@@ -96,25 +96,25 @@ class ResidentJob:
             self._done.wait(_CANCEL_S)
 
     def wait_started(self, timeout_s: float) -> int | None:
-        """Wait until the child is there and return its process id; None if it is not in time."""
+        """Wait until the child is forked and return its process id; None if `timeout_s` seconds pass first."""
         self._started.wait(timeout_s)
         return self.pid
 
     def release(self) -> None:
-        """Let a child that was started with `hold` run."""
+        """Open the gate of a child that was started with `hold`."""
         self._resident.send({"id": self.number, "op": "release"})
 
     def reap(self) -> None:
-        """Let the id of a child that was started with `hold`, and has ended, be used again."""
+        """Reap a child that was started with `hold` and has ended, so that its id is free."""
         self._resident.send({"id": self.number, "op": "reap"})
 
-    def begin(self, pid: int) -> None:
-        """Note that it started; for the resident only."""
+    def mark_started(self, pid: int) -> None:
+        """Store the process id; only `ResidentHelper` calls this."""
         self.pid = pid
         self._started.set()
 
-    def end(self, exit_code: int | None) -> None:
-        """Note that it ended; for the resident only."""
+    def mark_ended(self, exit_code: int | None) -> None:
+        """Store the exit code; only `ResidentHelper` calls this."""
         self._exit_code = exit_code
         self._done.set()
         self._started.set()
@@ -125,9 +125,10 @@ _CLOSE_S = 5.0
 
 
 class ResidentHelper:
-    """A helper in vLLM's interpreter: imports vLLM once (8–15 s), then runs each command in a fork of itself.
+    """A process of vLLM's interpreter that imports vLLM once (8–15 s) and runs each command in a fork of itself.
 
-    It starts at once and imports in the background. It ends with this object or with this process, whatever ends it.
+    The constructor starts it and returns; the import continues in the background. The helper ends with `close` or with
+    this process, also after kill -9.
     """
 
     def __init__(self, interpreter: Path, log: Path, environment: Mapping[str, str]) -> None:
@@ -140,7 +141,7 @@ class ResidentHelper:
             env=dict(environment),
             process_group=0,
         )
-        self.hello: dict[str, Any] = {}
+        self.greeting: dict[str, Any] = {}
         self._greeted = threading.Event()
         self._jobs: dict[int, ResidentJob] = {}
         self._numbers = itertools.count(1)
@@ -156,27 +157,27 @@ class ResidentHelper:
 
     @property
     def device_touched(self) -> bool:
-        """Whether importing vLLM opened the device, which a fork of the helper could then not use."""
-        return bool(self.hello.get("device_touched"))
+        """Whether the import of vLLM opened the device; a fork of the helper could not use it then."""
+        return bool(self.greeting.get("device_touched"))
 
     def ready(self, timeout_s: float) -> bool:
-        """Wait until vLLM is imported, at most `timeout_s` seconds; return False if it is not or the helper ended."""
+        """Wait at most `timeout_s` seconds until vLLM is imported; return whether the helper is ready."""
         self._greeted.wait(timeout_s)
-        return bool(self.hello) and not self._lost
+        return bool(self.greeting) and not self._lost
 
     def run(self, task: str, log: Path, **request: object) -> ResidentJob:
-        """Start a task: `info`, `check` or `cli`; a lost helper gives a job that has ended without an exit code."""
+        """Start a task: `info`, `check`, `prompts` or `cli`. Without a helper, the job has ended without exit code."""
         with self._lock:
             job = ResidentJob(next(self._numbers), self)
             if self._lost:
-                job.end(None)
+                job.mark_ended(None)
                 return job
             self._jobs[job.number] = job
         self.send({"id": job.number, "op": "run", "task": task, "log": os.fspath(log), **request})
         return job
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Write one request; nothing happens if the helper is gone, its jobs have ended then."""
+        """Write one request; does nothing if the helper has ended."""
         stdin = self._popen.stdin
         assert stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
@@ -184,13 +185,13 @@ class ResidentHelper:
             stdin.flush()
 
     def close(self) -> None:
-        """End the helper and what it runs; may be called twice."""
+        """End the helper and the commands that it runs; may be called twice."""
         stdin = self._popen.stdin
         assert stdin is not None
         with self._lock, contextlib.suppress(BrokenPipeError):
             stdin.close()
         try:
-            self._popen.wait(_CLOSE_S if self.hello else 0)
+            self._popen.wait(_CLOSE_S if self.greeting else 0)
         except subprocess.TimeoutExpired:
             self._popen.kill()  # its children are killed with it
             self._popen.wait()
@@ -201,19 +202,19 @@ class ResidentHelper:
         assert stdout is not None
         with stdout:
             for line in stdout:
-                self._take(json.loads(line))
+                self._handle(json.loads(line))
         with self._lock:
             self._lost = True
             jobs = list(self._jobs.values())
             self._jobs.clear()
         for job in jobs:
-            job.end(None)
+            job.mark_ended(None)
         self._greeted.set()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         event = message["event"]
         if event == "ready":
-            self.hello = message
+            self.greeting = message
             self._greeted.set()
             return
         with self._lock:
@@ -221,6 +222,6 @@ class ResidentHelper:
             if event == "done":
                 self._jobs.pop(message["id"], None)
         if job is not None and event == "started":
-            job.begin(message["pid"])
+            job.mark_started(message["pid"])
         elif job is not None:
-            job.end(message["exit_code"])
+            job.mark_ended(message["exit_code"])

@@ -1,9 +1,8 @@
-"""One running vLLM server of a trial: wait, load, read, stop."""
+"""One running vLLM server of a trial: wait until it is ready, benchmark it, read its facts and stop it."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import threading
 import time
 from dataclasses import dataclass
@@ -12,15 +11,16 @@ from pathlib import Path
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
-from tuner.engines.vllm.bench import ResultError, bench_words, read_result
+from tuner.engines.vllm.bench import ResultError, bench_arguments, read_result
 from tuner.engines.vllm.failures import classify, read_log
 from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import MetricsSampler, scrape, with_load
+from tuner.engines.vllm.metrics import MetricsSampler, scrape, with_benchmark_metrics
 from tuner.engines.vllm.resident_client import HelperJob
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic_load import GRACE_S, LoadFiles, read_load, start_load
-from tuner.engines.vllm.warm_start import DOUBTFUL, PlainStart
+from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
 from tuner.errors import TrialFailed, trial_failed
+from tuner.http import get_local
 from tuner.processes.ports import PortLease
 from tuner.processes.readiness import wait_ready
 from tuner.processes.supervisor import ServerProcess
@@ -30,22 +30,25 @@ from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
 POLL_S = 0.1
-DYING_S = 10.0
-HEALTH_S = 2.0
+DYING_S = 20.0
+"""How long a server whose requests failed may take to end or to answer as healthy."""
+
+HEALTH_S = 5.0
 SPARE_GIB = 0.5
 STARTING_STOP_S = 3.0
+"""The grace of a server that is still starting."""
 
 
 @dataclass(frozen=True)
 class WorkerDevice:
-    """The worker's GPU: NVML's index, and what it held before the study's first server."""
+    """The worker's GPU: NVML's index, and the memory in use before the study's first server."""
 
     index: int
     baseline_gib: float | None
 
     @property
     def free_below_gib(self) -> float:
-        """Memory in use at which it counts as free again."""
+        """The memory in use, in GiB, up to which the GPU counts as free."""
         return (self.baseline_gib or 0.0) + SPARE_GIB
 
 
@@ -65,7 +68,7 @@ class VllmServer:
         artifacts: Path,
         tools: Toolbox,
         device: WorkerDevice | None,
-        plain: PlainStart | None = None,
+        command: CommandStart | None = None,
     ) -> None:
         self.argv = argv
         self.environment = environment
@@ -79,7 +82,7 @@ class VllmServer:
         self._artifacts = artifacts
         self._tools = tools
         self._device = device
-        self._plain = plain
+        self._command = command
         self._before: dict[str, float] | None = None
         self._after: dict[str, float] | None = None
         self._usage: list[float] = []
@@ -95,15 +98,15 @@ class VllmServer:
         return self._lease.port
 
     def wait_ready(self, cancelled: CancelToken) -> None:
-        """See `Server`; a forked server that fails for no known reason is started again as the command, once."""
+        """See `Server`; a forked server that fails without a known cause is started once more, as the command."""
         try:
             self._wait_ready(cancelled)
         except TrialFailed as failed:
-            if self._plain is None or failed.failure.kind not in DOUBTFUL:
+            if self._command is None or failed.failure.kind not in RETRIED_AS_COMMAND:
                 raise
-            self._start_again(self._plain)
+            self._start_command(self._command)
             self._wait_ready(cancelled)
-            self._plain.worked()
+            self._command.on_success()
         self._was_ready = True
         self._process.record_descendants()
 
@@ -111,20 +114,20 @@ class VllmServer:
         name, deadline = self._model.served_name, self._limits.startup_s
         wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify)
 
-    def _start_again(self, plain: PlainStart) -> None:
+    def _start_command(self, command: CommandStart) -> None:
         self._process.stop(STARTING_STOP_S)
         with contextlib.suppress(FileNotFoundError):
             self._log.rename(self._log.with_name("server-forked.log"))
-        self._process = plain.start()
+        self._process = command.start()
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""
-        short = workload.warmup()
-        if short is None:
+        warmup = workload.warmup()
+        if warmup is None:
             return
-        warmed = self._load(short, 0, Phase.WARMUP, cancelled)
-        if warmed.completed == 0:
-            message = f"none of {warmed.offered} warm-up requests succeeded"
+        result = self._run_workload(warmup, 0, Phase.WARMUP, cancelled)
+        if result.completed == 0:
+            message = f"none of {result.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
@@ -132,7 +135,7 @@ class VllmServer:
         if self._before is None:
             self._before = scrape(HOST, self.port)
         with MetricsSampler(HOST, self.port) as sampler:
-            repeat = self._load(workload, index, Phase.BENCHMARK, cancelled)
+            repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
         self._after = scrape(HOST, self.port)
@@ -143,16 +146,17 @@ class VllmServer:
         facts = facts_from_log(read_log(self._log))
         if self._before is None or self._after is None:
             return facts
-        return with_load(facts, self._before, self._after, self._usage)
+        return with_benchmark_metrics(facts, self._before, self._after, self._usage)
 
     def stop(self) -> Failure | None:
-        """See `Server`; on a GPU it waits until the memory is back."""
-        # A server that is still starting has nothing to finish, and vLLM answers SIGTERM slowly while it compiles.
+        """See `Server`; on a GPU it waits until the memory is free."""
+        # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
+        # compiles.
         grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
         survivors = self._process.stop(grace)
         if survivors:
             pids = ", ".join(str(survivor.pid) for survivor in survivors)
-            message = f"processes {pids} of the server survived SIGKILL"
+            message = f"processes {pids} of the server survived SIGKILL; they block the device until they end"
             return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, message)
         if not self.stopped:
             self.stopped = True
@@ -170,8 +174,8 @@ class VllmServer:
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
         return classify(read_log(self._log), exit_code, phase)
 
-    def _load(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        """Send a load once and read what came of it.
+    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        """Send the workload once and return the result.
 
         Raises:
             TrialFailed: as `Server.benchmark`.
@@ -187,18 +191,18 @@ class VllmServer:
         return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
 
     def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        """Have our own generator send traffic; it ends by itself at the deadline, its records written."""
-        files = LoadFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
+        """Send traffic by the load generator, which writes its records and ends by itself at the deadline."""
+        files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
         url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
         model = self._model
-        job = start_load(self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline)
+        job = start_traffic(self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline)
         try:
-            self._watch(job, phase, deadline + GRACE_S, cancelled)
+            self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
         finally:
             job.cancel()
-        repeat, late = read_load(traffic, index, files)
+        repeat, late = read_traffic(traffic, index, files)
         if repeat.failed:
-            self._fail_if_dying(phase)  # a dying server's figures say nothing of the generator
+            self._fail_if_dying(phase)  # a dying server delays the generator, too
         if late is not None and phase is Phase.BENCHMARK:
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
@@ -208,11 +212,11 @@ class VllmServer:
         name, seed = "warmup" if phase is Phase.WARMUP else f"bench-{index}", workload.repeat_seed(index)
         result, log = self._artifacts / f"{name}.json", self._artifacts / f"{name}.log"
         url = f"http://{HOST}:{self.port}/v1"
-        words = bench_words(self._model, workload, url, seed, self._artifacts, result.name)
+        arguments = bench_arguments(self._model, workload, url, seed, self._artifacts, result.name)
         result.unlink(missing_ok=True)
-        job = self._tools.start(words, self._client_environment, log, self._artifacts)
+        job = self._tools.start(arguments, self._client_environment, log, self._artifacts)
         try:
-            self._watch(job, phase, self._deadline_s(phase), cancelled)
+            self._wait_for_job(job, phase, self._deadline_s(phase), cancelled)
         finally:
             job.cancel()
         try:
@@ -221,7 +225,7 @@ class VllmServer:
             self._fail_if_dying(phase)
             raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
 
-    def _watch(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
+    def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
         while not job.wait(POLL_S):
             if not self._process.alive():
@@ -229,33 +233,34 @@ class VllmServer:
             if cancelled.is_set():
                 raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
             if time.monotonic() > deadline:
-                message = f"the load was not done after {deadline_s:g} s"
+                message = f"the benchmark was not done after {deadline_s:g} s"
                 raise trial_failed(FailureKind.BENCHMARK_FAILED, phase, message)
 
     def _fail_if_dying(self, phase: Phase) -> None:
-        """Raise what killed the server, if requests failed because it dies: its API outlives its engine by seconds."""
-        if self._healthy():
-            return
+        """Return if the server is healthy; otherwise raise the failure that made its requests fail.
+
+        The API of a server answers for some seconds after its engine has died, as unhealthy. A server on a busy machine
+        may need several attempts until it answers as healthy.
+
+        Raises:
+            TrialFailed: if the process ends or the server does not become healthy within `DYING_S` seconds.
+        """
         deadline = time.monotonic() + DYING_S
         while self._process.alive() and time.monotonic() < deadline:
+            if self._healthy():
+                return
             time.sleep(POLL_S)
         raise TrialFailed(self._classify(phase, self._process.exit_code()))
 
     def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=HEALTH_S)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        reply = get_local(HOST, self.port, "/health", HEALTH_S)
+        return reply is not None and reply.status == 200
 
 
 def _client_failure(message: str, log: Path, phase: Phase, exit_code: int | None) -> Failure:
-    """Type a client that gave no figures while the server is well."""
-    found = classify(read_log(log), exit_code, phase)
-    if found.kind is FailureKind.DISK_FULL:
-        return found
-    reason = found.evidence.splitlines()[0] if found.evidence else "its log is empty"
-    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{message}: {reason}", found.evidence, exit_code)
+    """Return the failure of a client that wrote no result while the server is healthy."""
+    failure = classify(read_log(log), exit_code, phase)
+    if failure.kind is FailureKind.DISK_FULL:
+        return failure
+    reason = failure.evidence.splitlines()[0] if failure.evidence else "its log is empty"
+    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{message}: {reason}", failure.evidence, exit_code)

@@ -1,12 +1,12 @@
-"""Start a server as a fork of the resident helper: the same function as the command's, without its 10–20 s of imports.
+"""Start a server as a fork of the resident helper: the command's function, without its 10–20 s of imports.
 
-On a GPU vLLM is told to fork its engine's processes as well (`VLLM_WORKER_MULTIPROC_METHOD`, which it supports and its
-command sets to `spawn`), which saves the same imports once more. Where there are several API servers they are forked
-too, which vLLM has no setting for: see `resident/api_servers.py`. Without a GPU vLLM insists on `spawn` for its engine.
+On a GPU, vLLM also forks its engine's processes (`VLLM_WORKER_MULTIPROC_METHOD`, which it supports and its command sets
+to `spawn`). That saves the same imports once more. Several API servers are forked, too, for which vLLM has no setting:
+see `resident/api_servers.py`. Without a GPU, vLLM requires `spawn` for its engine.
 
-What differs from the command: the processes have the helper's modules, and so whatever they read from the environment
-when they were imported. `fits` says when that cannot matter. A forked server that does not start for no known reason is
-started once more as the command: see `PlainStart`.
+A forked server differs from the command in one respect: its modules were imported in the helper's environment.
+`can_fork` states when that has no effect. A forked server that does not start, without a known cause, is started once
+more as the command: see `CommandStart`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tuner.processes.identity import read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 from tuner.processes.supervisor import ServerProcess
 
-START_S = 30.0
-_REAP_S = 10.0
+FORK_S = 60.0
+_REAP_S = 30.0
 
 MULTIPROC_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -40,42 +40,42 @@ READ_LATE = frozenset(
         "VLLM_USE_FLASHINFER_SAMPLER",
     }
 )
-"""Variables that are read after the server began, by itself or by the engine's own processes."""
+"""Variables that are read after the fork, by the server or by the engine's processes."""
 
 
-def fits(wanted: Mapping[str, str], imported_under: Mapping[str, str]) -> bool:
-    """Return whether a server with these variables would be the same from a helper that was started under others."""
-    changed = {name for name in {*wanted, *imported_under} if wanted.get(name) != imported_under.get(name)}
+def can_fork(server: Mapping[str, str], helper: Mapping[str, str]) -> bool:
+    """Return whether a fork of a helper with one environment equals a server that starts with the other."""
+    changed = {name for name in {*server, *helper} if server.get(name) != helper.get(name)}
     return changed <= READ_LATE
 
 
-DOUBTFUL = frozenset({FailureKind.ENGINE_CRASH, FailureKind.STARTUP_TIMEOUT})
-"""Failures of a start that may be the fork's own: no rule of vLLM's, no lack of memory, nothing of the machine's."""
+RETRIED_AS_COMMAND = frozenset({FailureKind.ENGINE_CRASH, FailureKind.STARTUP_TIMEOUT})
+"""Failures of a start that the fork itself may have caused. The others come from the configuration or the machine."""
 
 
 @dataclass(frozen=True)
-class PlainStart:
-    """The second chance of a forked server: `start` starts it as the command, `worked` is told if that ran."""
+class CommandStart:
+    """How a failed forked server starts as the command: `start` starts it, `on_success` is called once it is ready."""
 
     start: Callable[[], ServerProcess]
-    worked: Callable[[], None]
+    on_success: Callable[[], None]
 
 
 class _Reaper:
-    """Reaps the server through the helper, whose child it is."""
+    """Reaps the server through the helper, which is its parent."""
 
     def __init__(self, job: ResidentJob) -> None:
         self._job = job
 
     def wait(self) -> int | None:
-        """Wait until the helper says that it ended, and let go of its id."""
+        """Wait until the helper reports its end, and have the helper reap it."""
         self._job.wait(_REAP_S)
         self._job.reap()
         return self._job.exit_code
 
 
 class ForkedServerProcess(ServerProcess):
-    """A `ServerProcess` that is the helper's child; it dies with the helper, and so with the tuner."""
+    """A `ServerProcess` that is the helper's child. It ends with the helper, which ends with the tuner."""
 
     def __init__(self, job: ResidentJob, record: ProcessRecord, records: ProcessRecords) -> None:
         super().__init__(_Reaper(job), record, records)
@@ -98,23 +98,24 @@ def start_forked(
     port: int,
     label: str,
 ) -> ServerProcess | None:
-    """Start `argv` (the executable and the words after it) as a fork; None if the helper cannot.
+    """Start `argv` (the executable and its arguments) as a fork; return None if the helper cannot.
 
-    As with `tuner.processes.supervisor.start`, it is on record before it runs.
+    The arguments are those of `tuner.processes.supervisor.start_server`; as there, the record is on disk before the
+    server runs.
 
     Raises:
-        OSError: when the record cannot be written.
+        OSError: if the record cannot be written.
     """
     mark = uuid.uuid4().hex
     variables = {MULTIPROC_METHOD: "fork", **environment, MARK: mark}
     job = resident.run("cli", log, argv=list(argv[1:]), environment=variables, cwd=os.fspath(cwd), hold=True)
-    pid = job.wait_started(START_S)
-    seen = read_process(pid) if pid is not None else None
-    if seen is None:
+    pid = job.wait_started(FORK_S)
+    state = read_process(pid) if pid is not None else None
+    if state is None:
         job.cancel()
         return None
     try:
-        record = records.add(mark, seen.identity, port, tuple(argv), label)
+        record = records.add(mark, state.identity, port, tuple(argv), label)
     except OSError:
         job.cancel()
         job.reap()

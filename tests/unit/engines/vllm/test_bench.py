@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.metrics import METRICS, TRAFFIC_ONLY
-from tuner.engines.vllm.bench import ResultError, bench_words, read_result
+from tuner.engines.vllm.bench import ResultError, bench_arguments, read_result
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop
 
@@ -19,7 +19,7 @@ LOAD = ClosedLoop(max_concurrency=10, num_prompts=40, input_len=128, output_len=
 
 def test_the_default_study_sends_the_published_command() -> None:
     model = ModelRef("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B")
-    words = bench_words(model, ClosedLoop(), URL, 1000, "/results", "bench-0.json")
+    words = bench_arguments(model, ClosedLoop(), URL, 1000, "/results", "bench-0.json")
     assert " ".join(words) == (
         "bench serve --backend openai --base-url http://127.0.0.1:20001/v1 --endpoint /completions "
         "--model Qwen/Qwen2.5-0.5B --tokenizer Qwen/Qwen2.5-0.5B --max-concurrency 50 --num-prompts 200 --ignore-eos "
@@ -31,13 +31,13 @@ def test_the_default_study_sends_the_published_command() -> None:
 
 def test_sampling_is_never_the_clients() -> None:
     model = ModelRef("m", "m", "m")
-    assert bench_words(model, ClosedLoop(temperature=0.0), URL, 1, "r", "f") == bench_words(
+    assert bench_arguments(model, ClosedLoop(temperature=0.0), URL, 1, "r", "f") == bench_arguments(
         model, ClosedLoop(), URL, 1, "r", "f"
     )
 
 
 def test_a_served_name_of_its_own_is_told() -> None:
-    words = bench_words(ModelRef("/model", "/tokenizer", "mine"), LOAD, URL, 1, "r", "f")
+    words = bench_arguments(ModelRef("/model", "/tokenizer", "mine"), LOAD, URL, 1, "r", "f")
     place = words.index("--served-model-name")
     assert words[place - 2 : place + 4] == [
         "--model",
@@ -99,7 +99,12 @@ def test_without_a_completed_request_zeros_are_no_figures(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(None, "wrote no result"), ("{", "is not JSON"), ("[]", "does not say"), ('{"completed": null}', "does not say")],
+    [
+        (None, "wrote no result"),
+        ("{", "is not JSON"),
+        ("[]", "has no number of completed requests"),
+        ('{"completed": null}', "has no number of completed"),
+    ],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "bench-0.json"

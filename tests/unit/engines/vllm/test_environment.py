@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner import scratch
-from tuner.engines.vllm.environment import base_environment, keep_compiler_headers
+from tuner.engines.vllm.environment import base_environment, preserve_compiler_headers
 
 
 def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,8 +16,8 @@ def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monke
     temporary.mkdir()
     for _ in range(2):
         scratch.empty(temporary)
-        keep_compiler_headers(temporary, home)
-        keep_compiler_headers(temporary, home)
+        preserve_compiler_headers(temporary, home)
+        preserve_compiler_headers(temporary, home)
         assert [entry.name for entry in temporary.iterdir()] == ["torchinductor_DOM_user"]
         (temporary / "torchinductor_DOM_user" / "header.pch").touch()
         (temporary / "leftover").touch()

@@ -46,7 +46,7 @@ def test_a_named_one_that_cannot_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vllm").write_text("")
     with pytest.raises(UserError, match=r"--vllm .* is not executable"):
         find_executable(str(tmp_path / "vllm"), {})
-    with pytest.raises(UserError, match="TUNER_VLLM '/no/vllm' is not there"):
+    with pytest.raises(UserError, match="TUNER_VLLM '/no/vllm' does not exist"):
         find_executable(None, {"TUNER_VLLM": "/no/vllm"})
 
 
@@ -100,7 +100,7 @@ def test_another_program_is_run_once_for_its_version(tmp_path: Path) -> None:
 
 def test_a_program_without_a_version_is_refused(tmp_path: Path) -> None:
     broken = program(tmp_path / "vllm", "#!/bin/sh\necho No package metadata >&2\nexit 1\n")
-    with pytest.raises(UserError, match=r"tells no version \(No package metadata\)"):
+    with pytest.raises(UserError, match=r"prints no version \(No package metadata\)"):
         version_of(broken, tmp_path / "home")
 
 

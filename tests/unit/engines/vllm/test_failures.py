@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import Culprit, FailureKind, Phase
-from tuner.engines.vllm.failures import EVIDENCE_LINES, classify, one_line, read_log
+from tuner.engines.vllm.failures import EVIDENCE_LINES, classify, error_summary, read_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 K = FailureKind
@@ -31,17 +31,17 @@ RECORDED = [
     ("kv_space_over_memory", 1, Phase.READY, K.OUT_OF_MEMORY_STARTUP, "Available memory on node 0"),
     ("no_common_block_size", 1, Phase.READY, K.INVALID_CONFIGURATION, "ValueError: No common block size for 24"),
     ("no_weights", 1, Phase.READY, K.ENVIRONMENT_BROKEN, "Cannot find any model weights with `/model`"),
-    ("port_taken", 1, Phase.READY, K.PORT_TAKEN, "the port was taken by somebody else"),
+    ("port_taken", 1, Phase.READY, K.PORT_TAKEN, "another program took the port"),
     ("disk_full", 1, Phase.READY, K.DISK_FULL, "no space left on disk"),
     ("engine_crash_under_load", 0, Phase.BENCHMARK, K.ENGINE_CRASH, "RuntimeError: index 71 is out of bounds"),
-    ("engine_core_killed_under_load", 0, Phase.BENCHMARK, K.SERVER_KILLED, "a process of the server was ended"),
-    ("worker_killed_under_load", 0, Phase.BENCHMARK, K.SERVER_KILLED, "a process of the server was ended"),
+    ("engine_core_killed_under_load", 0, Phase.BENCHMARK, K.SERVER_KILLED, "a process of the server was killed"),
+    ("worker_killed_under_load", 0, Phase.BENCHMARK, K.SERVER_KILLED, "a process of the server was killed"),
     (
         "api_server_killed_under_load",
         -9,
         Phase.BENCHMARK,
         K.SERVER_KILLED,
-        "the server was ended from outside (SIGKILL)",
+        "the server was killed from outside (SIGKILL)",
     ),
 ]
 
@@ -164,7 +164,7 @@ def test_pydantic_names_the_field_of_a_bound() -> None:
 
 
 def test_a_long_message_is_cut() -> None:
-    assert len(one_line("ValueError: " + "x" * 1000)) == 400
+    assert len(error_summary("ValueError: " + "x" * 1000)) == 400
 
 
 def test_there_may_be_no_log(tmp_path: Path) -> None:

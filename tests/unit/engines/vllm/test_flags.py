@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.vllm.flags import flags_from_dump, keep_dump, load_flags
+from tuner.engines.vllm.flags import flags_from_dump, load_flags, write_dump
 
 
 def entry(*names: str, **known: Any) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def test_what_the_parser_takes_is_let_through(words: list[str]) -> None:
         (["--kv-cache-dtype", "fp4"], "--kv-cache-dtype: 'fp4' is not one of auto, fp8"),
         (["--cudagraph-capture-sizes", "1", "x"], "--cudagraph-capture-sizes: 'x' is not a whole number"),
         (["--cudagraph-capture-sizes"], "--cudagraph-capture-sizes: a value is missing"),
-        (["--enforce-eager=yes"], "--enforce-eager: it takes no value, 'yes' was given"),
-        (["--enforce-eager", "yes"], "'yes' stands where a flag is expected"),
+        (["--enforce-eager=yes"], "--enforce-eager: it takes no value, but 'yes' was given"),
+        (["--enforce-eager", "yes"], "'yes' is in the place of a flag"),
         (["-sc.method=ngram"], "-sc.method is not a flag of the installed vLLM"),
     ],
 )
@@ -77,7 +77,7 @@ def test_every_name_is_known() -> None:
 def test_a_dump_is_kept_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "vllm" / "flags.json"
     assert load_flags(path) is None
-    keep_dump(path, {"flags": DUMP, "platform": "cpu"})
+    write_dump(path, {"flags": DUMP, "platform": "cpu"})
     assert load_flags(path) == FLAGS
     path.write_text("{")
     assert load_flags(path) is None

@@ -8,7 +8,7 @@ import pytest
 
 from storage.records import ServerFacts
 from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import KV_USAGE, parse_metrics, scrape, with_load
+from tuner.engines.vllm.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 
@@ -67,6 +67,16 @@ def test_counters_are_summed_and_gauges_are_not() -> None:
     }
 
 
+def test_malformed_lines_and_longer_names_are_ignored() -> None:
+    page = """vllm:num_preemptions_total{engine="0"} NaNa
+vllm:num_preemptions_total{engine="0" 1.0
+vllm:num_preemptions_total
+vllm:num_preemptions_total_of_another_kind 5.0
+vllm:num_preemptions_total{engine="1"} 2.0 1395066363000
+"""
+    assert parse_metrics(page) == {"vllm:num_preemptions_total": 2.0}
+
+
 def test_only_what_happened_between_the_scrapes_counts() -> None:
     before = {
         "vllm:num_preemptions_total": 5.0,
@@ -88,7 +98,7 @@ def test_only_what_happened_between_the_scrapes_counts() -> None:
         "vllm:spec_decode_num_draft_tokens_total": 80.0,
         "vllm:spec_decode_num_accepted_tokens_total": 60.0,
     }
-    facts = with_load(ServerFacts(kv_cache_tokens=7), before, after, [0.1, 0.3])
+    facts = with_benchmark_metrics(ServerFacts(kv_cache_tokens=7), before, after, [0.1, 0.3])
     assert facts == ServerFacts(
         kv_cache_tokens=7,
         preemptions=2.0,
@@ -103,7 +113,7 @@ def test_only_what_happened_between_the_scrapes_counts() -> None:
 
 def test_a_counter_that_did_not_move_has_no_rate() -> None:
     same = {"vllm:prefix_cache_queries_total": 9.0, "vllm:prefix_cache_hits_total": 3.0}
-    facts = with_load(ServerFacts(), same, same, [])
+    facts = with_benchmark_metrics(ServerFacts(), same, same, [])
     assert facts == ServerFacts()
 
 

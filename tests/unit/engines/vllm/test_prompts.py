@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.vllm.resident.prompts import Maker, PromptError, prompts
+from tuner.engines.vllm.resident.prompts import PromptError, PromptMaker, prompts
 
 
 class Pieces:
@@ -43,7 +43,7 @@ def wanted(tokens: int, *shared: tuple[str, int]) -> dict[str, Any]:
     ids=["plain words", "letters after a space, pairs merge", "no spaces"],
 )
 def test_words_are_of_the_first_kind_that_the_tokenizer_has(pieces: tuple[str, ...], words: set[str]) -> None:
-    assert set(Maker(Pieces(*pieces)).words) == words
+    assert set(PromptMaker(Pieces(*pieces)).words) == words
 
 
 @pytest.mark.parametrize("pieces", [(" the", " of"), (" a", " b", "ab", "a", "b"), ("的", "我", "的我")])
@@ -56,4 +56,4 @@ def test_lengths_are_those_the_server_counts(pieces: tuple[str, ...]) -> None:
 
 def test_a_tokenizer_without_words_is_told() -> None:
     with pytest.raises(PromptError, match="no token that stays one token"):
-        Maker(Pieces(" ", "\n"))
+        PromptMaker(Pieces(" ", "\n"))

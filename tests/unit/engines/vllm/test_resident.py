@@ -40,8 +40,8 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def test_it_says_what_it_has(resident: ResidentHelper) -> None:
-    assert resident.hello["version"] == "1.2.3"
-    assert resident.hello["device_touched"] is False
+    assert resident.greeting["version"] == "1.2.3"
+    assert resident.greeting["device_touched"] is False
 
 
 @pytest.mark.parametrize(

@@ -22,4 +22,4 @@ def test_only_the_standard_library_is_imported(script: Path) -> None:
 
 
 def test_there_is_no_other() -> None:
-    assert [script.stem for script in SCRIPTS] == ["api_servers", "helper", "probe", "prompts", "questions"]
+    assert [script.stem for script in SCRIPTS] == ["api_servers", "helper", "introspection", "probe", "prompts"]

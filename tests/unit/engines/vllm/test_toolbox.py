@@ -29,7 +29,9 @@ def tools(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[Toolbox]:
 def ask(
     tools: Toolbox, made: MadeVllm, tmp_path: Path, *words: str, **variables: str
 ) -> tuple[FailureKind, str] | None:
-    failure = tools.problem(["serve", "m", *words], {**made.environment, **variables}, tmp_path / "check.log")
+    failure = tools.configuration_problem(
+        ["serve", "m", *words], {**made.environment, **variables}, tmp_path / "check.log"
+    )
     if failure is None:
         return None
     assert failure.phase is Phase.CHECK

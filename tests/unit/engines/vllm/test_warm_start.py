@@ -13,7 +13,7 @@ import pytest
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
 from tuner.engines.vllm.resident_client import ResidentHelper
-from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, fits, start_forked
+from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, can_fork, start_forked
 from tuner.processes.family import MARK
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess
@@ -201,7 +201,7 @@ def test_api_servers_are_started_as_the_engine_is_and_count_together(
 
 def test_only_variables_that_are_read_late_may_differ() -> None:
     imported = {"PATH": "/bin", "HF_HUB_OFFLINE": "1"}
-    assert fits({**imported, "VLLM_CPU_KVCACHE_SPACE": "1"}, imported)
-    assert fits({**imported, MULTIPROC_METHOD: "spawn"}, imported)
-    assert not fits({**imported, "VLLM_LOGGING_LEVEL": "DEBUG"}, imported)
-    assert not fits({"PATH": "/bin"}, imported)
+    assert can_fork({**imported, "VLLM_CPU_KVCACHE_SPACE": "1"}, imported)
+    assert can_fork({**imported, MULTIPROC_METHOD: "spawn"}, imported)
+    assert not can_fork({**imported, "VLLM_LOGGING_LEVEL": "DEBUG"}, imported)
+    assert not can_fork({"PATH": "/bin"}, imported)

@@ -1,7 +1,7 @@
-"""API servers as forks of the server that starts them. Run in a fork of the helper, never imported by the tuner.
+"""Make vLLM fork its API servers. Runs in a fork of the helper; the tuner never imports it.
 
-Where there are several, vLLM starts them as new interpreters, whatever `VLLM_WORKER_MULTIPROC_METHOD` says, and each of
-them imports vLLM anew. Here they are started as the engine is.
+vLLM starts several API servers as new interpreters, regardless of `VLLM_WORKER_MULTIPROC_METHOD`, and each of them
+imports vLLM again. This module makes it start them as it starts the engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Forks:
-    """The module `multiprocessing`, whose every context forks."""
+    """A stand-in for the module `multiprocessing` whose only context forks."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(multiprocessing, name)
@@ -28,7 +28,7 @@ class Forks:
 
 
 def fork_api_servers() -> None:
-    """Have vLLM, in this process, fork its API servers, if it is to fork its engine."""
+    """Make vLLM in this process fork its API servers if it forks its engine."""
     if os.environ.get(METHOD) != "fork":
         return
     try:
@@ -36,13 +36,13 @@ def fork_api_servers() -> None:
     except ImportError:
         return
     manager.multiprocessing = Forks()  # type: ignore[attr-defined]
-    os.register_at_fork(after_in_child=count_together)
+    os.register_at_fork(after_in_child=use_shared_metrics)
 
 
-def count_together() -> None:
-    """Keep metrics where all API servers' are added up, if there are several.
+def use_shared_metrics() -> None:
+    """Store metrics in the files that all API servers share, if there are several.
 
-    prometheus_client decides on its import, which in a fork lies before the server knew how many there would be.
+    prometheus_client chooses the storage at its import. In a fork, that was before the number of API servers was set.
     """
     values = sys.modules.get("prometheus_client.values")
     if values is not None and SHARED_METRICS in os.environ:

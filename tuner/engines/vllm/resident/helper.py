@@ -1,24 +1,24 @@
-"""A process that has vLLM imported and forks a fresh child for each request. Run by vLLM's own interpreter.
+"""Import vLLM once, then run each request in a forked child. Runs in vLLM's own interpreter.
 
     python helper.py LOG
 
-Requests are JSON lines on standard input, answers JSON lines on what was standard output; everything that vLLM prints
-goes to files. It imports nothing but the standard library and vLLM, and is never imported by the tuner.
+Requests are JSON lines on standard input, answers are JSON lines on the original standard output. The output of vLLM
+goes to files. The script imports only the standard library and vLLM; the tuner never imports it.
 
     {"id": 1, "op": "run", "task": "cli", "argv": ["bench", "serve", …], "log": PATH, "environment": {…}, "cwd": PATH}
     {"id": 2, "op": "run", "task": "info", "check" or "prompts", "out": PATH, …}
     {"id": 1, "op": "cancel"}
 
-With `"hold": true` the child waits, its group already its own, until `{"id": 1, "op": "release"}`; and when it has
-ended it stays in the process table until `{"id": 1, "op": "reap"}`, so that its id is not given to another.
+With `"hold": true` the child makes its process group and waits for `{"id": 1, "op": "release"}`. After its end it stays
+in the process table until `{"id": 1, "op": "reap"}`, so that its id is not recycled.
 
 Answers: `{"event": "ready", …}` once vLLM is imported, `{"id": 1, "event": "started", "pid": …}` and
-`{"id": 1, "event": "done", "exit_code": …}` (negative: ended by that signal). Each child leads a process group of its
-own, in the tuner's session: see `tuner.processes.supervisor`. When standard input ends, because the tuner is gone, the
-children are killed and this process ends.
+`{"id": 1, "event": "done", "exit_code": …}` (-N if signal N ended it). Each child leads a process group of its own in
+the tuner's session: see `tuner.processes.supervisor`. When standard input ends, because the tuner has ended, the script
+kills its children and ends.
 
-The parent runs no thread and no event loop of its own and never touches a device, so that each fork is as clean as a
-new interpreter in which vLLM has just been imported.
+The parent has no thread and no event loop and opens no device, so that each fork is in the state of a new interpreter
+that has just imported vLLM.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
 
-# what the commands import in their first seconds; names that a version does not have are passed over
+# what the commands import in their first seconds; names that a version lacks are skipped
 _COMMANDS = (
     "main serve openai launch run_batch collect_env benchmark.main benchmark.latency benchmark.mm_processor "
     "benchmark.serve benchmark.startup benchmark.sweep benchmark.throughput"
@@ -52,7 +52,7 @@ PRELOAD = (
 
 
 def preload() -> tuple[float, list[str]]:
-    """Import what the commands need; return the seconds that it took and what could not be imported."""
+    """Import what the commands need; return the seconds taken and the modules that could not be imported."""
     begun = time.monotonic()
     missing: list[str] = []
     for name in PRELOAD:
@@ -65,18 +65,18 @@ def preload() -> tuple[float, list[str]]:
 
 def info(request: dict[str, Any]) -> int:
     """Write every flag of `vllm serve` to the file `out`."""
-    write(request["out"], importlib.import_module("questions").info())
+    write(request["out"], importlib.import_module("introspection").info())
     return 0
 
 
 def check(request: dict[str, Any]) -> int:
-    """Write what vLLM's own check says of the words of `vllm serve` to the file `out`."""
-    write(request["out"], importlib.import_module("questions").check(request["argv"]))
+    """Write the result of vLLM's own check of the arguments of `vllm serve` to the file `out`."""
+    write(request["out"], importlib.import_module("introspection").check(request["argv"]))
     return 0
 
 
 def cli(request: dict[str, Any]) -> int:
-    """Do what the command `vllm ARGV…` does, by the same function."""
+    """Call the function of the command `vllm ARGV…`."""
     sys.argv = ["vllm", *request["argv"]]
     if request["argv"][:1] == ["serve"]:
         importlib.import_module("api_servers").fork_api_servers()
@@ -85,22 +85,23 @@ def cli(request: dict[str, Any]) -> int:
 
 
 def prompts(request: dict[str, Any]) -> int:
-    """Make the prompts of the file `plan`; see the script `prompts.py` beside this one."""
-    return int(importlib.import_module("prompts").run(request["plan"], request["out"]))
+    """Write the prompts of the file `plan` to the file `out`; see the script `prompts.py` in this folder."""
+    write(request["out"], importlib.import_module("prompts").run(request["plan"]))
+    return 0
 
 
 TASKS = {"info": info, "check": check, "cli": cli, "prompts": prompts}
 
 
 def write(path: str, data: object) -> None:
-    """Write JSON so that a reader sees all of it or nothing."""
+    """Write JSON in one step: a reader sees the whole file or none."""
     with open(path + ".tmp", "w", encoding="utf-8") as file:
         json.dump(data, file)
     os.replace(path + ".tmp", path)
 
 
 def redirect(log: str) -> None:
-    """Send standard output and error to the file `log`, and read standard input from nowhere."""
+    """Send standard output and error to the file `log`, and make standard input empty."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):
@@ -110,17 +111,17 @@ def redirect(log: str) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def forks_die_with_their_parents() -> None:
-    """Have the kernel kill what this process forks, and what that forks, when the process that forked it ends.
+    """Make the kernel kill each fork of this process, and their forks, when the process that forked it ends.
 
-    Forks show the environment that the helper was started with, not the mark of their server, so nobody could find them
-    once the server was gone. Programs that are executed have the mark.
+    /proc shows forks with the environment of the helper, without the mark of their server, so they could not be found
+    once the server has ended. Programs that are executed have the mark.
     """
     forking = 0
 
@@ -132,7 +133,7 @@ def forks_die_with_their_parents() -> None:
 
 
 def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
-    """Run one task in the forked child, once the gate is opened, and end it; never returns."""
+    """Run one task in the forked child once the gate is open, and end the child; never returns."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -162,7 +163,7 @@ def child(request: dict[str, Any], parent: int, gate: int | None) -> NoReturn:
 
 
 class Helper:
-    """The parent: reads requests, forks, reports."""
+    """The parent process: reads requests, forks children and writes answers."""
 
     def __init__(self, answers: TextIO) -> None:
         self.answers = answers
@@ -197,7 +198,7 @@ class Helper:
         self.answer(id=request["id"], event="started", pid=pid)
 
     def finish(self, number: int) -> None:
-        """Tell how a child ended; one that was held stays a zombie until `reap`."""
+        """Write the answer for a child that ended; one with `hold` stays a zombie until `reap`."""
         pid, handle = self.running.pop(number)
         self.selector.unregister(handle)
         os.close(handle)
@@ -212,7 +213,7 @@ class Helper:
         self.answer(id=number, event="done", exit_code=ended)
 
     def release(self, number: int) -> None:
-        """Open the gate of a child that is held."""
+        """Open the gate of a child with `hold`."""
         opener = self.gates.get(number, -1)
         if opener >= 0:
             with contextlib.suppress(BrokenPipeError):
@@ -221,14 +222,14 @@ class Helper:
             self.gates[number] = -1
 
     def reap(self, number: int) -> None:
-        """Take a child that ended out of the process table."""
+        """Reap a child that has ended."""
         self.gates.pop(number, None)
         pid = self.ended.pop(number, None)
         if pid is not None:
             os.waitpid(pid, 0)
 
     def cancel(self, number: int) -> None:
-        """Kill the child of a request, if it still runs."""
+        """Kill the child of a request if it runs."""
         if number in self.running:
             self.kill(self.running[number][0])
 
@@ -239,7 +240,7 @@ class Helper:
                 ending(pid, signal.SIGKILL)
 
     def read(self) -> bool:
-        """Take in what is on standard input; return False at its end."""
+        """Handle the requests that standard input has; return False at its end."""
         data = os.read(0, 65536)
         self.buffer += data
         *lines, self.buffer = self.buffer.split(b"\n")
@@ -275,7 +276,7 @@ def main() -> None:
     vllm = importlib.import_module("vllm")
     torch = sys.modules.get("torch")
     gc.collect()
-    gc.freeze()  # otherwise a child's first collection would copy all of this heap's pages, in the middle of its load
+    gc.freeze()  # otherwise a child's first collection copies all pages of this heap, in the middle of its benchmark
     helper = Helper(answers)
     helper.answer(
         event="ready",

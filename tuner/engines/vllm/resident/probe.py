@@ -1,4 +1,4 @@
-"""Print, as JSON, vLLM's version and which optional packages stand beside it, without importing any of them."""
+"""Print as JSON vLLM's version and the optional packages that are installed beside it, without importing them."""
 
 from __future__ import annotations
 

@@ -1,39 +1,36 @@
-"""Make a load's prompts, with lengths exact under the model's tokenizer. Run by vLLM's own interpreter.
+"""Make prompts of exact lengths under the model's tokenizer. Runs in a fork of the helper, in vLLM's interpreter.
 
-    python prompts.py PLAN RESULT
+The plan is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS], …], "tokens": N, "seed": S, "text":
+"random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. The result is {"prompts": [[TEXT, TOKENS,
+ANSWER_TOKENS], …]} or {"error": LINE}. Tokens are those that the server counts for a completion, with special ones.
 
-PLAN is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS], …], "tokens": N, "seed": S, "text": "random"},
-{"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. RESULT gets {"prompts": [[TEXT, TOKENS, ANSWER_TOKENS], …]} or
-{"error": LINE}. Tokens are those that the server counts for a completion, special ones included.
-
-A made prompt is a sequence of words of one token each, so that its parts can be joined without their tokens merging;
-every prompt is encoded again and mended until its length is right. Shared parts depend on their key alone.
+A generated prompt is a sequence of words of one token each, so that its parts can be joined without merging tokens.
+Each prompt is encoded again, and words are dropped or added until its length is exact. Shared parts depend on their key
+only.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import random
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 WORDS = tuple(re.compile(words) for words in (r" [a-z]{2,10}", r" [^\s\ufffd]{1,10}", r"[^\s\ufffd]{1,10}"))
-"""Words are drawn from the first kind that a tokenizer has: plain ones, any after a space, whatever is visible."""
+"""Words are drawn from the first kind that the tokenizer has: plain words, any text after a space, any visible text."""
 MOST_WORDS = 4096
 PASSAGE = 16
 TRIES = 40
 
 
 class PromptError(ValueError):
-    """A prompt that this tokenizer cannot make in the length asked for."""
+    """The tokenizer cannot make a prompt of the requested length."""
 
 
-class Maker:
+class PromptMaker:
     """Makes prompts with one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -47,7 +44,7 @@ class Maker:
         return list(self.tokenizer(list(texts))["input_ids"])
 
     def _words(self) -> list[str]:
-        """Return words that are one token each, wherever they stand."""
+        """Return words that are one token each in any position."""
         size = len(self.tokenizer)
         special = set(self.tokenizer.all_special_ids)
         order = list(range(size))
@@ -74,7 +71,7 @@ class Maker:
                 return
 
     def drawn(self, count: int, seed: int, text: str) -> list[str]:
-        """Return `count` words: drawn at random, or a short passage over and over."""
+        """Return `count` words: random ones, or a short passage that is repeated."""
         source = random.Random(seed)
         if text == "repetitive":
             passage = source.choices(self.words, k=PASSAGE)
@@ -82,37 +79,37 @@ class Maker:
         return source.choices(self.words, k=count)
 
     def shared(self, key: str, tokens: int) -> list[str]:
-        """Return a shared part, the same for its key in every load."""
-        known = self.parts.get((key, tokens))
-        if known is None:
-            known = self.parts[key, tokens] = self.drawn(tokens, zlib.crc32(key.encode()), "random")
-        return known
+        """Return a shared part; it is the same for its key in every workload."""
+        words = self.parts.get((key, tokens))
+        if words is None:
+            words = self.parts[key, tokens] = self.drawn(tokens, zlib.crc32(key.encode()), "random")
+        return words
 
     def make(self, request: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Return the shared words and the words of its own of a request."""
+        """Return the shared words and the other words of a request."""
         before = [word for key, tokens in request["shared"] for word in self.shared(key, tokens)]
         own = max(1, request["tokens"] - (0 if before else self.special))
         return before, self.drawn(own, request["seed"], request["text"])
 
 
-def mended(maker: Maker, before: list[str], own: list[str], wanted: int, seed: int) -> str:
-    """Return the joined words, a few dropped or added until they are `wanted` tokens."""
+def with_exact_length(maker: PromptMaker, before: list[str], own: list[str], target: int, seed: int) -> str:
+    """Return the joined words; a few are dropped or added until they are `target` tokens."""
     source = random.Random(seed + 1)
     for _ in range(TRIES):
         text = "".join(before) + "".join(own)
-        surplus = len(maker.encode(text)[0]) - wanted
+        surplus = len(maker.encode(text)[0]) - target
         if surplus == 0:
             return text
         if surplus > 0:
             own = own[: max(0, len(own) - max(1, surplus))] or source.choices(maker.words, k=1)
         else:
             own = own + source.choices(maker.words, k=-surplus)
-    raise PromptError(f"no prompt of {wanted} tokens can be made with this tokenizer")
+    raise PromptError(f"no prompt of {target} tokens can be made with this tokenizer")
 
 
 def prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
     """Return text, tokens and the recorded answer's tokens (None: there is none) of each request."""
-    maker = Maker(tokenizer)
+    maker = PromptMaker(tokenizer)
     made: list[list[Any]] = []
     for request in plan["requests"]:
         if "prompt" in request:
@@ -122,32 +119,24 @@ def prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
             made.append([before + request["prompt"], None, tokens])
             continue
         before_words, own = maker.make(request)
-        wanted = request["tokens"] + sum(tokens for _, tokens in request["shared"])
-        made.append(["".join(before_words) + "".join(own), wanted, None])
+        length = request["tokens"] + sum(tokens for _, tokens in request["shared"])
+        made.append(["".join(before_words) + "".join(own), length, None])
     lengths = [len(tokens) for tokens in maker.encode(*(text for text, _, _ in made))]
     for entry, request, length in zip(made, plan["requests"], lengths, strict=True):
         if entry[1] is None:
             entry[1] = length
         elif entry[1] != length:
             before_words, own = maker.make(request)
-            entry[0] = mended(maker, before_words, own, entry[1], request["seed"])
+            entry[0] = with_exact_length(maker, before_words, own, entry[1], request["seed"])
     return made
 
 
-def run(plan_file: str, result_file: str) -> int:
-    """Make the prompts of a plan; a prompt that cannot be made is told in the result."""
+def run(plan_file: str) -> dict[str, Any]:
+    """Return the prompts of a plan; if one cannot be made, the result has the error instead."""
     with open(plan_file, encoding="utf-8") as file:
         plan = json.load(file)
     tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(plan["tokenizer"])
     try:
-        result: dict[str, Any] = {"prompts": prompts(plan, tokenizer)}
+        return {"prompts": prompts(plan, tokenizer)}
     except PromptError as error:
-        result = {"error": str(error)}
-    with open(result_file + ".tmp", "w", encoding="utf-8") as file:
-        json.dump(result, file)
-    os.replace(result_file + ".tmp", result_file)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run(*sys.argv[1:]))
+        return {"error": str(error)}

@@ -13,12 +13,12 @@ import pytest
 
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm import traffic_load
+from tuner.engines.vllm import traffic
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic_load import too_late
+from tuner.engines.vllm.traffic import lateness_problem
 from tuner.errors import trial_failed
-from tuner.loadgen.result import OwnDelays, read_records
+from tuner.loadgen.result import GeneratorDelays, read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.traffic import Traffic
@@ -49,7 +49,7 @@ def words(_: Toolbox, plan: Path, log: Path) -> list[tuple[str, int, int | None]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(Toolbox, "prompts", words)
-    monkeypatch.setattr(traffic_load, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not decide these tests
+    monkeypatch.setattr(traffic, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not decide these tests
     wrapper = tmp_path / "vllm"
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
     wrapper.chmod(0o755)
@@ -115,8 +115,8 @@ def test_a_load_that_outlasts_its_limit_is_cut_off_with_all_its_records(run: Run
 
 
 def test_a_late_generator_fails_the_trial(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic_load, "TOLERABLE_DELAY_S", 0.0)
-    monkeypatch.setattr(traffic_load, "TOLERABLE_SHARE", 0.0)
+    monkeypatch.setattr(traffic, "TOLERABLE_DELAY_S", 0.0)
+    monkeypatch.setattr(traffic, "TOLERABLE_SHARE", 0.0)
     outcome = run()
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.LOAD_GENERATOR_LATE, Phase.BENCHMARK)
@@ -132,8 +132,8 @@ def test_prompts_that_cannot_be_made_fail_the_trial(run: Run, monkeypatch: pytes
     assert outcome.failure.kind is FailureKind.ENVIRONMENT_BROKEN
 
 
-def delays(late: float | None, lag: float | None) -> OwnDelays:
-    return OwnDelays(late, late, late, lag, lag, lag, 1.0, 2.0)
+def delays(late: float | None, lag: float | None) -> GeneratorDelays:
+    return GeneratorDelays(late, late, late, lag, lag, lag, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -151,5 +151,5 @@ def delays(late: float | None, lag: float | None) -> OwnDelays:
 def test_a_run_cannot_count_when_the_generator_was_late(
     late: float | None, lag: float | None, ttft_ms: float | None, why: str | None
 ) -> None:
-    said = too_late(delays(late, lag), ttft_ms)
+    said = lateness_problem(delays(late, lag), ttft_ms)
     assert said is None if why is None else why in (said or "")

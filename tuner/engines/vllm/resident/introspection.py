@@ -1,4 +1,4 @@
-"""What vLLM says of its flags and of a configuration. Run in a fork of the helper, never imported by the tuner."""
+"""Read vLLM's flags and check a configuration. Runs in a fork of the helper; the tuner never imports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def serve_parser() -> tuple[Any, Any, Any]:
-    """Return vLLM's whole parser, as `vllm serve` builds it, the parser of `serve`, and the command."""
+    """Return vLLM's parser as `vllm serve` builds it, the parser of `serve` within it, and the command object."""
     serve = importlib.import_module("vllm.entrypoints.cli.serve")
     utils = importlib.import_module("vllm.utils.argparse_utils")
     parser = utils.FlexibleArgumentParser(prog="vllm")
@@ -37,7 +37,7 @@ def info() -> dict[str, Any]:
 
 
 def check(argv: list[str]) -> dict[str, Any]:
-    """Parse the words of `vllm serve`, `serve` first, and build the engine's configuration; return what vLLM says."""
+    """Parse the arguments of `vllm`, from `serve` on, and build the engine's configuration; return vLLM's verdict."""
     sys.argv = ["vllm", *argv]
     printed = io.StringIO()
     try:
@@ -53,7 +53,7 @@ def check(argv: list[str]) -> dict[str, Any]:
     except SystemExit as error:
         sys.stderr.write(printed.getvalue())
         return {"ok": error.code in (0, None), "stage": "parse", "type": "ArgumentError", "text": printed.getvalue()}
-    except Exception as error:  # noqa: BLE001  vLLM may raise anything; all of it goes into the answer
+    except Exception as error:  # noqa: BLE001  vLLM may raise any exception; the answer contains it
         traceback.print_exc()
         return {"ok": False, "stage": "config", "type": type(error).__name__, "text": str(error)}
     return {"ok": True, "stage": "config", "type": None, "text": ""}

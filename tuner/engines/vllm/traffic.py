@@ -1,0 +1,185 @@
+"""Send traffic to a running server: make the schedule and its prompts, run the load generator, read its records.
+
+The trial's artifacts keep `requests-N.parquet`, one record per request with its class, schedule and times, and
+`requests-N.json`, the delays of the generator itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tuner
+from storage.records import FailureKind, Phase, Repeat
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob
+from tuner.engines.vllm.toolbox import Toolbox
+from tuner.errors import trial_failed
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
+from tuner.loadgen.result import GeneratorDelays, read_delays, read_records
+from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.schedule import OfferedRequest, make_schedule
+from tuner.workloads.texts import UserText, read_texts
+from tuner.workloads.traffic import TextFile, Traffic
+
+TOLERABLE_DELAY_S = 0.005
+"""Delays of the generator up to this never make a run invalid."""
+
+TOLERABLE_SHARE = 0.1
+"""Delays up to this share of the run's p99 TTFT do not make it invalid either; the delays are also p99."""
+
+GRACE_S = 60.0
+"""How long the generator may take after its limit to write its records."""
+
+
+@dataclass(frozen=True)
+class TrafficFiles:
+    """The files of one run of the traffic in the trial's folder."""
+
+    folder: Path
+    name: str
+
+    @property
+    def records(self) -> Path:
+        """One record per request."""
+        return self.folder / f"{self.name}.parquet"
+
+    @property
+    def delays(self) -> Path:
+        """The generator's own delays."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def log(self) -> Path:
+        """The output of the generator and of the making of prompts."""
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def plan(self) -> Path:
+        """The generator's input; it is removed afterwards, because the records contain its schedule."""
+        return self.folder / f"{self.name}-plan.jsonl"
+
+
+def start_traffic(
+    tools: Toolbox,
+    traffic: Traffic,
+    index: int,
+    files: TrafficFiles,
+    url: str,
+    model: str,
+    tokenizer: str,
+    limit_s: float,
+) -> HelperJob:
+    """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
+
+    Args:
+        tools: the worker's access to vLLM, which makes the prompts.
+        traffic: the workload.
+        index: the repeat; its seed determines schedule and prompts.
+        files: the files to write.
+        url: the URL of the completions API.
+        model: the model's name in requests.
+        tokenizer: name or folder of the model's tokenizer.
+        limit_s: seconds after which the generator ends the run.
+
+    Raises:
+        TrialFailed: if the prompts cannot be made.
+    """
+    requests = plan_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
+    plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
+    return start_generator(plan, requests, files)
+
+
+def plan_requests(
+    tools: Toolbox, traffic: Traffic, seed: int, files: TrafficFiles, tokenizer: str
+) -> list[PlannedRequest]:
+    """Return every request of the traffic with its prompt.
+
+    Raises:
+        TrialFailed: if the prompts cannot be made.
+    """
+    schedule = make_schedule(traffic, seed)
+    plan = files.folder / f"{files.name}-prompts.json"
+    requests = [_prompt_request(traffic, offered) for offered in schedule]
+    plan.write_text(json.dumps({"tokenizer": tokenizer, "requests": requests}), encoding="utf-8")
+    try:
+        prompts = tools.prompts(plan, files.log)
+    finally:
+        plan.unlink(missing_ok=True)
+    return [_planned_request(traffic, offered, *prompt) for offered, prompt in zip(schedule, prompts, strict=True)]
+
+
+def start_generator(plan: RequestPlan, requests: Sequence[PlannedRequest], files: TrafficFiles) -> HelperJob:
+    """Start the load generator on a plan; the caller must wait for the job or cancel it."""
+    write_plan(files.plan, plan, requests)
+    for stale in (files.records, files.delays):
+        stale.unlink(missing_ok=True)
+    result = files.records.with_suffix("")
+    argv = [sys.executable, "-m", "tuner.loadgen", os.fspath(files.plan), os.fspath(result)]
+    return PlainJob(argv, _environment(os.environ), files.log, files.folder)
+
+
+def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
+    """Return one request as `resident/prompts.py` reads it."""
+    kind = traffic.classes[offered.name]
+    shared: list[tuple[str, int]] = [("system", traffic.system_prompt)] if traffic.system_prompt else []
+    if kind.prefix is not None:
+        shared.append((f"{offered.name}/{offered.document}", kind.prefix.tokens))
+    text = _text(traffic, offered)
+    if text is not None:
+        return {"shared": shared, "prompt": text.prompt, "answer": None if text.output_tokens else text.answer}
+    return {"shared": shared, "tokens": offered.input_tokens, "seed": offered.text_seed, "text": kind.text}
+
+
+def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
+    kind = traffic.classes[offered.name].text
+    return read_texts(kind.file)[offered.text] if isinstance(kind, TextFile) and offered.text is not None else None
+
+
+def _planned_request(
+    traffic: Traffic, offered: OfferedRequest, prompt: str, tokens: int, answer: int | None
+) -> PlannedRequest:
+    text = _text(traffic, offered)
+    max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
+    assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
+    return PlannedRequest(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens)
+
+
+def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the generator's environment: the inherited one, with this package on its path."""
+    root = os.fspath(Path(tuner.__file__).parents[1])
+    path = os.pathsep.join(part for part in (root, inherited.get("PYTHONPATH", "")) if part)
+    return {**inherited, "PYTHONPATH": path}
+
+
+def read_traffic(traffic: Traffic, index: int, files: TrafficFiles) -> tuple[Repeat, str | None]:
+    """Return repeat `index` from its records, and why it is invalid; None if it is valid.
+
+    Raises:
+        TrialFailed: if there are no records.
+    """
+    files.plan.unlink(missing_ok=True)
+    if not files.delays.exists():
+        message = f"the load generator left no records; see {files.log.name}"
+        raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
+    records = read_records(files.records)
+    repeat = repeat_of(traffic, records, index)
+    return repeat, lateness_problem(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
+
+
+def lateness_problem(delays: GeneratorDelays, ttft_ms: float | None) -> str | None:
+    """Return why a run is invalid, that the generator's own p99 delay is above the tolerable one; None if it is not."""
+    tolerable = max(TOLERABLE_DELAY_S, TOLERABLE_SHARE * (ttft_ms or 0.0) / 1000.0)
+    by_action = {"sent requests": delays.late_p99_s, "read answers": delays.lag_p99_s}
+    for action, delay in by_action.items():
+        if delay is not None and delay > tolerable:
+            return (
+                f"the load generator {action} {1000 * delay:.1f} ms late "
+                f"(p99; {1000 * tolerable:.1f} ms are tolerable); "
+                "lower the request rate, or give the generator a core of its own"
+            )
+    return None
