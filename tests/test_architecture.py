@@ -17,7 +17,7 @@ MAX_FUNCTION_LINES = 45
 
 HOMES = {
     "optuna": ("tuner.study.optuna_study", "tuner.sampler"),
-    "ray": ("tuner.executors.ray_pool",),
+    "ray": ("tuner.executors.ray_pool", "tuner.executors.ray_start"),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),
     "sqlalchemy": ("storage",),
@@ -28,10 +28,11 @@ HOME_EXCEPTIONS = {
     ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
 }
 BROAD_EXCEPT = {
+    "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not start"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
     f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),
-    f"{RESIDENT}.questions": (1, "it asks vLLM's own code, and what that raises is the answer"),
+    f"{RESIDENT}.introspection": (1, "it calls vLLM's own code, and the answer contains what that raises"),
 }
 
 

@@ -25,6 +25,10 @@ class UserError(TunerError):
     exit_code = EXIT_USER
 
 
+class InfrastructureError(TunerError):
+    """The machine or the cluster failed, neither the input nor the tuner; trying again may help. Exit code 1."""
+
+
 class TrialFailed(Exception):
     """One trial failed in a way that has a type."""
 

@@ -1,4 +1,4 @@
-"""What every executor offers: take trials, run each on a worker of its own, bring the outcomes back.
+"""The interface of executors: run each submitted trial on a worker and return its outcome.
 
 An executor owns `slots` workers; a worker runs one trial at a time. Implementations pass
 `tests/contracts/executor_contract.py`.
@@ -16,7 +16,7 @@ from tuner.specs import TrialSpec
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial that came back, with its outcome and the worker that ran it."""
+    """A trial that ended, with its outcome and the worker that ran it."""
 
     spec: TrialSpec
     outcome: TrialOutcome
@@ -25,7 +25,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """What a worker is doing: its device, its trial (None: idle), the phase and the seconds since the trial began."""
+    """The state of a worker: its device, its trial (None: idle), the phase and the seconds since the trial began."""
 
     slot: int
     device: str
@@ -45,33 +45,34 @@ class Executor(Protocol):
         """Return what is installed on the workers.
 
         Raises:
-            UserError: when the engine is missing or unusable there.
+            UserError: if the engine is missing or unusable there.
+            InfrastructureError: if no worker starts.
         """
 
     def idle(self) -> list[int]:
-        """Return the slots that wait for work, lowest first."""
+        """Return the slots that have no trial, the lowest first."""
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot.
 
         Raises:
-            ValueError: when the slot is busy or does not exist.
+            ValueError: if the slot is busy or does not exist.
         """
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that came back, waiting at most `timeout_s` for the first.
+        """Return the trials that ended; wait at most `timeout_s` seconds for the first.
 
-        A worker that is lost gives an outcome of kind `worker_lost`; its slot is usable again.
+        A lost worker gives an outcome of kind `worker_lost`; its slot can be used again.
         """
 
     def cancel(self) -> None:
-        """Ask every running trial to stop; their outcomes, of kind `cancelled`, still come back.
+        """Cancel every running trial; `wait_any` returns their outcomes, of kind `cancelled`.
 
-        Trials that are submitted afterwards are not concerned.
+        Trials that are submitted afterwards are not cancelled.
         """
 
     def states(self) -> list[WorkerState]:
-        """Return what each worker is doing."""
+        """Return the state of each worker."""
 
     def close(self) -> None:
-        """Cancel what runs, stop every server, let the workers go. May be called twice."""
+        """Cancel the running trials, stop every server and end the workers; may be called twice."""

@@ -1,4 +1,4 @@
-"""An executor of threads in this process: no Ray, one machine; for tests and for engines that need no device."""
+"""An executor of threads in this process, for tests and for engines that need no device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InlineExecutor:
         return self._engines[0].info()
 
     def idle(self) -> list[int]:
-        """Return the slots that wait for work."""
+        """Return the slots that have no trial."""
         return [slot for slot in range(self.slots) if slot not in self._running]
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
@@ -57,7 +57,7 @@ class InlineExecutor:
         self._done.put(Finished(spec, outcome, slot))
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that came back, waiting at most `timeout_s` for the first."""
+        """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
         finished: list[Finished] = []
         try:
             finished.append(self._done.get(timeout=timeout_s))
@@ -71,12 +71,12 @@ class InlineExecutor:
         return finished
 
     def cancel(self) -> None:
-        """Ask every running trial to stop."""
+        """Cancel every running trial."""
         for slot in self._running:
             self._cancelled[slot].set()
 
     def states(self) -> list[WorkerState]:
-        """Return what each worker is doing."""
+        """Return the state of each worker."""
         now = time.monotonic()
         states = []
         for slot in range(self.slots):
@@ -86,7 +86,7 @@ class InlineExecutor:
         return states
 
     def close(self) -> None:
-        """Cancel what runs, wait for it, close the engines."""
+        """Cancel the running trials, wait until they end, and close the engines."""
         self.cancel()
         for _, _, thread in list(self._running.values()):
             thread.join()

@@ -1,25 +1,38 @@
-"""What Ray reads from the environment while it is imported; must be set before `tuner.executors.ray_pool` is."""
+"""Set the variables that Ray reads at its import. To be called before `tuner.executors.ray_pool` is imported."""
 
 from __future__ import annotations
 
 import os
 import secrets
 
+START_S = 300
+"""How long the parts of a local Ray wait for each other to start. Ray's own 30 s are too short on a busy machine."""
+
+_PATIENCE = {
+    "RAY_gcs_server_port_wait_time_s": str(START_S),  # the driver, for the port of the control store
+    "RAY_gcs_rpc_server_connect_timeout_s": str(START_S),  # each part, for the control store's answer
+    "RAY_raylet_start_wait_time_s": str(START_S),  # the driver, for the raylet
+    "RAY_worker_register_timeout_seconds": str(START_S),  # the raylet, for a worker that it started
+    "RAY_health_check_timeout_ms": "60000",  # the control store, before a raylet that gets no CPU counts as dead
+}
+
 
 def prepare(address: str | None) -> None:
-    """Set Ray's variables, where the user has not.
+    """Set Ray's variables, except those that the user has set.
 
     Args:
-        address: a cluster to join, with its own token; None for a Ray of this command's own, which gets a token of its
-            own: it is closed to others, and no token is written to the user's home.
+        address: a cluster to join, which has its own token; None starts a Ray of this command. That one gets a token of
+            its own, so that it is closed to other users, and no token is written to the user's home.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would otherwise pack the working folder and build the environment again for its workers.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None:
-        # Ray's workers, and with them our servers, would have niceness 15: what is measured must not have a lower
-        # priority than what the exported script starts. On a cluster its own setting holds.
+        # Ray's workers, and with them our servers, would have niceness 15. A server must have the same priority in the
+        # benchmark as under the exported script. On a cluster, the cluster's own setting applies.
         os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)

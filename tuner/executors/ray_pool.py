@@ -1,51 +1,51 @@
-"""An executor of Ray actors, one a device: the single home of Ray.
+"""An executor of Ray actors, one per device.
 
-By default Ray runs inside this command: a small object store (trials send kilobytes; Ray would size it from the
-machine's memory), no dashboard, no usage report, a temporary folder that goes with it. `address` joins a cluster.
-`tuner.executors.ray_environment.prepare` must have been called before this module is imported.
-An actor that dies gives its trial back as `worker_lost`; the one made in its place ends what the dead one left.
+An actor that ends returns its trial as `worker_lost`. The actor that replaces it ends the processes that the first one
+left. `tuner.executors.ray_environment.prepare` must have been called before this module is imported.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from storage.errors import first_line
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
 from tuner import scratch
 from tuner.engines.base import Engine, EngineInfo
-from tuner.errors import TunerError, UserError
+from tuner.errors import InfrastructureError, TunerError
 from tuner.executors.base import Finished, WorkerState
+from tuner.executors.ray_start import NOTICE_S, join_cluster, start_local
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
 
-OBJECT_STORE_BYTES = 80 * 1024 * 1024
-ACTOR_START_S = 120.0
-CLOSE_S = 60.0
+WORKER_START_S = 600.0
+ENGINE_INFO_S = 1200.0
+CLOSE_S = 120.0
+
+_log = logging.getLogger(__name__)
 
 MakeEngine = Callable[[int], Engine]
 """Builds a worker's engine from its slot; pickled to the actor."""
 
 
 class _Worker:
-    """The actor: one engine, one trial at a time. Runs in a process of its own."""
+    """The actor: one engine, one trial at a time, in a process of its own."""
 
-    def __init__(self, make_engine: MakeEngine, slot: int, keep_omp: str | None) -> None:
-        # Ray sets OMP_NUM_THREADS for its workers; a server must not inherit that.
+    def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
+        # Ray sets OMP_NUM_THREADS for its workers; a server must not inherit it.
         os.environ.pop("OMP_NUM_THREADS", None)
-        if keep_omp is not None:
-            os.environ["OMP_NUM_THREADS"] = keep_omp
+        if omp_threads is not None:
+            os.environ["OMP_NUM_THREADS"] = omp_threads
         self._engine = make_engine(slot)
         self._slot = slot
         self._cancelled: dict[str, threading.Event] = {}
@@ -80,11 +80,11 @@ class _Worker:
         return self._phase
 
     def cancel(self, uid: str) -> None:
-        """Ask a trial to stop, also one that was submitted and has not begun."""
+        """Cancel a trial, also one that was submitted and has not begun."""
         self._event(uid).set()
 
     def close(self) -> None:
-        """Release the engine; what it runs is stopped."""
+        """Close the engine, which stops its servers."""
         self._engine.close()
 
 
@@ -118,16 +118,21 @@ class RayExecutor:
             make_engine: builds a worker's engine from its slot.
             devices: a name for each worker's device, for the record.
             gpus: give each worker a GPU of its own (Ray sets CUDA_VISIBLE_DEVICES).
-            provenance: of what a lost worker would have brought back.
-            address: a cluster to join; None starts Ray in this process.
+            provenance: of the outcomes of lost workers.
+            address: a cluster to join; None starts a Ray of this command.
 
         Raises:
-            UserError: when the cluster cannot be joined, or has too few GPUs.
+            UserError: if the cluster cannot be joined, or has too few GPUs.
+            InfrastructureError: if Ray does not start on this machine.
         """
         self._make_engine = make_engine
         self._gpus = gpus
         self._provenance = provenance
-        self._temp = _start_ray(address, len(devices), gpus)
+        self._folder = None
+        if address is None:
+            self._folder = start_local(len(devices), gpus)
+        else:
+            join_cluster(address, len(devices), gpus)
         self._slots = [_Slot(None, device) for device in devices]
         for index in range(len(devices)):
             self._slots[index].actor = self._new_actor(index)
@@ -144,21 +149,37 @@ class RayExecutor:
 
     def engine_info(self) -> EngineInfo:
         """Return what is installed on the first worker."""
+        actor = self._slots[0].actor
         try:
-            info = ray.get(self._slots[0].actor.info.remote(), timeout=ACTOR_START_S)
-        except ray.exceptions.GetTimeoutError:
-            raise TunerError(f"no Ray worker started within {ACTOR_START_S:.0f} s; see `ray status`") from None
+            self._wait_for(actor.identity.remote(), "the first Ray worker to start", WORKER_START_S)
+            info = self._wait_for(actor.info.remote(), "the first worker to read the engine's version", ENGINE_INFO_S)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TunerError):
                 raise error.cause from None
             raise
         except RayError as error:
-            raise TunerError(f"a Ray worker could not start: {_one_line(error)}") from error
+            raise InfrastructureError(f"a Ray worker could not start: {first_line(error)}") from error
         assert isinstance(info, EngineInfo)
         return info
 
+    @staticmethod
+    def _wait_for(reference: Any, description: str, timeout_s: float) -> Any:
+        """Return an actor's answer; every `NOTICE_S` seconds log what is waited for.
+
+        Raises:
+            InfrastructureError: if there is no answer within `timeout_s` seconds.
+            RayError: if the actor failed.
+        """
+        begun = time.monotonic()
+        while not ray.wait([reference], timeout=NOTICE_S)[0]:
+            waited = time.monotonic() - begun
+            if waited > timeout_s:
+                raise InfrastructureError(f"waited {waited:.0f} s for {description}; see `ray status`")
+            _log.warning("waiting for %s (%.0f s of at most %.0f s)", description, waited, timeout_s)
+        return ray.get(reference)
+
     def idle(self) -> list[int]:
-        """Return the slots that wait for work."""
+        """Return the slots that have no trial."""
         return [index for index, slot in enumerate(self._slots) if slot.spec is None]
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
@@ -170,7 +191,7 @@ class RayExecutor:
         entry.reference = entry.actor.run.remote(spec, entry.device)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
-        """Return the trials that came back, waiting at most `timeout_s` for the first."""
+        """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
         running = {entry.reference: index for index, entry in enumerate(self._slots) if entry.reference is not None}
         if not running:
             return []
@@ -186,9 +207,9 @@ class RayExecutor:
         try:
             outcome = ray.get(entry.reference)
         except ray.exceptions.RayTaskError as error:
-            outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {_one_line(error)}")
+            outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
-            outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {_one_line(error)}")
+            outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
             entry.actor = self._new_actor(index)
         entry.spec = entry.reference = None
         return Finished(spec, outcome, index)
@@ -208,20 +229,20 @@ class RayExecutor:
         )
 
     def cancel(self) -> None:
-        """Ask every running trial to stop."""
+        """Cancel every running trial."""
         for entry in self._slots:
             if entry.spec is not None:
                 entry.actor.cancel.remote(entry.spec.uid)
 
     def states(self) -> list[WorkerState]:
-        """Return what each worker is doing."""
+        """Return the state of each worker."""
         busy = [entry for entry in self._slots if entry.spec is not None]
         phases: dict[int, Phase | None] = {}
         try:
             answers = ray.get([entry.actor.phase.remote() for entry in busy], timeout=0.5)
             phases = {id(entry): phase for entry, phase in zip(busy, answers, strict=True)}
         except RayError:
-            pass  # A worker that starts or is lost has no phase to tell; its outcome will.
+            pass  # a worker that is starting or lost has no phase
         now = time.monotonic()
         return [
             WorkerState(
@@ -235,7 +256,7 @@ class RayExecutor:
         ]
 
     def close(self) -> None:
-        """Cancel what runs, stop every server, let the workers go, and stop the Ray that was started here."""
+        """Cancel the running trials, stop every server, end the workers, and stop a Ray of this command."""
         if not self._slots:
             return
         self.cancel()
@@ -246,52 +267,5 @@ class RayExecutor:
             ray.kill(entry.actor)
         self._slots = []
         ray.shutdown()
-        if self._temp is not None:
-            scratch.remove(self._temp)
-
-
-def _start_ray(address: str | None, slots: int, gpus: bool) -> Path | None:
-    """Start or join Ray; return the temporary folder of one started here."""
-    if address is not None:
-        try:
-            with _sigterm_kept():
-                ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RayError, ValueError) as error:
-            raise UserError(
-                f"--ray-address {address!r} cannot be joined: {_one_line(error)}; is the cluster up?"
-            ) from None
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        available = resources.get("GPU", 0)
-        if gpus and available < slots:
-            ray.shutdown()
-            raise UserError(f"--workers {slots} needs {slots} GPUs, the cluster has {available:.0f}; lower --workers")
-        return None
-    temp = scratch.new_folder("ray")
-    with _sigterm_kept():
-        ray.init(
-            num_cpus=slots + 1,
-            num_gpus=slots if gpus else 0,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=os.fspath(temp),
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    return temp
-
-
-@contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Give SIGTERM back to its handler: Ray's core takes it for itself, prints a stack and aborts the process."""
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
-
-
-def _one_line(error: BaseException) -> str:
-    """Return the first line of an error that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+        if self._folder is not None:
+            scratch.remove(self._folder)

@@ -108,7 +108,7 @@ class TestRayInProcess:
         executor.engine_info()
         store = ray.cluster_resources()["object_store_memory"]
         assert store <= 100 * 1024 * 1024
-        folder = executor._temp
+        folder = executor._folder
         assert folder is not None
         assert folder.is_dir()
         executor.close()

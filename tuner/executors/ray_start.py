@@ -1,0 +1,163 @@
+"""Start a Ray of this command, or join a cluster.
+
+A local Ray has a small object store (trials send kilobytes; Ray would size it from the machine's memory), no
+dashboard, no usage report, and a temporary folder that is removed with it. `tuner.executors.ray_environment.prepare`
+must have been called before this module is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray._private import services
+from ray.exceptions import RayError
+
+from storage.errors import first_line
+from tuner import scratch
+from tuner.errors import InfrastructureError, UserError
+from tuner.executors.ray_environment import START_S
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+ATTEMPTS = 2
+POLL_S = 0.2
+NOTICE_S = 30.0
+"""Between two messages about what is being waited for."""
+
+_log = logging.getLogger(__name__)
+
+
+def join_cluster(address: str, slots: int, gpus: bool) -> None:
+    """Join a Ray cluster.
+
+    Args:
+        address: of the cluster's head.
+        slots: how many workers will run there.
+        gpus: whether each of them needs a GPU.
+
+    Raises:
+        UserError: if the cluster cannot be joined, or has too few GPUs.
+    """
+    try:
+        with _sigterm_kept():
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RayError, ValueError) as error:
+        raise UserError(
+            f"--ray-address {address!r} cannot be joined: {first_line(error)}; is the cluster up?"
+        ) from None
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    available = resources.get("GPU", 0)
+    if gpus and available < slots:
+        ray.shutdown()
+        raise UserError(f"--workers {slots} needs {slots} GPUs, the cluster has {available:.0f}; lower --workers")
+
+
+def start_local(slots: int, gpus: bool) -> Path:
+    """Start a Ray of this command, and once more if the first attempt fails; return its temporary folder.
+
+    Args:
+        slots: how many workers will run.
+        gpus: whether each of them needs a GPU.
+
+    Raises:
+        InfrastructureError: if both attempts fail.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        folder = scratch.new_folder("ray")
+        try:
+            with _sigterm_kept(), _patient_registration(folder):
+                ray.init(
+                    num_cpus=slots + 1,
+                    num_gpus=slots if gpus else 0,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=os.fspath(folder),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+        except Exception as error:  # noqa: BLE001  Ray raises plain `Exception` if a part of it does not start
+            reason = first_line(error)
+            _end_processes(folder)
+            scratch.remove(folder)
+        else:
+            return folder
+        if attempt < ATTEMPTS:
+            _log.warning("Ray did not start (%s); starting it once more", reason)
+    raise InfrastructureError(
+        f"Ray did not start in {ATTEMPTS} attempts: {reason}; the machine may be overloaded or short of memory"
+    )
+
+
+@contextlib.contextmanager
+def _patient_registration(folder: Path) -> Iterator[None]:
+    """Make `ray.init` wait for the raylet's registration as long as the raylet runs, at most `START_S` seconds.
+
+    Ray waits 30 s, a constant in `Node.__init__` of `ray/_private/node.py`, and raises "The current node timed out
+    during startup". No setting changes that, so the function that it calls in this wait is replaced.
+    """
+    query: Any = services.get_node
+
+    def wait_for_node(gcs_address: str, node_id: str) -> Any:
+        begun = noticed = time.monotonic()
+        while True:
+            try:
+                return query(gcs_address, node_id)
+            except RuntimeError:
+                now = time.monotonic()
+                if now - begun > START_S or not _processes(folder, "raylet"):
+                    raise
+                if now - noticed > NOTICE_S:
+                    noticed = now
+                    _log.warning("waiting for Ray to start (%.0f s of at most %d s)", now - begun, START_S)
+                time.sleep(POLL_S)
+
+    services.get_node = wait_for_node
+    try:
+        yield
+    finally:
+        services.get_node = query
+
+
+def _processes(folder: Path, name: str = "") -> list[psutil.Process]:
+    """Return the running children of this process that have the folder of one Ray in their command line.
+
+    Args:
+        folder: the temporary folder of that Ray.
+        name: a part of the program's name.
+    """
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if words and name in os.path.basename(words[0]) and any(os.fspath(folder) in word for word in words):
+                found.append(process)
+    return found
+
+
+def _end_processes(folder: Path) -> None:
+    """Kill the processes of a Ray whose start failed."""
+    processes = _processes(folder)
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=NOTICE_S)
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM: Ray's core replaces it by one that prints a stack and aborts the process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
