@@ -19,7 +19,7 @@ from ray._private import services
 from tuner.errors import InfrastructureError
 from tuner.executors import ray_environment, ray_start
 
-TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded."
+TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded"
 RAYLET = "import sys, time\nprint('running', flush=True)\ntime.sleep(600)"
 
 
