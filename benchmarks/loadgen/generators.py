@@ -25,7 +25,7 @@ from benchmarks.loadgen.records import (
     sent_times,
     shifted,
 )
-from tuner.loadgen.plan import RequestPlan, PlannedRequest, write_plan
+from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import read_records
 from tuner.workloads.arrivals import Constant, Poisson
 from tuner.workloads.lengths import Length

@@ -15,7 +15,7 @@ from storage.records import Repeat
 from tuner.engines.vllm.bench import read_result
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.traffic import TrafficFiles, plan_requests, read_traffic, start_generator
-from tuner.loadgen.plan import RequestPlan, PlannedRequest
+from tuner.loadgen.plan import PlannedRequest, RequestPlan
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
