@@ -101,7 +101,8 @@ class _Attempt:
             return self.benchmark(server, workload, index)
         parts = enumerate(workload.parts().items())
         return merge_repeats(
-            index, [(name, self.benchmark(server, part, workload.run_index(index, place))) for place, (name, part) in parts]
+            index,
+            [(name, self.benchmark(server, part, workload.run_index(index, place))) for place, (name, part) in parts],
         )
 
     def benchmark(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
