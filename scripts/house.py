@@ -34,6 +34,8 @@ ENGINES_FOLDER = "tuner/engines"
 MOST_FILES = 12
 MOST_LINES = 40
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+COMMON_OPTIONS = {"--help", "--version"}
+"""Options that every program has."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Modules = dict[str, ast.Module]
@@ -129,7 +131,7 @@ def cli_options(modules: Modules) -> set[str]:
             for parameter in (*function.args.args, *function.args.kwonlyargs):
                 if mentions_option(parameter.annotation, aliases):
                     implied.add("--" + parameter.arg.replace("_", "-"))
-    return {str(text) for text in texts} | implied
+    return {str(text) for text in texts} - COMMON_OPTIONS | implied
 
 
 def vllm_flags(modules: Modules) -> set[str]:

@@ -37,13 +37,13 @@ RATIO_TARGET = 0.8
 DEFAULT_VARIABLES = ("VLLM_CPU_KVCACHE_SPACE=1",)
 DRY_RUN_PORT = 8000
 SIDES = ("sweep", "tuner")
-CAPTION = (
+SWEEP_CAPTION = (
     "Seconds until a server is ready, seconds of its benchmark and output tokens/s, by command (fewer seconds at equal "
     "throughput are better); n = 1 run of each configuration"
 )
 
 
-def parse_arguments() -> argparse.Namespace:
+def sweep_arguments() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = documented_parser(__doc__)
     add_vllm_options(parser)
@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def compare_commands() -> None:
     """Run both commands and print what they cost."""
-    arguments = parse_arguments()
+    arguments = sweep_arguments()
     exit_on_sigterm()
     with ExitStack() as stack:
         if arguments.keep is None:
@@ -92,7 +92,7 @@ def print_costs(cache: str, sweep: CommandCost, tuner: CommandCost) -> None:
         "configuration",
         *(f"{column}, {side}" for column in ("start", "benchmark", "tokens/s") for side in SIDES),
     ]
-    print_table(CAPTION, header, rows)
+    print_table(SWEEP_CAPTION, header, rows)
 
 
 def _cells(sweep: ConfigCost, tuner: ConfigCost) -> list[str]:

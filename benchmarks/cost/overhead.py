@@ -65,7 +65,7 @@ MEMORY_POLL_S = 0.05
 OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
 SLOS = ("p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1")
 TRIAL_TARGET_S, MEMORY_TARGET_MB, ASK_TARGET_MS, HELP_TARGET_S = 1.0, 600.0, 100.0, 0.5
-CAPTION = (
+OVERHEAD_CAPTION = (
     "The tuner's own cost: median (or the only value) and 95th percentile of n values, in the unit of the row; each "
     "should be at most its target"
 )
@@ -130,7 +130,7 @@ def print_figures(figures: Sequence[CostFigure]) -> None:
         ]
         for figure in figures
     ]
-    print_table(CAPTION, ["cost", "median", "p95", "target", "n"], rows)
+    print_table(OVERHEAD_CAPTION, ["cost", "median", "p95", "target", "n"], rows)
 
 
 def study_figures(folder: Path, trials: int, history: int) -> list[CostFigure]:
@@ -148,11 +148,11 @@ def study_figures(folder: Path, trials: int, history: int) -> list[CostFigure]:
     model.mkdir()
     (model / "config.json").write_text(json.dumps(MODEL_CONFIG))
     vllm = install_fake_vllm(folder)
-    first_peak_mb = run_study(folder, vllm, model, trials)
+    first_peak_mb = run_fake_study(folder, vllm, model, trials)
     few = own_times(study_trials(folder))
     pattern = next(r.outcome for r in study_trials(folder) if r.outcome is not None and r.outcome.succeeded)
     fill_study(normalise_url(str(folder / "overhead.db")), study_spec(folder, vllm, model), pattern, history)
-    peak_mb = run_study(folder, vllm, model, history + MORE_TRIALS)
+    peak_mb = run_fake_study(folder, vllm, model, history + MORE_TRIALS)
     many = own_times([record for record in study_trials(folder) if record.label != MADE_UP_LABEL][trials:])
     if len(many) < MORE_TRIALS - 1:
         counts = f"{len(many) + 1} of {MORE_TRIALS} trials"
@@ -173,14 +173,14 @@ def study_figures(folder: Path, trials: int, history: int) -> list[CostFigure]:
 
 
 def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
-    """Return the study that `run_study` runs."""
+    """Return the study that `run_fake_study` runs."""
     request = Request(study=STUDY_NAME, model=str(model), space="cpu", load=WORKLOAD, server_arguments=SERVER_FLAGS)
     devices = find_devices(1)
     info = EngineInfo("vllm", version_of(vllm, folder / "home"), str(vllm), None, Provenance.MEASURED)
     return finish(draft(request, on_cpu=not devices.gpus), info, devices.profile, folder)
 
 
-def run_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:
+def run_fake_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:
     """Run `tuner optimize` up to `trials` trials and return the peak of its resident memory, in MB (10^6 bytes).
 
     Raises:

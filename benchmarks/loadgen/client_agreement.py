@@ -24,12 +24,12 @@ from tuner.engines.vllm.bench import bench_arguments, read_result
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.workloads.spec import ClosedLoop
 
-COMPARED_METRICS = (
+CLIENT_METRICS = (
     *("output_throughput", "mean_ttft_ms", "p99_ttft_ms"),
     *("mean_tpot_ms", "p99_tpot_ms", "p99_itl_ms"),
 )
-FIRST_SEED = 2000
-CAPTION = (
+AGREEMENT_SEED = 2000
+CLIENT_CAPTION = (
     "Metrics by client, medians in tokens/s and ms; ratio: the median of resident / plain over the pairs (1: they "
     "agree), with its lowest and highest value"
 )
@@ -95,7 +95,7 @@ def alternate_clients(arguments: argparse.Namespace, folder: Path) -> tuple[Time
         for pair in range(arguments.pairs):
             clients = (plain, resident) if pair % 2 == 0 else (resident, plain)
             for place, client in enumerate(clients):
-                client.run(bench, workload, server.port, FIRST_SEED + 2 * pair + place)
+                client.run(bench, workload, server.port, AGREEMENT_SEED + 2 * pair + place)
     return plain, resident
 
 
@@ -104,14 +104,14 @@ def print_agreement(plain: TimedClient, resident: TimedClient) -> None:
     walls = [(client.name, statistics.median(client.walls_s)) for client in (plain, resident)]
     print("wall-clock of the client, median: " + ", ".join(f"{name} {wall:.2f} s" for name, wall in walls))
     rows = []
-    for metric in COMPARED_METRICS:
+    for metric in CLIENT_METRICS:
         plain_values, resident_values = plain.values(metric), resident.values(metric)
         ratios = sorted(a / b for a, b in zip(resident_values, plain_values, strict=True))
         medians = [statistics.median(plain_values), statistics.median(resident_values)]
         spread = [statistics.median(ratios), ratios[0], ratios[-1]]
         rows.append([metric, *(number_text(each, 2) for each in medians), *(number_text(each, 3) for each in spread)])
     header = ["metric", "plain", "resident", "ratio", "lowest", "highest"]
-    print_table(f"{CAPTION}; n = {len(plain.walls_s)} pairs", header, rows)
+    print_table(f"{CLIENT_CAPTION}; n = {len(plain.walls_s)} pairs", header, rows)
 
 
 def compare_clients() -> None:

@@ -34,7 +34,7 @@ from tuner.workloads.traffic import RequestClass, Traffic
 
 MODEL_NAME = "fake"
 PROMPT_WORDS = 32
-LONGEST_RUN_S = 3600.0
+PLAN_LIMIT_S = 3600.0
 ROOT = Path(__file__).resolve().parents[2]
 """The repository."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
@@ -106,7 +106,7 @@ class TunerGenerator(LoadGenerator):
             arrivals = Constant(process="constant", rate=stream.rate)
         lengths = RequestClass(input=Length(fixed=PROMPT_WORDS), output=Length(fixed=stream.output_tokens))
         traffic = Traffic(arrivals=arrivals, requests=stream.requests, classes={"all": lengths})
-        plan = RequestPlan(f"{url}/v1/completions", MODEL_NAME, None, None, stream.timeout_s, LONGEST_RUN_S)
+        plan = RequestPlan(f"{url}/v1/completions", MODEL_NAME, None, None, stream.timeout_s, PLAN_LIMIT_S)
         requests = (
             PlannedRequest(each.index, each.name, each.at_s, _prompt(), PROMPT_WORDS, stream.output_tokens)
             for each in make_schedule(traffic, stream.seed)

@@ -25,7 +25,7 @@ ORDERS = (
     (TUNER_CLIENT, VLLM_CLIENT, VLLM_CLIENT, TUNER_CLIENT),
 )
 """Orders of the runs in even and odd blocks."""
-FIRST_SEED = 5000
+BLOCK_SEED = 5000
 REQUEST_LIMIT_S = 300.0
 HTTP_LIMIT_S = 30.0
 TTFT_HISTOGRAM = "vllm:time_to_first_token_seconds"
@@ -60,7 +60,7 @@ class Replay:
         """
         files = TrafficFiles(self._bench.folder, f"block-{number}")
         tokenizer = self._bench.model.tokenizer
-        requests = plan_requests(self._bench.tools, self.traffic, FIRST_SEED + number, files, tokenizer)
+        requests = plan_requests(self._bench.tools, self.traffic, BLOCK_SEED + number, files, tokenizer)
         prompts = self._bench.folder / "prompts.jsonl"
         lines = (json.dumps({"prompt": each.prompt, "output_tokens": each.max_tokens}) for each in requests)
         prompts.write_text("".join(f"{line}\n" for line in lines))

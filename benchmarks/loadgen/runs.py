@@ -22,7 +22,7 @@ LONGEST_RUN_S = 400.0
 AFTER_LAST_S = 40.0
 """A generator is stopped so long after the server received its last request."""
 WAIT_S = 0.5
-STOP_S = 10.0
+GENERATOR_STOP_S = 10.0
 """How long a stopped generator may take to end before it is killed."""
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Variables that each generator sets for itself."""
@@ -102,7 +102,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
+            process.wait(GENERATOR_STOP_S)
 
 
 def _children_cpu_s() -> float:

@@ -46,13 +46,13 @@ from benchmarks.search.report.files import read_summaries, results_data
 from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary
 from benchmarks.search.report.tables import print_problem
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS, current_sampler_name
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME, current_sampler_name
 
 PREMISE_OPTIONS = ("trials", "workers", "finalists", "source_study")
 """Options that make two searches comparable, besides the settings of the problems."""
 
 
-def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options of the command line; old spellings of options and names are accepted."""
     parser = documented_parser(__doc__)
     _add_search_options(parser)
@@ -75,7 +75,7 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         type=current_sampler_name,
-        choices=list(SAMPLERS),
+        choices=list(COMPARED_SAMPLERS),
         help="the samplers under comparison",
     )
     parser.add_argument("--seeds", type=int, default=20, help="searches of each sampler on each problem [20]")
@@ -153,8 +153,8 @@ def selected_problems(arguments: argparse.Namespace, settings: ProblemSettings) 
 def selected_samplers(arguments: argparse.Namespace, problem: Problem) -> list[str]:
     """Return the names of the samplers that can take part; print why another is left out."""
     selected = []
-    for name in arguments.samplers or [sampler.name for sampler in SAMPLERS.values() if sampler.by_default]:
-        sampler = SAMPLERS[name]
+    for name in arguments.samplers or [sampler.name for sampler in COMPARED_SAMPLERS.values() if sampler.by_default]:
+        sampler = COMPARED_SAMPLERS[name]
         if sampler.missing_modules:
             print(f"{name} is left out: {', '.join(sampler.missing_modules)} is not installed", file=sys.stderr)
             continue
@@ -185,7 +185,7 @@ def search_tasks(
         for problem in problems
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         for sampler in samplers
-        if SAMPLERS[sampler].applies_to(make_problem(problem, settings))
+        if COMPARED_SAMPLERS[sampler].applies_to(make_problem(problem, settings))
     ]
 
 
@@ -202,7 +202,7 @@ def grouped_summaries(
 ) -> dict[str, dict[str, list[SearchSummary]]]:
     """Return the searches by problem and sampler, in the order of their seeds."""
     grouped: dict[str, dict[str, list[SearchSummary]]] = {name: {} for name in problems}
-    for sampler in SAMPLERS:
+    for sampler in COMPARED_SAMPLERS:
         for run in sorted(runs, key=lambda run: run.seed):
             if run.sampler == sampler:
                 grouped[run.problem].setdefault(sampler, []).append(run)
@@ -214,12 +214,12 @@ def print_catalogue(settings: ProblemSettings) -> None:
     for family in FAMILIES:
         print(f"{family}: {', '.join(problem_names(family, settings))}")
     print(f"for --source-study: {', '.join(RELATED)}")
-    print(f"samplers: {', '.join(SAMPLERS)}")
+    print(f"samplers: {', '.join(COMPARED_SAMPLERS)}")
 
 
 def compare_samplers() -> None:
     """Run the searches, print the figures and write the files."""
-    arguments = parse_arguments()
+    arguments = search_arguments()
     settings = problem_settings(arguments)
     if arguments.list:
         print_catalogue(settings)

@@ -38,7 +38,7 @@ BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))
 FAILS_ONE_IN = 12
 EFFECT_DEVIATION = 0.05
 """Standard deviation of the logarithm of one parameter's effect on the speed."""
-CAPTION = (
+LATENCY_CAPTION = (
     "Processor time of one ask and tell by the number of trials before it, in ms (lower is better), and of the "
     "background threads beside a trial, in s; n is the number of trials"
 )
@@ -128,7 +128,7 @@ def time_suggestions() -> None:
             latencies[sampler] = time_sampler(sampler, arguments.trials, not arguments.no_predictions, Path(folder))
         print(f"{sampler}: {latencies[sampler].prepared_s:.1f} s before the first suggestion", flush=True)
     rows = [row for sampler, latency in latencies.items() for row in latency_rows(sampler, latency)]
-    print_table(CAPTION, ["sampler", "trials", "n", "ask, median", "ask, p95", "beside, median"], rows)
+    print_table(LATENCY_CAPTION, ["sampler", "trials", "n", "ask, median", "ask, p95", "beside, median"], rows)
     write_json(arguments.json, {sampler: asdict(latency) for sampler, latency in latencies.items()})
 
 

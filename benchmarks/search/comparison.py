@@ -13,7 +13,7 @@ from benchmarks.search.play.search import play
 from benchmarks.search.problems.best_known import raise_best
 from benchmarks.search.problems.catalogue import ProblemSettings, cache_identity, make_problem
 from benchmarks.search.report.summary import SearchSummary, summarise_search
-from benchmarks.search.samplers.catalogue import SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS
 from benchmarks.search.samplers.transfer import with_source_study
 
 PROGRESS_LINES = 20
@@ -49,7 +49,7 @@ class SearchTask:
 
 def run_search(task: SearchTask) -> SearchSummary:
     """Run one search in this process."""
-    problem, sampler = make_problem(task.problem, task.settings), SAMPLERS[task.sampler]
+    problem, sampler = make_problem(task.problem, task.settings), COMPARED_SAMPLERS[task.sampler]
     if task.source_study is not None:
         sampler = with_source_study(sampler, task.source_study, task.settings, task.trials)
     record = play(problem, sampler, task.trials, task.seed, task.workers)

@@ -25,7 +25,7 @@ from benchmarks.command_line import documented_parser, write_json
 from benchmarks.search.play.search import VirtualSearch, noise_seed
 from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Problem
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.text_table import print_table
 from search_spaces import ParameterValue
 from tuner.sampler.acquisition.candidates import CandidateSpace
@@ -37,7 +37,7 @@ DEFAULT_PROBLEMS = ("conditional", "two-objectives", "sim-t4", "sim-t4-greedy")
 FROM_SEARCH, WITH_ABLATION = "search", "ablated"
 ABLATION_NOISE_NUMBER = 1000
 """Number of the first ablation trial for its noise seed, beyond the trials of the search."""
-CAPTION = (
+EFFECT_CAPTION = (
     "Estimated and true flag effects (score with the flag / score with its default), in logarithms: median error "
     "(lower is better), median true effect, correlation, share of the 95 % intervals that contain the true effect, "
     "their median half-width, and how many of the intervals that exclude no effect are on the right side"
@@ -88,7 +88,7 @@ def effect_estimates(problem: Problem, seed: int, trials: int) -> list[EffectEst
 
 
 def _searched_study(problem: Problem, seed: int, trials: int) -> Study:
-    search = VirtualSearch(problem, SAMPLERS[RESIDUAL_NAME], seed)
+    search = VirtualSearch(problem, COMPARED_SAMPLERS[RESIDUAL_NAME], seed)
     while len(search.ended) < trials and not search.exhausted:
         search.begin()
         search.finish()
@@ -178,7 +178,7 @@ def check_flag_effects() -> None:
         "half-width",
         "right side",
     ]
-    print_table(f"{CAPTION}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
+    print_table(f"{EFFECT_CAPTION}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
     write_json(arguments.json, [asdict(each) for each in estimates])
 
 

@@ -20,7 +20,7 @@ from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.scoring.score import score
 
-MetricValues = Mapping[str, float | None]
+MetricsByName = Mapping[str, float | None]
 """Metric names with their values."""
 Compilations = tuple[tuple[Hashable, float], ...]
 """What the server of a trial compiles: the key of each compiled artifact, and the seconds it takes the first time."""

@@ -11,7 +11,7 @@ import numpy as np
 from search_spaces import ParameterValue, Trial
 from storage.records import Config
 
-Value = TypeVar("Value", bound=ParameterValue)
+SuggestedValue = TypeVar("SuggestedValue", bound=ParameterValue)
 NEIGHBOUR_DEVIATION = 0.1
 """Standard deviation of a neighbouring number, as a share of its range."""
 
@@ -88,7 +88,7 @@ class RandomTrial:
             return self._record(name, self._given[name])
         return self._record(name, choices[int(self._random.integers(len(choices)))])
 
-    def _record(self, name: str, value: Value) -> Value:
+    def _record(self, name: str, value: SuggestedValue) -> SuggestedValue:
         self.params[name] = value
         return value
 

@@ -13,7 +13,7 @@ from benchmarks.search.samplers.catalogue import RESIDUAL_NAME
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = 3
+PANEL_COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 5.0, 3.6, 0.4
 """Inches."""
 
@@ -28,7 +28,7 @@ def plot_scores(runs: Mapping[str, SummariesBySampler], best: Mapping[str, float
     """
     from matplotlib.figure import Figure  # takes a second to import, and --help does not need it
 
-    columns = min(COLUMNS, len(runs))
+    columns = min(PANEL_COLUMNS, len(runs))
     rows = -(-len(runs) // columns)
     picture = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows))
     panels = picture.subplots(rows, columns, squeeze=False)

@@ -22,8 +22,8 @@ COMPARED_FIGURES = (
     *("trials_to_95%", "trials_to_99%", "score_15", "score_30", "score_60"),
     *("infeasible", "mean_trial_score_15"),
 )
-DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3, "converged_trials": 0}
-OTHER_DECIMALS = 2
+FIGURE_DECIMALS = {"trials_to_95%": 0, "trials_to_99%": 0, "ask_s": 3, "converged_trials": 0}
+DEFAULT_DECIMALS = 2
 
 SCORE_CAPTION = (
     "Trials until the incumbent reaches 95 % and 99 % of the best known score (budget + 1: never; lower is better), "
@@ -81,6 +81,8 @@ def _print_differences(by_sampler: SummariesBySampler, best: float, against: str
 
 def _cells(estimates: dict[str, IntervalEstimate | None], figures: Sequence[str]) -> list[str]:
     return [
-        MISSING if (found := estimates.get(figure)) is None else found.text(DECIMALS.get(figure, OTHER_DECIMALS))
+        MISSING
+        if (found := estimates.get(figure)) is None
+        else found.text(FIGURE_DECIMALS.get(figure, DEFAULT_DECIMALS))
         for figure in figures
     ]

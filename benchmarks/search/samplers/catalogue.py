@@ -80,7 +80,7 @@ def _has_grid(problem: Problem) -> bool:
     return grid_names(problem) is not None
 
 
-SAMPLERS: dict[str, ComparedSampler] = {
+COMPARED_SAMPLERS: dict[str, ComparedSampler] = {
     sampler.name: sampler
     for sampler in (
         ComparedSampler("random", _random, crash_report="fail", reads_constraints=False),

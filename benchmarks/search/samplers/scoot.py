@@ -32,7 +32,7 @@ FOREST_TREES = 60
 DRAWS_PER_CANDIDATE = 10
 """Draws until a candidate breaks no rule; the last one is taken in any case."""
 FIRST_THRESHOLD, THRESHOLD_STEP, LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.5, 0.05, 0.25, 0.75
-ABSENT = -1.0
+ABSENT_PARAMETER = -1.0
 """The number that stands for a parameter that a configuration lacks."""
 FloatArray = NDArray[np.float64]
 
@@ -147,5 +147,7 @@ def _rows(
             return codes[name, repr(value)]
         return math.log(value) if value > 0 else float(value)
 
-    rows = [[number(name, config[name]) if name in config else ABSENT for name in names] for config in configs]
+    rows = [
+        [number(name, config[name]) if name in config else ABSENT_PARAMETER for name in names] for config in configs
+    ]
     return np.array(rows, dtype=float).reshape(len(rows), len(names))

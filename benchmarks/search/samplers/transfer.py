@@ -12,7 +12,7 @@ from benchmarks.search.play.search import play
 from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.simulated.problem import SimulatedProblem
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.residual import make_residual, prior_of
 from search_spaces import ParameterValue
@@ -45,7 +45,7 @@ def with_source_study(sampler: ComparedSampler, source: str, settings: ProblemSe
 
 @cache
 def _source_search(name: str, settings: ProblemSettings, trials: int, seed: int) -> SearchRecord:
-    return play(make_problem(name, settings), SAMPLERS[RESIDUAL_NAME], trials, seed + SOURCE_SEED_OFFSET)
+    return play(make_problem(name, settings), COMPARED_SAMPLERS[RESIDUAL_NAME], trials, seed + SOURCE_SEED_OFFSET)
 
 
 def source_history(problem: Problem, source: Problem, record: SearchRecord) -> SourceHistory:

@@ -15,7 +15,7 @@ from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Problem, config_key
 from benchmarks.search.problems.synthetic.problems import SYNTHETIC
 from benchmarks.search.problems.tables.problem import TableProblem
-from benchmarks.search.samplers.catalogue import SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS
 from benchmarks.search.samplers.compared import ComparedSampler
 from tests.unit.benchmarks.toy import Toy, scripted
 
@@ -35,7 +35,7 @@ def studies(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
 
 def test_a_table_row_is_measured_at_most_once() -> None:
     problem = make_problem("h200-b7", ProblemSettings())
-    record = play(problem, SAMPLERS["random"], 60, seed=3)
+    record = play(problem, COMPARED_SAMPLERS["random"], 60, seed=3)
     keys = [config_key(trial.config) for trial in record.trials]
     assert len(set(keys)) == len(keys) == 22
     assert record.exhausted
@@ -47,7 +47,7 @@ def test_a_table_row_is_nearest_to_itself_and_replaces_the_suggested_parameters(
     assert isinstance(problem, TableProblem)
     for row in problem.rows:
         assert problem.snap(row.config or problem.defaults()[1], ()) == row.config
-    record = play(problem, SAMPLERS["random"], 8, seed=0)
+    record = play(problem, COMPARED_SAMPLERS["random"], 8, seed=0)
     trials = {trial.user_attrs["config"]: trial for trial in studies[0].trials}
     for played in record.trials[1:]:
         params = trials[config_key(played.config)].params
@@ -58,7 +58,7 @@ def test_a_search_depends_on_its_seed_only() -> None:
     problem = SYNTHETIC["crash-half"]("right")
 
     def trials(seed: int) -> list[tuple[str, float | None]]:
-        record = play(problem, SAMPLERS["tpe-constrained"], 25, seed, workers=2)
+        record = play(problem, COMPARED_SAMPLERS["tpe-constrained"], 25, seed, workers=2)
         return [(config_key(trial.config), trial.outcome.score) for trial in record.trials]
 
     assert trials(1) == trials(1)
@@ -122,7 +122,7 @@ def test_after_many_redraws_the_next_suggestion_is_measured() -> None:
 
 
 def test_the_first_trial_is_the_defaults_with_their_effective_values(studies: list[Study]) -> None:
-    record = play(SYNTHETIC["conditional"]("right"), SAMPLERS["random"], 2, seed=0)
+    record = play(SYNTHETIC["conditional"]("right"), COMPARED_SAMPLERS["random"], 2, seed=0)
     assert record.trials[0].config == {}
     first = studies[0].trials[0].params
     assert first["method"] == "plain"

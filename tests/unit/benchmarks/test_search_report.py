@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.search.__main__ import grouped_summaries, parse_arguments, premise_of, problem_settings
+from benchmarks.search.__main__ import grouped_summaries, premise_of, problem_settings, search_arguments
 from benchmarks.search.play.records import PlayedTrial, SearchRecord
 from benchmarks.search.play.search import play
 from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
@@ -20,7 +20,7 @@ from benchmarks.search.report.files import OLD_PREMISE_KEYS, OLD_SUMMARY_KEYS, r
 from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary, hypervolume, summarise_search
 from benchmarks.search.report.tables import print_problem
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from tests.unit.benchmarks.toy import Toy, scripted
 
 
@@ -80,14 +80,14 @@ def summaries() -> list[SearchSummary]:
     """Two short searches of one problem by each of two samplers."""
     problem = make_problem("crash-half", ProblemSettings())
     return [
-        summarise_search(problem, play(problem, SAMPLERS[name], 4, seed))
+        summarise_search(problem, play(problem, COMPARED_SAMPLERS[name], 4, seed))
         for name in ("random", RESIDUAL_NAME)
         for seed in (0, 1)
     ]
 
 
 def premise(*words: str) -> dict[str, Any]:
-    arguments = parse_arguments(["--problems", "crash-half", "--trials", "4", *words])
+    arguments = search_arguments(["--problems", "crash-half", "--trials", "4", *words])
     return premise_of(arguments, problem_settings(arguments))
 
 
@@ -139,7 +139,7 @@ def test_a_premise_older_than_source_studies_has_none(summaries: list[SearchSumm
 
 def test_old_spellings_of_options_and_names_are_accepted() -> None:
     words = "--rivals ours random --against ours --earlier conditional-stranger --search-load 0.5"
-    arguments = parse_arguments([*words.split(), "--problems", "conditional-misled", "flat"])
+    arguments = search_arguments([*words.split(), "--problems", "conditional-misled", "flat"])
     assert arguments.samplers == [RESIDUAL_NAME, "random"]
     assert arguments.against == RESIDUAL_NAME
     assert arguments.source_study == "conditional-unrelated-problem"

@@ -9,16 +9,16 @@ from benchmarks.search.play.search import play
 from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.synthetic.problems import SYNTHETIC
 from benchmarks.search.problems.tables.problem import TableProblem
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, SAMPLERS
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 from benchmarks.search.samplers.scoot import feasibility_threshold
 from benchmarks.search.samplers.transfer import source_history, with_source_study
 
-OTHERS = [sampler.name for sampler in SAMPLERS.values() if sampler.name != RESIDUAL_NAME]
+OTHERS = [sampler.name for sampler in COMPARED_SAMPLERS.values() if sampler.name != RESIDUAL_NAME]
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if not SAMPLERS[name].missing_modules])
+@pytest.mark.parametrize("name", [name for name in OTHERS if not COMPARED_SAMPLERS[name].missing_modules])
 def test_every_sampler_searches(name: str) -> None:
-    sampler = SAMPLERS[name]
+    sampler = COMPARED_SAMPLERS[name]
     problem = SYNTHETIC["crash-half"]("right")
     assert sampler.applies_to(problem)
     record = play(problem, sampler, 14, seed=0, workers=2)
@@ -28,13 +28,13 @@ def test_every_sampler_searches(name: str) -> None:
 
 def test_the_grid_has_powers_of_two_and_the_defaults_of_other_parameters() -> None:
     problem = SYNTHETIC["crash-half"]("right")
-    record = play(problem, SAMPLERS["grid"], 100, seed=0)
+    record = play(problem, COMPARED_SAMPLERS["grid"], 100, seed=0)
     assert record.exhausted
     assert len(record.trials) == 1 + 8 * 7
     pairs = [(trial.config["seqs"], trial.config["tokens"]) for trial in record.trials[1:4]]
     assert pairs == [(8, 256), (8, 512), (8, 1024)]
     assert {trial.config["delay"] for trial in record.trials[1:]} == {0.5}
-    assert not SAMPLERS["grid"].applies_to(SYNTHETIC["conditional"]("right"))
+    assert not COMPARED_SAMPLERS["grid"].applies_to(SYNTHETIC["conditional"]("right"))
 
 
 def test_the_feasibility_threshold_rises_with_infeasible_trials() -> None:
@@ -47,7 +47,7 @@ def test_the_feasibility_threshold_rises_with_infeasible_trials() -> None:
 def test_a_source_study_has_the_configurations_that_the_other_space_contains() -> None:
     """The T4 lacks the L4's KV cache type; the predictions of the source study are those for the L4."""
     here, there = (make_problem(f"qwen2.5-0.5b-t4@{card}", ProblemSettings()) for card in ("t4", "l4"))
-    record = play(there, SAMPLERS["random"], 6, seed=0)
+    record = play(there, COMPARED_SAMPLERS["random"], 6, seed=0)
     source = source_history(here, there, record)
     measured = source.history.measured
     assert 1 <= len(measured) <= 6
@@ -70,9 +70,12 @@ def test_a_table_allows_only_values_that_its_rows_have() -> None:
 
 def test_a_related_source_study_improves_the_first_suggestions() -> None:
     problem = make_problem("crash-half", ProblemSettings())
-    assert with_source_study(SAMPLERS["random"], "crash-half-related", ProblemSettings(), 20) is SAMPLERS["random"]
-    transfer = with_source_study(SAMPLERS[RESIDUAL_NAME], "crash-half-related", ProblemSettings(), 20)
-    warm, cold = (play(problem, sampler, 6, seed=0) for sampler in (transfer, SAMPLERS[RESIDUAL_NAME]))
+    assert (
+        with_source_study(COMPARED_SAMPLERS["random"], "crash-half-related", ProblemSettings(), 20)
+        is COMPARED_SAMPLERS["random"]
+    )
+    transfer = with_source_study(COMPARED_SAMPLERS[RESIDUAL_NAME], "crash-half-related", ProblemSettings(), 20)
+    warm, cold = (play(problem, sampler, 6, seed=0) for sampler in (transfer, COMPARED_SAMPLERS[RESIDUAL_NAME]))
     assert [t.config for t in warm.trials[1:]] != [t.config for t in cold.trials[1:]]
     scores = [[trial.true_score or 0.0 for trial in each.trials[1:]] for each in (warm, cold)]
     assert np.mean(scores[0]) > np.mean(scores[1])

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from benchmarks.search.problems.best_known import find_best
 from benchmarks.search.problems.problem import (
-    MetricValues,
+    MetricsByName,
     Outcome,
     Problem,
     config_key,
@@ -81,7 +81,9 @@ class SimulatedProblem(Problem):
             self._true_trials[key] = trial
         return self._true_trials[key]
 
-    def _outcome(self, trial: SimulatedTrial, metrics: MetricValues | None, reference: MetricValues | None) -> Outcome:
+    def _outcome(
+        self, trial: SimulatedTrial, metrics: MetricsByName | None, reference: MetricsByName | None
+    ) -> Outcome:
         """Return the outcome of a trial with the given metrics, scored relative to the reference's."""
         if metrics is None:
             return crashed_outcome(trial.seconds)
@@ -123,11 +125,11 @@ class SimulatedProblem(Problem):
         return config
 
     @cached_property
-    def _true_reference(self) -> MetricValues | None:
+    def _true_reference(self) -> MetricsByName | None:
         return self.true_trial(self._reference_config).metrics
 
     @cached_property
-    def _predicted_metrics(self) -> MetricValues | None:
+    def _predicted_metrics(self) -> MetricsByName | None:
         """The predicted metrics of the reference; its true metrics if a crash is predicted."""
         return self.study.run(self._reference_config, self._stored).metrics or self._true_reference
 
@@ -141,7 +143,7 @@ class SimulatedProblem(Problem):
         """The objectives that the stored parameters predict for the reference."""
         return self._objective_values(self._predicted_metrics)
 
-    def _objective_values(self, metrics: MetricValues | None) -> tuple[float, ...] | None:
+    def _objective_values(self, metrics: MetricsByName | None) -> tuple[float, ...] | None:
         """Return the values of the objectives; None if one of them is missing."""
         values = [(metrics or {}).get(objective.metric) for objective in self.objectives]
         known = tuple(value for value in values if value is not None)

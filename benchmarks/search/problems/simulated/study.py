@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.search.problems.problem import Compilations, MetricValues
+from benchmarks.search.problems.problem import Compilations, MetricsByName
 from search_spaces import HardwareProfile, ModelShape, hardware_named, version_tuple
 from storage.records import Config, Provenance
 from tuner.engines.base import EngineInfo
@@ -58,7 +58,7 @@ class SimulatedTrial:
         compiles: the artifacts that the server compiles.
     """
 
-    metrics: MetricValues | None
+    metrics: MetricsByName | None
     seconds: float
     compiles: Compilations = ()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from benchmarks.search.problems.problem import MetricValues, seeded_generator
+from benchmarks.search.problems.problem import MetricsByName, seeded_generator
 from search_spaces import Parameter, ParameterValue, ResolvedSpace
 from storage.metrics import Direction, metric
 from storage.records import Config
@@ -79,7 +79,7 @@ class World:
         place = math.log(value / low) / math.log(high / low) if parameter.spec.log else (value - low) / (high - low)
         return float(np.interp(place, np.linspace(0.0, 1.0, EFFECT_KNOTS), knots))
 
-    def measured(self, metrics: MetricValues, random: np.random.Generator) -> dict[str, float | None]:
+    def measured(self, metrics: MetricsByName, random: np.random.Generator) -> dict[str, float | None]:
         """Return true metrics with the noise of a measurement."""
         run_factor = math.exp(self.noise * random.standard_normal())
         ttft_factor = math.exp((TTFT_NOISE if self.noise else 0.0) * random.standard_normal())
@@ -89,7 +89,7 @@ class World:
         }
 
 
-def sped_up(metrics: MetricValues, factor: float) -> dict[str, float | None]:
+def sped_up(metrics: MetricsByName, factor: float) -> dict[str, float | None]:
     """Return the metrics of a server that is faster by a factor; shares of requests stay unchanged."""
     scaled: dict[str, float | None] = {}
     for name, value in metrics.items():

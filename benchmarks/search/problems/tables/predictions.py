@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import replace
 
-from benchmarks.search.problems.problem import MetricValues
+from benchmarks.search.problems.problem import MetricsByName
 from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES, SimulatedStudy
 from benchmarks.search.problems.tables.problem import Predict
 from benchmarks.simulator.rows import H200_PACKAGES, Row, h200, predict
@@ -59,14 +59,14 @@ def flags_of(config: Config) -> tuple[str, ...]:
     return (*words, "--compilation-config", json.dumps(compilation)) if compilation else tuple(words)
 
 
-def _predict_by_flags(defaults: Row, config: Config) -> MetricValues | None:
+def _predict_by_flags(defaults: Row, config: Config) -> MetricsByName | None:
     try:
         return predict(replace(defaults, args=(*defaults.args, *flags_of(config))))
     except (ConfigRefused, StartFailed):
         return None
 
 
-def _predict_by_study(study: SimulatedStudy, config: Config) -> MetricValues | None:
+def _predict_by_study(study: SimulatedStudy, config: Config) -> MetricsByName | None:
     parameters = {parameter.name: parameter for parameter in study.spec.space.parameters}
     in_space = {
         name: _nearest(parameters[name], value)

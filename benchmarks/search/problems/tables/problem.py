@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.search.problems.problem import (
-    MetricValues,
+    MetricsByName,
     Outcome,
     Problem,
     config_key,
@@ -32,7 +32,7 @@ from tuner.scoring.slo import parse_slo
 
 TIE = 1e-9
 """Distances that differ by less are equal."""
-Predict = Callable[[Config], MetricValues | None]
+Predict = Callable[[Config], MetricsByName | None]
 """Returns the predicted metrics of a configuration, None for a predicted crash."""
 
 
@@ -111,7 +111,7 @@ class TableProblem(Problem):
         ]
         return statistics.fmean(each) if each else 1.0
 
-    def _outcome(self, metrics: MetricValues, seconds: float, reference: Sequence[float]) -> Outcome:
+    def _outcome(self, metrics: MetricsByName, seconds: float, reference: Sequence[float]) -> Outcome:
         values = [metrics.get(objective.metric) for objective in self.objectives]
         known = tuple(value for value in values if value is not None)
         if len(known) < len(values):
@@ -119,7 +119,7 @@ class TableProblem(Problem):
         constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in self._slos}
         return Outcome(known, constraints, self.score_of(known, reference), seconds)
 
-    def _objective_values(self, metrics: MetricValues) -> tuple[float, ...]:
+    def _objective_values(self, metrics: MetricsByName) -> tuple[float, ...]:
         return tuple(metrics[objective.metric] or 0.0 for objective in self.objectives)
 
     @cached_property

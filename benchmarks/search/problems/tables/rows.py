@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.search.problems.problem import MetricValues, config_key
+from benchmarks.search.problems.problem import MetricsByName, config_key
 from search_spaces import ParameterValue
 from storage.records import Config
 
@@ -32,7 +32,7 @@ class Recording:
 
     config: Config
     args: tuple[str, ...]
-    metrics: MetricValues | None
+    metrics: MetricsByName | None
     seconds: float
 
 
@@ -51,7 +51,7 @@ class TableRow:
     config: Config
     recorded: Config
     args: tuple[str, ...]
-    runs: tuple[MetricValues, ...]
+    runs: tuple[MetricsByName, ...]
     seconds: float
 
 
@@ -90,7 +90,7 @@ def _filled(config: Config, hints: Config) -> Config:
 def _from_lines(file: Path) -> Iterator[Recording]:
     for line in file.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        metrics: MetricValues | None = None
+        metrics: MetricsByName | None = None
         if entry.get("ok", True):
             numbers = {name: value for name, value in entry.items() if isinstance(value, int | float)}
             completed, failed = entry.get("completed", 1), entry.get("failed", 0)
@@ -109,7 +109,7 @@ def _from_csv(file: Path) -> Iterator[Recording]:
             }
             if set(config.values()) == {None}:
                 config = {}
-            metrics: MetricValues | None = None
+            metrics: MetricsByName | None = None
             if not entry["failure_kind"]:
                 metrics = {name: float(value) for name, value in entry.items() if _is_number(value)}
             seconds = sum(float(entry.get(name) or 0.0) for name in PHASE_COLUMNS)
