@@ -7,7 +7,8 @@ imported when the first figure is drawn; no display is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,14 @@ _PERCENTILE_COLORS = {"p50_ttft_ms": "#4878a8", "p95_ttft_ms": "#edae49", "p99_t
 
 @contextmanager
 def _figure(target: Path, title: str, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure that is written when it is drawn; a `$` in a name is a `$`."""
+    """Yield an empty figure, and write it as a PNG after the block. A `$` in a text is literal.
+
+    Args:
+        target: the file to write.
+        title: title above all axes.
+        width: in inches.
+        height: in inches.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -48,14 +56,22 @@ def _figure(target: Path, title: str, width: float, height: float) -> Iterator[F
         figure.savefig(target, dpi=120, format="png")
 
 
-def draw_tradeoff(frame: pd.DataFrame, target: Path, title: str) -> Figure:
-    """Draw the matrix of `tradeoff_frame`: darker is more, `*` and a frame mark the best of a row, grey is absent."""
+def draw_tradeoff(frame: pd.DataFrame, target: Path, title: str, labels: Sequence[str] | None = None) -> Figure:
+    """Draw the trade-off matrix: a darker cell is a higher share, a grey one is absent, the highest of a row is framed.
+
+    Args:
+        frame: see `dashboards.analysis.tradeoff.share_matrix`.
+        target: the file to write.
+        title: title of the figure.
+        labels: configuration of each column for the list below the matrix; None takes the names of the columns.
+    """
     names = [name for name in frame.columns if name not in ("class", "best")]
     numbers = [name.partition(" ")[0] for name in names]
     shares = frame[names].to_numpy(dtype="float64")
-    lines = math.ceil(len(names) / 2)
-    heights = [0.5 + 0.42 * len(frame), 0.2 + 0.18 * lines]
-    with _figure(target, title, max(9.5, 2.0 + 0.7 * len(names)), 1.0 + sum(heights)) as figure:
+    rows = [*list(frame["class"])[:-2], "worst class", "all requests"]
+    heights = [0.5 + 0.42 * len(frame), 0.2 + 0.18 * len(names)]
+    width = max(9.5, 2.0 + 0.7 * len(names))
+    with _figure(target, title, width, 1.2 + sum(heights)) as figure:
         axes, legend = figure.subplots(2, 1, height_ratios=heights)
         axes.set_facecolor("#d9d9d9")
         image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
@@ -63,14 +79,15 @@ def draw_tradeoff(frame: pd.DataFrame, target: Path, title: str) -> Figure:
             for column, number in enumerate(numbers):
                 _cell(axes, row, column, float(shares[row, column]), number in best.split())
         axes.set_xticks(range(len(names)), numbers)
-        axes.set_yticks(range(len(frame)), list(frame["class"]))
-        axes.set_ylabel("class of requests")
+        axes.set_yticks(range(len(frame)), rows)
+        axes.set_ylabel("request class")
+        axes.set_xlabel("configuration, by the number of its trial")
         bar = figure.colorbar(image, ax=axes, format=lambda value, _: f"{100 * value:g}%", pad=0.01)
-        bar.set_label("share within SLO")
+        bar.set_label("requests within their SLO")
         legend.axis("off")
-        for index, name in enumerate(names):
-            x, y = (0.5 if index >= lines else 0.0), 1 - (index % lines + 0.5) / lines
-            legend.text(x, y, name, fontsize=9, va="center").set_in_layout(False)
+        for index, label in enumerate(labels or names):
+            text = textwrap.shorten(label, round(11 * width), placeholder=" …")
+            legend.text(0.0, 1 - (index + 0.5) / len(names), text, fontsize=9, va="center").set_in_layout(False)
     return figure
 
 
@@ -85,7 +102,13 @@ def _cell(axes: Axes, row: int, column: int, share: float, best: bool) -> None:
 
 
 def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
-    """Draw the counts of `requests_by_length_frame`, a panel a class: completed below, what failed stacked on it."""
+    """Draw offered requests by prompt length: a panel for each request class, a bar for each bin, stacked by status.
+
+    Args:
+        frame: see `dashboards.analysis.trial_files.requests_by_length_frame`.
+        target: the file to write.
+        title: title of the figure.
+    """
     classes = list(dict.fromkeys(frame["class"]))
     bins = _bins(frame["to"])
     failures = [name for name in frame.columns[4:] if name != "completed"]
@@ -97,8 +120,8 @@ def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for name, axes in zip(classes, panels, strict=False):
             _stack(axes, frame[frame["class"] == name], bins, colors)
-            axes.set_title(name)
-            axes.set_ylabel("requests")
+            axes.set_title(f"request class {name}")
+            axes.set_ylabel("offered requests")
             axes.set_xlabel("planned prompt length (tokens)")
         for axes in panels[len(classes) :]:
             axes.remove()
@@ -108,7 +131,7 @@ def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
 
 
 def _bins(uppers: pd.Series) -> dict[int | None, str]:
-    """Return the names of the bins by their last length, none left out between two; unknown lengths come last."""
+    """Return the last length of each bin to its label, empty bins in between included; unknown lengths come last."""
     known = [int(upper) for upper in uppers.dropna()]
     bins: dict[int | None, str] = {}
     upper = min(known, default=0)
@@ -119,7 +142,7 @@ def _bins(uppers: pd.Series) -> dict[int | None, str]:
 
 
 def _stack(axes: Axes, counts: pd.DataFrame, bins: dict[int | None, str], colors: dict[str, str]) -> None:
-    """Draw one class; above a bar stands how many were offered and, if any did, how many failed."""
+    """Draw the bars of one request class, each with its number of offered requests and of failed ones above it."""
     order = list(bins)
     places = [order.index(None if pd.isna(upper) else int(upper)) for upper in counts["to"]]
     bottom = [0] * len(counts)
@@ -127,59 +150,72 @@ def _stack(axes: Axes, counts: pd.DataFrame, bins: dict[int | None, str], colors
         axes.bar(places, list(counts[status]), bottom=bottom, color=color, label=status.replace("_", " "))
         bottom = [below + count for below, count in zip(bottom, counts[status], strict=True)]
     for place, offered, completed in zip(places, counts["offered"], counts["completed"], strict=True):
-        lost = offered - completed
-        text = f"{offered}\n{lost} failed" if lost else f"{offered}"
+        failed = offered - completed
+        text = f"{offered}\n{failed} failed" if failed else f"{offered}"
         axes.annotate(text, (place, offered), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=8)
-    axes.margins(y=0.25)
+    axes.set_ylim(0, 1.3 * max(counts["offered"], default=1))  # room for the numbers above the bars
     axes.set_xlim(-0.6, len(bins) - 0.4)
     axes.set_xticks(range(len(bins)), list(bins.values()), fontsize=8, rotation=30 if len(bins) > 5 else 0)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_rates(frame: pd.DataFrame, target: Path, title: str) -> Figure:
-    """Draw TTFT of `rate_frame` by rate; a line marks the knee, a cross at the bottom each rate that missed an SLO."""
+    """Draw TTFT by request rate, with the capacity as a line and a cross at each rate that missed an SLO.
+
+    Args:
+        frame: see `dashboards.analysis.trial_files.rate_frame`.
+        target: the file to write.
+        title: title of the figure.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     with _figure(target, title, 8.0, 4.8) as figure:
         axes = figure.add_subplot()
         for name, color in _PERCENTILE_COLORS.items():
-            axes.plot(frame["rate"], frame[name], marker="o", ms=4, color=color, label=name.partition("_")[0])
+            axes.plot(frame["rate"], frame[name], marker="o", ms=4, color=color, label=f"{name.partition('_')[0]} TTFT")
         for rate in dict.fromkeys(frame.loc[frame["is_capacity"], "rate"]):
-            axes.axvline(rate, color="black", linestyle="--", lw=1.2, label=f"knee: {rate:.4g} requests/s")
+            axes.axvline(rate, color="black", linestyle="--", lw=1.2, label=f"capacity: {rate:.4g} requests/s")
         missed = frame.loc[~frame["held"], "rate"]
         if len(missed):
-            along = axes.get_xaxis_transform()
-            axes.plot(missed, [0.03] * len(missed), "x", color="black", mew=2, transform=along, label="missed an SLO")
+            bottom = axes.get_xaxis_transform()
+            axes.plot(missed, [0.03] * len(missed), "x", color="black", mew=2, transform=bottom, label="missed an SLO")
         if not frame[list(_PERCENTILE_COLORS)].notna().to_numpy().any():
             axes.text(0.5, 0.5, "no request completed at any rate", ha="center", transform=axes.transAxes)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("offered rate (requests/s)")
-        axes.set_ylabel("time to first token (ms), over completed requests")
+        axes.set_xlabel("request rate (requests/s)")
+        axes.set_ylabel("time to first token of completed requests (ms)")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1))
     return figure
 
 
 def draw_server(frame: pd.DataFrame, target: Path, title: str) -> Figure:
-    """Draw `server_frame`: requests running and waiting, and the KV cache's use; a dotted line begins the next load."""
+    """Draw running and waiting requests and the use of the KV cache over time; dotted lines separate the benchmarks.
+
+    Args:
+        frame: see `dashboards.analysis.trial_files.server_frame`.
+        target: the file to write.
+        title: title of the figure.
+    """
     with _figure(target, title, 9.0, 5.0) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
-        for load, part in frame.groupby("benchmark"):
-            named = {"running": "running", "waiting": "waiting"} if load == 0 else {}
+        for index, part in enumerate(part for _, part in frame.groupby("benchmark")):
+            labels = {"running": "running", "waiting": "waiting"} if index == 0 else {}
             for name, color in (("running", _COMPLETED_COLOR), ("waiting", "#d1495b")):
-                above.plot(part["at_s"], part[name], color=color, label=named.get(name), lw=1.2)
+                above.plot(part["at_s"], part[name], color=color, label=labels.get(name), lw=1.2)
             below.plot(part["at_s"], 100 * part["kv_usage"], color="#2e7d5b", lw=1.2)
             for axes in (above, below):
-                if load != 0:
-                    axes.axvline(float(part["at_s"].iloc[0]), color="grey", linestyle=":", lw=1)
+                if index != 0:
+                    label = "next benchmark" if index == 1 and axes is above else None
+                    axes.axvline(float(part["at_s"].iloc[0]), color="grey", linestyle=":", lw=1, label=label)
         above.set_ylabel("requests")
         if len(frame):
-            above.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+            above.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
         below.set_ylabel("KV cache in use (%)")
-        below.set_xlabel("time under load (s)")
+        below.set_xlabel("benchmark time (s)")
         for axes in (above, below):
             axes.set_ylim(bottom=0)
             axes.margins(x=0.01)

@@ -39,11 +39,11 @@ def trial_plots(trial: TrialRecord, outcome: TrialOutcome) -> Iterator[Path]:
         draw["pictures/requests.png"] = lambda target: figures.draw_requests(
             trial_files.requests_by_length_frame(requests),
             target,
-            f"{title}: offered requests by prompt length, {_benchmarks(requests)}",
+            f"{title}: offered and failed requests by prompt length, {_benchmarks(requests)}",
         )
     if states:
         draw["pictures/server.png"] = lambda target: figures.draw_server(
-            trial_files.server_frame(states), target, f"{title}: state of the server, {_benchmarks(states)}"
+            trial_files.server_frame(states), target, f"{title}: state of the server during {_benchmarks(states)}"
         )
     if rates.is_file():
         draw["pictures/rate.png"] = lambda target: figures.draw_rates(
@@ -64,17 +64,26 @@ def study_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[P
         csv = to_csv(tradeoff.share_matrix(configurations, best))
         title = _tradeoff_title(study, tradeoff.omitted_columns(configurations, shown))
         draw["tradeoff.csv"] = lambda target: target.write_text(csv, encoding="utf-8")
-        draw["pictures/tradeoff.png"] = partial(figures.draw_tradeoff, tradeoff.share_matrix(shown, best), title=title)
+        draw["pictures/tradeoff.png"] = partial(
+            figures.draw_tradeoff,
+            tradeoff.share_matrix(shown, best),
+            title=title,
+            labels=[each.description for each in shown],
+        )
     with _drawn(draw) as drawn:
         yield drawn
 
 
 def _tradeoff_title(study: StudyRecord, omitted: str) -> str:
-    where = "each at its own capacity, " if tradeoff.measured_at_capacity(study) else ""
-    return (
-        f"{study.name} ({study.provenance.value}): share of offered requests within their SLO\n"
-        f"{where}* highest of its row, chance included" + (f"\n{omitted}: see tradeoff.csv" if omitted else "")
-    )
+    lines = [
+        f"{study.name} ({study.provenance.value}): share of offered requests within their SLO",
+        "* highest share of the row; the difference to others may be noise",
+    ]
+    if tradeoff.measured_at_capacity(study):
+        lines.append("each configuration received its own capacity as request rate")
+    if omitted:
+        lines.append(f"not shown: {omitted}, see tradeoff.csv")
+    return "\n".join(lines)
 
 
 def _benchmarks(files: Sequence[Path]) -> str:

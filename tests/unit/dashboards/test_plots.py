@@ -1,4 +1,4 @@
-"""Pictures are PNG files that show what their frames hold, and one that cannot be drawn stops nothing."""
+"""Plots are PNG files that show the values of their frames; one that cannot be drawn does not stop the others."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def legend(holder: Figure | Axes) -> list[str]:
     return [text.get_text() for text in found.get_texts()]
 
 
-def test_the_matrix(tmp_path: Path) -> None:
+def test_the_tradeoff_matrix(tmp_path: Path) -> None:
     died = replace(samples.pending(2), outcome=samples.failed(FailureKind.ENGINE_CRASH), label="awq")
     frame = tradeoff_frame(study(), [trial(0, 0.5, 1.0), trial(1, 0.75, 1.0), died])
     figure = figures.draw_tradeoff(frame, tmp_path / "x.png", "demo $x$ (measured)")
     matrix, explained = figure.axes[:2]
     assert written(tmp_path / "x.png")
     assert figure.get_suptitle() == "demo $x$ (measured)"
-    assert [label.get_text() for label in matrix.get_yticklabels()] == ["a", "b", "worst", "all"]
+    assert [label.get_text() for label in matrix.get_yticklabels()] == ["a", "b", "worst class", "all requests"]
     assert [label.get_text() for label in matrix.get_xticklabels()] == ["#0", "#1", "#2"]
     assert texts(matrix) == [
         *("50%", "75%*", "–"),
@@ -90,14 +90,14 @@ def test_the_matrix(tmp_path: Path) -> None:
     assert texts(explained)[2] == "#2 awq (engine_crash)"
 
 
-def test_requests_have_a_panel_a_class(tmp_path: Path) -> None:
+def test_requests_have_a_panel_for_each_class(tmp_path: Path) -> None:
     columns = ["class", "from", "to", "offered", "completed", "not_sent", "timed_out"]
     rows = [["a", 1, 64, 10, 10, 0, 0], ["a", 129, 256, 9, 4, 2, 3], ["b", None, None, 5, 0, 5, 0]]
     frame = pd.DataFrame(rows, columns=columns).astype({"from": "Int64", "to": "Int64"})
     figure = figures.draw_requests(frame, tmp_path / "x.png", "demo (simulated)")
     a, b = figure.axes
     assert written(tmp_path / "x.png")
-    assert [axes.get_title() for axes in (a, b)] == ["a", "b"]
+    assert [axes.get_title() for axes in (a, b)] == ["request class a", "request class b"]
     assert [label.get_text() for label in a.get_xticklabels()] == ["1–64", "65–128", "129–256", "unknown"]
     assert texts(a) == ["10", "9\n5 failed"]
     assert texts(b) == ["5\n5 failed"]
@@ -111,24 +111,24 @@ def test_requests_have_a_panel_a_class(tmp_path: Path) -> None:
     assert legend(figure) == ["completed", "not sent", "timed out"]
 
 
-def test_the_rate_has_its_knee_and_what_missed(tmp_path: Path) -> None:
+def test_rates_show_the_capacity_and_missed_slos(tmp_path: Path) -> None:
     (tmp_path / "capacity.csv").write_text(RATES)
     figure = figures.draw_rates(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
     (axes,) = figure.axes
     assert written(tmp_path / "x.png")
     assert axes.get_yscale() == "log"
-    assert legend(axes) == ["p50", "p95", "p99", "knee: 32 requests/s", "missed an SLO"]
-    knee, missed = axes.lines[3:]
-    assert points(knee)[0] == [32, 32]
+    assert legend(axes) == ["p50 TTFT", "p95 TTFT", "p99 TTFT", "capacity: 32 requests/s", "missed an SLO"]
+    capacity, missed = axes.lines[3:]
+    assert points(capacity)[0] == [32, 32]
     assert points(missed)[0] == [64, 128]
 
 
-def test_rates_at_which_nothing_completed(tmp_path: Path) -> None:
+def test_rates_without_completed_requests(tmp_path: Path) -> None:
     header, *_, none = RATES.splitlines()
     (tmp_path / "capacity.csv").write_text(f"{header}\n{none}\n")
     figure = figures.draw_rates(rate_frame(tmp_path / "capacity.csv"), tmp_path / "x.png", "demo")
     assert texts(figure.axes[0]) == ["no request completed at any rate"]
-    assert legend(figure.axes[0]) == ["p50", "p95", "p99", "missed an SLO"]
+    assert legend(figure.axes[0]) == ["p50 TTFT", "p95 TTFT", "p99 TTFT", "missed an SLO"]
     assert written(tmp_path / "x.png")
 
 
@@ -141,20 +141,20 @@ def test_the_server_over_time(tmp_path: Path) -> None:
     figure = figures.draw_server(frame, tmp_path / "x.png", "demo")
     above, below = figure.axes
     assert written(tmp_path / "x.png")
-    assert legend(above) == ["running", "waiting"]
+    assert legend(above) == ["running", "waiting", "next benchmark"]
     assert [points(line)[1] for line in below.lines[:2]] == [[50, 60], [50, 60]]
-    assert points(below.lines[2])[0] == [3, 3]  # the second load's first sample
+    assert points(below.lines[2])[0] == [3, 3]  # the first sample of the second benchmark
 
 
 @pytest.mark.parametrize("frame", [requests_by_length_frame([]), server_frame([])])
-def test_nothing_is_a_picture_too(tmp_path: Path, frame: pd.DataFrame) -> None:
+def test_an_empty_frame_is_drawn(tmp_path: Path, frame: pd.DataFrame) -> None:
     draw = figures.draw_requests if "class" in frame else figures.draw_server
     draw(frame, tmp_path / "x.png", "demo")
     assert (tmp_path / "x.png").exists()
 
 
-def loads(folder: Path) -> TrialOutcome:
-    """A trial's folder with two loads, the second one's records torn."""
+def outcome_with_files(folder: Path) -> TrialOutcome:
+    """An outcome whose folder has the files of one benchmark and of a capacity search."""
     folder.mkdir()
     write_records(folder / "requests-0.parquet", [RequestRecord(0, "a", RequestStatus.COMPLETED, planned_input=70)])
     (folder / "server-0.csv").write_text("at_s,running,waiting,kv_usage,preemptions\n1,2,0,0.5,0\n")
@@ -162,8 +162,8 @@ def loads(folder: Path) -> TrialOutcome:
     return replace(trial(0, 0.5, 1.0).outcome or samples.success(), artifacts=str(folder))
 
 
-def test_of_a_trial_all_is_drawn_that_it_left(tmp_path: Path) -> None:
-    outcome = loads(tmp_path / "t")
+def test_every_file_of_a_trial_is_drawn(tmp_path: Path) -> None:
+    outcome = outcome_with_files(tmp_path / "t")
     with plot_files.trial_plots(trial(0, 0.5, 1.0), outcome) as folder:
         files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
         assert files == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
@@ -173,18 +173,18 @@ def test_of_a_trial_all_is_drawn_that_it_left(tmp_path: Path) -> None:
         assert list(folder.iterdir()) == []
 
 
-def test_a_picture_that_cannot_be_drawn_is_named_and_the_others_are_there(tmp_path: Path) -> None:
-    outcome = loads(tmp_path / "t")
+def test_a_plot_that_cannot_be_drawn_is_reported_beside_the_others(tmp_path: Path) -> None:
+    outcome = outcome_with_files(tmp_path / "t")
     (tmp_path / "t" / "requests-1.parquet").write_bytes(b"PAR1 torn")
     with plot_files.trial_plots(trial(0, 0.5, 1.0), outcome) as folder:
         files = {str(file.relative_to(folder)) for file in folder.rglob("*.*")}
         assert files == {"pictures/undrawn.txt", "pictures/server.png", "pictures/rate.png"}
-        said = (folder / "pictures" / "undrawn.txt").read_text()
-        assert said.startswith("pictures/requests.png: StorageError: ")
-        assert "requests-1.parquet cannot be read" in said
+        reasons = (folder / "pictures" / "undrawn.txt").read_text()
+        assert reasons.startswith("pictures/requests.png: StorageError: ")
+        assert "requests-1.parquet cannot be read" in reasons
 
 
-def test_of_a_study_the_matrix_is_drawn_and_the_csv_has_all() -> None:
+def test_the_plot_of_a_study_is_limited_and_its_csv_is_complete() -> None:
     trials = [trial(number, number / 100, 1.0) for number in range(30)]
     with plot_files.study_plots(study(), trials) as folder:
         assert written(folder / "pictures" / "tradeoff.png")
@@ -198,14 +198,14 @@ def test_of_a_study_the_matrix_is_drawn_and_the_csv_has_all() -> None:
         assert list(folder.iterdir()) == []
 
 
-def test_the_follower_logs_them_once(tmp_path: Path) -> None:
+def test_the_follower_logs_plots_once(tmp_path: Path) -> None:
     url, uri = f"sqlite:///{tmp_path / 'tuner.db'}", embedded_uri(tmp_path)
     store = open_store(url)
     store.create_study(study())
     finished = trial(0, 0.5, 1.0)
     store.add_trial(samples.pending(0, 0, "demo $(x)$", TrialKind.SEARCH))
     store.begin_attempt("demo $(x)$", 0)
-    store.finish_trial("demo $(x)$", 0, 0, loads(tmp_path / "t"), finished.verdict)
+    store.finish_trial("demo $(x)$", 0, 0, outcome_with_files(tmp_path / "t"), finished.verdict)
 
     with warnings.catch_warnings(action="ignore"):  # MLflow's own
         assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
