@@ -30,6 +30,7 @@ __all__ = [
     "TrialOutcome",
     "TrialRecord",
     "Verdict",
+    "flag_effects_of",
 ]
 
 JsonScalar = str | int | float | bool | None
@@ -268,10 +269,15 @@ class StudyRecord:
 
     @property
     def flag_effects(self) -> Sequence[Mapping[str, Any]]:
-        """The flag effects of the winner, largest first, as the conclusion holds them; empty before they exist.
+        """The flag effects of the winner, see `flag_effects_of`."""
+        return flag_effects_of(self.conclusion)
 
-        Conclusions of earlier versions have them under the key `earned`.
-        """
-        conclusion = self.conclusion or {}
-        effects: Sequence[Mapping[str, Any]] = conclusion.get("flag_effects", conclusion.get("earned", ()))
-        return effects
+
+def flag_effects_of(conclusion: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """Return the flag effects of a conclusion, the largest first; empty if it has none.
+
+    Conclusions of earlier versions have them under the key `earned`.
+    """
+    present = conclusion or {}
+    effects: Sequence[Mapping[str, Any]] = present.get("flag_effects", present.get("earned", ()))
+    return effects

@@ -1,4 +1,4 @@
-"""What each flag of the winner earns, as people read it: on the screen and in the script's header."""
+"""The flag effects of the winner as lines of text, for the header of the exported script."""
 
 from __future__ import annotations
 
@@ -8,40 +8,46 @@ from typing import Any
 from storage.records import Provenance, TrialRecord
 
 LIKELY = 0.5
+"""Probability from which on a failure without a flag is reported."""
 
 
-def flag_effect_lines(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> list[str]:
-    """Return a title and a line for each parameter that earns or costs something, and the names of the others.
+def has_effect(effect: Mapping[str, Any]) -> bool:
+    """Return True if the interval of a flag effect excludes 1, or the configuration likely fails without the flag."""
+    return bool(effect["low"] > 1 or effect["high"] < 1 or effect["needed"] >= LIKELY)
+
+
+def flag_effect_lines(effects: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> list[str]:
+    """Return a title, a line for each flag with a measurable effect, and a line with the other flags.
 
     Args:
-        earned: plain `tuner.sampler.flag_effects.Earned`, most first; none gives no lines.
-        records: every trial of the study.
+        effects: see `StudyRecord.flag_effects`; without any, there are no lines.
+        records: all trials of the study.
     """
-    if not earned:
+    if not effects:
         return []
-    known = [each for each in earned if each["low"] > 1 or each["high"] < 1 or each["needed"] >= LIKELY]
-    others = ", ".join(f"{each['name']}={each['value']}" for each in earned if each not in known)
-    basis = f"each put back alone, {estimated_from(earned, records)}"
-    if not known:
-        return [f"none of its flags is known to earn anything, {basis}: {others}"]
-    lines = [f"what its flags earn, {basis}:", *(f"  {flag_line(each)}" for each in known)]
-    return [*lines, f"  not known to earn anything: {others}"] if others else lines
+    measurable = [each for each in effects if has_effect(each)]
+    others = ", ".join(f"{each['name']}={each['value']}" for each in effects if each not in measurable)
+    basis = f"each reset to its default, {_basis(effects, records)}"
+    if not measurable:
+        return [f"no single flag has a measurable effect ({basis}): {others}"]
+    lines = [f"flag effects ({basis}):", *(f"  {_line(each)}" for each in measurable)]
+    return [*lines, f"  no measurable effect: {others}"] if others else lines
 
 
-def flag_line(each: Mapping[str, Any]) -> str:
-    """Return `speculative=suffix ×1.5 of the score [1.4, 1.6] (…), default: off`, and the risk of going without it."""
-    default = "unset" if each["default"] is None else each["default"]
-    ratio = f"×{each['ratio']:.2f} of the score [{each['low']:.2f}, {each['high']:.2f}]"
-    ratio += f" ({', '.join(f'{name} ×{value:.2f}' for name, value in each['metrics'].items())})"
-    risk = (
-        f"; without it {100 * each['needed']:.0f} % likely to fail or to miss an SLO"
-        if each["needed"] >= LIKELY
-        else ""
+def _line(effect: Mapping[str, Any]) -> str:
+    """Return `speculative=suffix: score ×1.50 [1.40, 1.60] (…), default off`, and the risk without the flag."""
+    default = "unset" if effect["default"] is None else effect["default"]
+    ratio = f"score ×{effect['ratio']:.2f} [{effect['low']:.2f}, {effect['high']:.2f}]"
+    metrics = ", ".join(f"{name} ×{value:.2f}" for name, value in effect["metrics"].items())
+    risk = f"; {100 * effect['needed']:.0f} % risk of a failure or a missed SLO without it"
+    return (
+        f"{effect['name']}={effect['value']}: {ratio} ({metrics}), default {default}"
+        f"{risk if effect['needed'] >= LIKELY else ''}"
     )
-    return f"{each['name']}={each['value']} {ratio}, default: {default}{risk}"
 
 
-def estimated_from(earned: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> str:
-    """Return what the estimates rest on: `estimated from 57 measured trials (95 % intervals)`."""
+def _basis(effects: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> str:
+    """Return the source of the estimates: `estimated from 57 measured trials, 95 % confidence intervals`."""
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
-    return f"estimated from {earned[0]['trials']} {'simulated' if simulated else 'measured'} trials (95 % intervals)"
+    kind = "simulated" if simulated else "measured"
+    return f"estimated from {effects[0]['trials']} {kind} trials, 95 % confidence intervals"

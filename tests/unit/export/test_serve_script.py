@@ -186,13 +186,11 @@ def test_the_header_lists_the_measurements() -> None:
 
 
 def test_flag_effects_stay_a_comment(tmp_path: Path) -> None:
-    script = a_script(
-        flag_effects=("flag effects:", "max_num_seqs=64\n$(touch caught) ×1.20 of the score [1.10, 1.30]")
-    )
+    script = a_script(flag_effects=("flag effects:", "max_num_seqs=64\n$(touch caught) : score ×1.20 [1.10, 1.30]"))
     lines = render_serve_script(script).splitlines()
     assert lines[lines.index("# SLO       p99_tpot_ms<50") + 1 :][:2] == [
         "# flags     flag effects:",
-        "# flags     max_num_seqs=64\\n$(touch caught) ×1.20 of the score [1.10, 1.30]",
+        "# flags     max_num_seqs=64\\n$(touch caught) : score ×1.20 [1.10, 1.30]",
     ]
     assert run(script, tmp_path).returncode == 0
     assert not (tmp_path / "caught").exists()

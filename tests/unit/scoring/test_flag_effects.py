@@ -1,4 +1,4 @@
-"""What a user reads of the flags' worth."""
+"""The lines of text about flag effects."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ def trials(provenance: Provenance) -> list[TrialRecord]:
 @pytest.mark.parametrize(
     ("provenance", "word"), [(Provenance.MEASURED, "measured"), (Provenance.SIMULATED, "simulated")]
 )
-def test_what_is_known_is_told_from_what_is_not_and_from_what_is_simulated(provenance: Provenance, word: str) -> None:
-    earned = [
+def test_flags_with_a_measurable_effect_have_a_line_each(provenance: Provenance, word: str) -> None:
+    effects = [
         flag("speculative", 1.4, 1.2, 1.6),
         flag("batch", 1.1, 0.9, 1.3, default=64),
         flag("slots", 1.0, 0.8, 1.2, needed=0.9),
         flag("level", 0.8, 0.7, 0.9),
         flag("idle", 0.99, 0.9, 1.1),
     ]
-    assert flag_effect_lines(earned, trials(provenance)) == [
-        f"what its flags earn, each put back alone, estimated from 2 {word} trials (95 % intervals):",
-        "  speculative=8 ×1.40 of the score [1.20, 1.60] (output_throughput ×1.50, p99_tpot_ms ×0.98), default: unset",
-        "  slots=8 ×1.00 of the score [0.80, 1.20] (output_throughput ×1.50, p99_tpot_ms ×0.98), default: unset; "
-        "without it 90 % likely to fail or to miss an SLO",
-        "  level=8 ×0.80 of the score [0.70, 0.90] (output_throughput ×1.50, p99_tpot_ms ×0.98), default: unset",
-        "  not known to earn anything: batch=8, idle=8",
+    assert flag_effect_lines(effects, trials(provenance)) == [
+        f"flag effects (each reset to its default, estimated from 2 {word} trials, 95 % confidence intervals):",
+        "  speculative=8: score ×1.40 [1.20, 1.60] (output_throughput ×1.50, p99_tpot_ms ×0.98), default unset",
+        "  slots=8: score ×1.00 [0.80, 1.20] (output_throughput ×1.50, p99_tpot_ms ×0.98), default unset; "
+        "90 % risk of a failure or a missed SLO without it",
+        "  level=8: score ×0.80 [0.70, 0.90] (output_throughput ×1.50, p99_tpot_ms ×0.98), default unset",
+        "  no measurable effect: batch=8, idle=8",
     ]
 
 
-def test_where_nothing_is_known_it_is_one_line() -> None:
+def test_without_a_measurable_effect_there_is_one_line() -> None:
     assert flag_effect_lines([flag("batch", 1.1, 0.9, 1.3)], trials(Provenance.MEASURED)) == [
-        "none of its flags is known to earn anything, each put back alone, estimated from 2 measured trials "
-        "(95 % intervals): batch=8"
+        "no single flag has a measurable effect (each reset to its default, estimated from 2 measured trials, "
+        "95 % confidence intervals): batch=8"
     ]
 
 
-def test_the_defaults_earn_nothing_and_nothing_is_said() -> None:
+def test_the_defaults_have_no_flag_effects() -> None:
     assert flag_effect_lines([], trials(Provenance.MEASURED)) == []

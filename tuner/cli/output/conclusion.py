@@ -10,14 +10,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.records import Config, JsonScalar, Provenance, TrialKind, TrialOutcome, TrialRecord
+from storage.records import Config, JsonScalar, Provenance, TrialKind, TrialOutcome, TrialRecord, flag_effects_of
 from tuner.cli.output import configuration, text
 from tuner.cli.output.console import new_table
+from tuner.scoring.flag_effects import LIKELY, has_effect
 from tuner.scoring.objectives import Objective
 from tuner.scoring.slo import Slo
-
-LIKELY = 0.5
-"""Probability from which a configuration without a flag is reported to fail or to miss an SLO."""
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
@@ -45,9 +43,8 @@ class Findings:
 
     @property
     def flag_effects(self) -> Sequence[Mapping[str, Any]]:
-        """The effects of the winner's flags; conclusions of earlier versions have them under the key `earned`."""
-        effects: Sequence[Mapping[str, Any]] = self.conclusion.get("flag_effects", self.conclusion.get("earned", ()))
-        return effects
+        """The effects of the winner's flags, the largest first."""
+        return flag_effects_of(self.conclusion)
 
     @property
     def baseline(self) -> int | None:
@@ -229,11 +226,6 @@ def flags_table(findings: Findings) -> Table | None:
             style=None if effect is not None and has_effect(effect) else "dim",
         )
     return table
-
-
-def has_effect(effect: Mapping[str, Any]) -> bool:
-    """Return whether the interval of a flag's effect excludes 1, or the configuration likely fails without the flag."""
-    return bool(effect["low"] > 1 or effect["high"] < 1 or effect["needed"] >= LIKELY)
 
 
 def _flags_note(findings: Findings) -> str:
