@@ -16,7 +16,7 @@ MAX_FILE_LINES = 320
 MAX_FUNCTION_LINES = 45
 
 HOMES = {
-    "optuna": ("tuner.study.optuna_study", "tuner.sampler"),
+    "optuna": ("tuner.study.optuna_study", "tuner.study.shown_trials", "tuner.sampler"),
     "ray": ("tuner.executors.ray_pool", "tuner.executors.ray_start"),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),

@@ -90,12 +90,12 @@ def time_sampler(sampler: str, trials: int, predicted: bool, folder: Path) -> La
     defaults: dict[str, ParameterValue] = {}
     suggestion = study.ask_fixed(defaults, spec.space.engine_defaults())
     study.tell(suggestion.number, made_up_verdict(defaults, metrics))
-    study.wait_prepared()
+    study.wait_for_predictions()
     latency = Latency(prepared_s=time.process_time() - begun)
     for _ in range(trials):
         process_begun, thread_begun = time.process_time(), time.thread_time()
         suggestion = study.ask()
-        study.wait_prepared()
+        study.wait_for_predictions()
         study.tell(suggestion.number, made_up_verdict(suggestion.config, metrics))
         latency.ask_s.append(time.thread_time() - thread_begun)
         latency.beside_s.append(time.process_time() - process_begun - latency.ask_s[-1])

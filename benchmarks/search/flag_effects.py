@@ -100,7 +100,7 @@ def _estimate(
 ) -> list[EffectEstimate]:
     """Return the effects that a fresh sampler without a prior estimates from the study's trials."""
     weights = [objective.weight for objective in problem.objectives]
-    sampler = ResidualSampler(problem.define, allowed=problem.allowed, weights=weights, seed=seed)
+    sampler = ResidualSampler(problem.define, is_allowed=problem.allowed, weights=weights, seed=seed)
     metrics = [objective.metric for objective in problem.objectives]
     return [
         EffectEstimate(problem.name, seed, kind, each.name, each.ratio, each.low, each.high, true_effects[each.name])

@@ -1,22 +1,23 @@
-"""When a search has settled: its next trials are expected to gain less than they are worth."""
+"""When a search has converged: the expected improvement of further trials stays small."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SETTLED_FROM = 15
-"""Trials before which no search counts as settled."""
-IN_A_ROW = 5
-"""Choices in a row of which little is expected."""
+LEAST_TRIALS = 15
+"""Trials before which no search has converged."""
+SUGGESTIONS_IN_A_ROW = 5
+"""Suggestions in a row whose maximum expected improvement has to be small."""
 
 
-def converged(outlooks: Sequence[float | None], least: float) -> bool:
-    """Return whether less than `least`, a share of the score, was expected whenever one of the last choices was made.
+def converged(max_expected_improvements: Sequence[float | None], min_gain: float) -> bool:
+    """Return whether the maximum expected improvement of each of the last five suggestions is below `min_gain`.
 
     Args:
-        outlooks: of each trial, in order, `Choice.outlook` when it was chosen; None: it was chosen for another reason
-            (the defaults, what fills the space, what was switched on).
-        least: what has to be expected.
+        max_expected_improvements: of each trial, in order, as a share of the score; None for a trial that was not
+            suggested for its expected improvement (the defaults, space-filling trials, rare choices).
+        min_gain: as a share of the score.
     """
-    known = [outlook for outlook in outlooks if outlook is not None]
-    return len(outlooks) >= SETTLED_FROM and len(known) >= IN_A_ROW and max(known[-IN_A_ROW:]) < least
+    known = [each for each in max_expected_improvements if each is not None]
+    enough = len(max_expected_improvements) >= LEAST_TRIALS and len(known) >= SUGGESTIONS_IN_A_ROW
+    return enough and max(known[-SUGGESTIONS_IN_A_ROW:]) < min_gain

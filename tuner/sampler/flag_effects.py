@@ -1,9 +1,10 @@
-"""What each parameter of a configuration earns: its figures beside those of the same with the parameter at its default.
+"""Flag effects: the score of a configuration relative to the same configuration with one parameter at its default.
 
-One parameter at a time is put back, so what two earn only together is counted for both, and the figures do not multiply
-to the whole (Fawcett and Hoos, "Analysing differences between algorithm configurations through ablation", Journal of
-Heuristics 22, 2016, put them back one after another; here each stands for the question whether the flag is needed).
-Every objective has a process of its own, because some are far noisier than others; the score is their weighted sum.
+One parameter at a time is reset, so an effect that two parameters have only together counts for both, and the ratios do
+not multiply to that of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm
+configurations through ablation", Journal of Heuristics 22, 2016, reset one after another; here each ratio answers
+whether the flag is needed.) Every objective has its own Gaussian process, because their noise differs. The score is the
+weighted sum of the gains.
 """
 
 from __future__ import annotations
@@ -17,24 +18,30 @@ import numpy as np
 from scipy.special import ndtri
 
 from tuner.sampler.acquisition.candidates import CandidateSpace
-from tuner.sampler.acquisition.selection import UNPREDICTED_SCALES
 from tuner.sampler.surrogate.encoding import Encoder, Params, Vector
 from tuner.sampler.surrogate.gaussian_process import GaussianProcess
-from tuner.sampler.surrogate.history import History, Scale
+from tuner.sampler.surrogate.history import History, ObjectiveScale
+from tuner.sampler.surrogate.kernel_priors import WITHOUT_PRIOR
 
 CONFIDENCE = 0.95
-WIDENED = 2.0
-"""Factor on the model's own standard deviations: by themselves its intervals of 95 % held 74 to 98 % of the true
-ratios, by problem, these 91 to 100 % (benchmarks/search/flag_effects.py, docs/design/sampler.md)."""
+INTERVAL_FACTOR = 2.0
+"""Factor on the process's standard deviations, whose own 95 % intervals are too narrow."""
 
 
 @dataclass(frozen=True)
 class FlagEffect:
-    """What a parameter earns.
+    """The effect of one parameter.
 
-    `ratio`, within `low` and `high`, is the configuration's score over that without it, `metrics` the same of each
-    objective's value. `needed` is the probability that the configuration without it fails or breaks an SLO. The
-    estimate rests on `trials` measured trials.
+    Args:
+        name: of the parameter.
+        value: in the configuration.
+        default: what it is reset to; None also where it does not apply then.
+        ratio: score of the configuration over the score with the parameter at its default.
+        low: lower end of the 95 % confidence interval of the ratio.
+        high: its upper end.
+        metrics: the same ratio of each objective's value, by metric.
+        needed: probability that the configuration with the parameter at its default fails or violates an SLO.
+        trials: number of measured trials that the estimate rests on.
     """
 
     name: str
@@ -50,45 +57,49 @@ class FlagEffect:
 
 @dataclass(frozen=True)
 class ScaledObjective:
-    """An objective: the name of its metric, and the scale that makes a gain of its values."""
+    """An objective: the name of its metric, and the scale of its values."""
 
     metric: str
-    scale: Scale
+    scale: ObjectiveScale
 
 
 def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) -> dict[str, Params]:
-    """Return the configuration with each parameter that differs from its default put back to it, by parameter.
+    """Return, for each parameter that differs from its default, the configuration with that parameter reset.
 
-    A parameter that only counts beside a certain choice, and is lacking in the defaults, has nothing to be put back to;
-    it goes with that choice. What the default itself opens gets its default too. Rules are not asked: what breaks one
-    tells as well what the parameter is needed for.
+    Parameters that apply only beside the reset value disappear; those that the default makes applicable get their own
+    defaults. A parameter that the defaults lack is not reset by itself. Rules are not checked: a configuration that
+    breaks a rule also shows what the parameter is needed for.
+
+    Args:
+        space: the search space with its conditions.
+        params: the configuration.
+        defaults: the values of all default parameters.
     """
-    found: dict[str, Params] = {}
+    without: dict[str, Params] = {}
     for name, default in defaults.items():
         if name not in params or (params[name] == default and type(params[name]) is type(default)):
             continue
         drawn = space.draw(np.random.default_rng(0), {**defaults, **params, name: default}, checked=False)
         assert drawn is not None
-        found[name] = drawn
-    return found
+        without[name] = drawn
+    return without
 
 
-def contrast(
-    encoder: Encoder, history: History, aims: Sequence[ScaledObjective], configs: Sequence[Params]
+def gain_differences(
+    encoder: Encoder, history: History, objectives: Sequence[ScaledObjective], configs: Sequence[Params]
 ) -> tuple[list[Vector], list[Vector]]:
-    """Return how much better the first of some configurations is than each of the others, by the measured trials.
+    """Return by how much the gains of the first configuration exceed those of each other one, from measured trials.
 
     Returns:
-        For each objective mean and standard deviation of the difference of the gains, without noise; each of shape
+        For each objective the posterior mean and standard deviation of the differences, without noise; each of shape
         (configurations - 1,).
     """
-    owners, measured = (encoder.owner, encoder.effect_owner), encoder.both(history.measured)
-    rows, effects = encoder.both(configs)
+    measured, inputs = encoder.encode(history.measured), encoder.encode(configs)
     means, spreads = [], []
-    for place, aim in enumerate(aims):
-        gains = np.array([[aim.scale.gain(values[place])] for values in history.values])
-        process = GaussianProcess(owners, *measured, gains, np.zeros_like(gains), UNPREDICTED_SCALES)
-        mean, spread = process.differences(rows, effects, np.zeros((len(configs), 1)))
+    for index, objective in enumerate(objectives):
+        gains = np.array([[objective.scale.gain(values[index])] for values in history.values])
+        process = GaussianProcess(encoder.columns, measured, gains, np.zeros_like(gains), WITHOUT_PRIOR)
+        mean, spread = process.predict_differences(inputs, np.zeros((len(configs), 1)))
         means.append(mean[:, 0])
         spreads.append(spread[:, 0])
     return means, spreads
@@ -97,38 +108,44 @@ def contrast(
 def flag_effects(
     encoder: Encoder,
     history: History,
-    aims: Sequence[ScaledObjective],
+    objectives: Sequence[ScaledObjective],
     params: Params,
     without: Mapping[str, Params],
     feasible: Vector,
 ) -> list[FlagEffect]:
-    """Return what each parameter of a configuration earns, most first.
+    """Return the effect of each parameter of a configuration, the highest ratio first.
+
+    With the difference δ of the scores, posterior mean μ and standard deviation σ, the ratio is exp(μ) and its interval
+    exp(μ ± 1.96 · 2 σ).
 
     Args:
         encoder: of the space's parameters.
-        history: what was measured; no prediction takes part.
-        aims: the objectives, in the order of the measured values.
+        history: the measured trials; no prediction is used.
+        objectives: in the order of the measured values.
         params: the configuration.
-        without: the configuration with each parameter put back, see `reset_to_default`; at least one.
-        feasible: how likely each of those runs and keeps its promises, shape (parameters put back,).
+        without: the configuration with each parameter reset, see `reset_to_default`; at least one.
+        feasible: probability of feasibility of each of those, shape (parameters,).
     """
-    means, spreads = contrast(encoder, history, aims, [params, *without.values()])
-    weights = [aim.scale.weight for aim in aims]
+    means, spreads = gain_differences(encoder, history, objectives, [params, *without.values()])
+    weights = [objective.scale.weight for objective in objectives]
     score = np.sum([weight * mean for weight, mean in zip(weights, means, strict=True)], axis=0)
-    unsure = np.sqrt(np.sum([(weight * spread) ** 2 for weight, spread in zip(weights, spreads, strict=True)], axis=0))
-    width = WIDENED * float(ndtri(0.5 + CONFIDENCE / 2))
-    found = [
+    spread = np.sqrt(np.sum([(weight * each) ** 2 for weight, each in zip(weights, spreads, strict=True)], axis=0))
+    width = INTERVAL_FACTOR * float(ndtri(0.5 + CONFIDENCE / 2))
+    effects = [
         FlagEffect(
             name,
             params[name],
             other.get(name),
-            math.exp(score[place]),
-            math.exp(score[place] - width * unsure[place]),
-            math.exp(score[place] + width * unsure[place]),
-            {aim.metric: math.exp(aim.scale.sign * mean[place]) for aim, mean in zip(aims, means, strict=True)},
-            float(1.0 - feasible[place]),
+            math.exp(score[index]),
+            math.exp(score[index] - width * spread[index]),
+            math.exp(score[index] + width * spread[index]),
+            {
+                each.metric: math.exp(each.scale.sign * mean[index])
+                for each, mean in zip(objectives, means, strict=True)
+            },
+            float(1.0 - feasible[index]),
             len(history.measured),
         )
-        for place, (name, other) in enumerate(without.items())
+        for index, (name, other) in enumerate(without.items())
     ]
-    return sorted(found, key=lambda each: (-each.ratio, each.name))
+    return sorted(effects, key=lambda each: (-each.ratio, each.name))

@@ -1,11 +1,11 @@
-"""What earlier studies teach: how much better or worse than their own defaults configurations were there.
+"""Warm start from source studies: a Gaussian process of their trials shifts the prior mean of a new study.
 
-What they measured is a Gaussian process of its own, whose mean the study's own measurements correct (a stack of
-residual processes: Golovin et al., "Google Vizier", KDD 2017, section 3.3). Everything is relative to what its own
-study measured first, as a rule the defaults: another card or another model has another level, which teaches nothing.
-Where the study has predictions, a lesson is what an earlier study measured less what is predicted of *it*: what flags
-do on another card or to other traffic is for the predictions to say, what they are wrong about is learned. How much
-of it holds is learned too, see `gp.PriorScales.slope`: an earlier study that misleads is unlearned as a whole.
+The design is a stack of residual processes (Golovin et al., "Google Vizier", KDD 2017, section 3.3): the new study's
+process models what its own trials deviate from the shifted mean. Values are relative to the first measured trial of
+their own study, as a rule the defaults, because another GPU or model has another level. Where the new study has a
+prior, the process models measured minus predicted of the source studies: effects that the prior predicts differ between
+GPUs and traffic, its errors carry over. The slope of the new study's process scales the shift, so that a misleading
+source study is corrected as a whole (`KernelPrior.slope`).
 """
 
 from __future__ import annotations
@@ -17,134 +17,154 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tuner.sampler.prior.prior_cache import Prediction, as_rows, blank
-from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params, Vector
-from tuner.sampler.surrogate.gaussian_process import GaussianProcess, PriorScales
-from tuner.sampler.surrogate.history import History, Scale, squeezed
-
-SCALES = PriorScales(amplitude=0.3, effects=0.4, noise=0.03, constant=0.1)
-RUNS_SCALES = PriorScales(amplitude=0.4, effects=0.2, noise=0.1, constant=0.1)
+from tuner.sampler.prior.prior_cache import Prediction, prediction_means, unpredicted_means
+from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Matrix, Params, Vector
+from tuner.sampler.surrogate.gaussian_process import GaussianProcess
+from tuner.sampler.surrogate.history import History, ObjectiveScale, compress_violations
+from tuner.sampler.surrogate.kernel_priors import FAILURE_ITERATIONS, OF_FAILURES, OF_SOURCES
 
 Predictions: TypeAlias = Sequence[Prediction | None]
 
 
 @dataclass(frozen=True)
 class SourceHistory:
-    """An earlier study, its configurations in the parameters of this one, what it compares with first.
+    """The trials of a source study, in the parameters, objectives and constraints of the new one.
 
-    `predict`, asked once, predicts its own measured configurations and those that failed; None: nobody can.
+    Args:
+        history: the trials; the first measured one is the reference, as a rule the defaults.
+        predict: returns the predictions of `history.measured` and of `history.failed`, for the source study's own GPU,
+            model and workload; called once. None: the source study cannot be predicted.
     """
 
     history: History
     predict: Callable[[], tuple[Predictions, Predictions]] | None = None
 
     @cached_property
-    def foretold(self) -> list[int]:
-        """The places of what was measured and is predicted to run: only of these a prediction can be off by a share."""
-        said = [] if self.predicted is None else self.predicted[0]
-        return [place for place, each in enumerate(said) if each is not None and each.values is not None]
+    def predicted(self) -> tuple[Predictions, Predictions] | None:
+        """The predictions of the measured and of the failed configurations."""
+        return None if self.predict is None else self.predict()
 
     @cached_property
-    def predicted(self) -> tuple[Predictions, Predictions] | None:
-        """What is predicted of what was measured, and of what failed."""
-        return None if self.predict is None else self.predict()
+    def predicted_to_run(self) -> list[int]:
+        """The positions in `history.measured` that have predicted values; only these have a residual."""
+        predictions = [] if self.predicted is None else self.predicted[0]
+        return [index for index, each in enumerate(predictions) if each is not None and each.values is not None]
 
 
 class Transfer:
-    """The lessons of earlier studies."""
+    """The source studies of a new study.
 
-    def __init__(self, earlier: Sequence[SourceHistory], beside_predictions: bool) -> None:
-        """Take up studies; one that measured nothing teaches nothing.
+    Args:
+        sources: the studies; those without a measured trial are ignored.
+        with_prior: whether the new study has a prior. Then a source study without predictions does not shift the mean;
+            its best configurations are still candidates.
+    """
 
-        Args:
-            earlier: the studies.
-            beside_predictions: whether this study has predictions; of a study without any it then takes no lessons, but
-                considers its best configurations.
-        """
-        self._earlier = [each for each in earlier if each.history.measured]
-        self._predicted = beside_predictions
+    def __init__(self, sources: Sequence[SourceHistory], with_prior: bool) -> None:
+        self._sources = [each for each in sources if each.history.measured]
+        self._with_prior = with_prior
         self._fitted_for: object = None
-        self._kept: GaussianProcess | None = None
-        self._runs: GaussianProcess | None = None
+        self._values_process: GaussianProcess | None = None
+        self._failure_process: GaussianProcess | None = None
 
     @property
     def exists(self) -> bool:
-        """Whether there are earlier studies."""
-        return bool(self._earlier)
+        """Whether there are source studies."""
+        return bool(self._sources)
 
-    def prepare(self) -> None:
-        """Ask what is predicted of the earlier studies, where that counts; takes as long as it does."""
-        _ = self._taught
-
-    @cached_property
-    def _taught(self) -> list[SourceHistory]:
-        return [each for each in self._earlier if not self._predicted or each.foretold]
+    def predict_sources(self) -> None:
+        """Compute the predictions of the source studies' trials, if they are needed."""
+        _ = self._shifting
 
     @property
-    def teaches(self) -> bool:
-        """Whether anything is to be added to what is predicted; see `prepare`."""
-        return bool(self._taught)
+    def shifts_mean(self) -> bool:
+        """Whether there is a shift of the prior mean; computes the predictions of the source studies."""
+        return bool(self._shifting)
 
-    def best(self, scales: Sequence[Scale]) -> list[Params]:
-        """Return the configurations that kept every promise, the highest score in its own study first."""
-        found: list[tuple[float, int, Params]] = []
-        for history in [each.history for each in self._earlier]:
-            own = _own(scales, history)
+    @cached_property
+    def _shifting(self) -> list[SourceHistory]:
+        return [each for each in self._sources if not self._with_prior or each.predicted_to_run]
+
+    def best(self, scales: Sequence[ObjectiveScale]) -> list[Params]:
+        """Return the feasible configurations of all source studies, the highest score in its own study first.
+
+        Args:
+            scales: of the objectives; their references are replaced by those of the source studies.
+        """
+        ranked: list[tuple[float, int, Params]] = []
+        for history in [each.history for each in self._sources]:
+            own = _own_scales(scales, history)
             for config, values, constraints in zip(history.measured, history.values, history.constraints, strict=True):
                 if all(value <= 0 for value in constraints.values()):
                     gain = sum(s.weight * s.gain(v) for s, v in zip(own, values, strict=True))
-                    found.append((-gain, len(found), config))
-        return [config for _, _, config in sorted(found, key=lambda each: each[:2])]
+                    ranked.append((-gain, len(ranked), config))
+        return [config for _, _, config in sorted(ranked, key=lambda each: each[:2])]
 
-    def shift(
-        self, rows: Matrix, effects: Matrix, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]
+    def mean_shift(
+        self, inputs: EncodedConfigurations, encoder: Encoder, scales: Sequence[ObjectiveScale], names: Sequence[str]
     ) -> Matrix:
-        """Return what is to be added to the predictions of encoded configurations, shape as of `Belief.rows`.
+        """Return the shift of the prior means of encoded configurations; the shape is that of `PriorCache.means`.
 
-        Only where it `teaches`.
+        Only where `shifts_mean`.
         """
         fitted_for = encoder.distributions, tuple(names), [scale.gains for scale in scales]
         if self._fitted_for != fitted_for:
             self._fit(encoder, scales, names)
             self._fitted_for = fitted_for
-        assert self._kept is not None
-        assert self._runs is not None
-        return np.hstack([self._kept.expected(rows, effects), self._runs.expected(rows, effects)])
+        assert self._values_process is not None
+        assert self._failure_process is not None
+        values, failure = self._values_process, self._failure_process
+        return np.hstack([values.predict_residuals(inputs), failure.predict_residuals(inputs)])
 
-    def _fit(self, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> None:
-        owners, histories = (encoder.owner, encoder.effect_owner), [each.history for each in self._taught]
-        lessons = [self._lessons(each, scales, names) for each in self._taught]
-        compared = [each.history.measured[place] for each in self._taught for place in self._compared(each)]
-        measured = encoder.both([config for history in histories for config in history.measured])
-        failed = encoder.both([config for history in histories for config in history.failed])
-        gains = np.vstack([each[0] for each in lessons])
-        self._kept = GaussianProcess(owners, *encoder.both(compared), gains, np.zeros_like(gains), SCALES)
-        surprise = np.concatenate([*(each[1] for each in lessons), *(each[2] for each in lessons)])[:, None]
-        rows, effects = (np.vstack(pair) for pair in zip(measured, failed, strict=True))
-        self._runs = GaussianProcess(owners, rows, effects, surprise, np.zeros_like(surprise), RUNS_SCALES, steps=10)
+    def _fit(self, encoder: Encoder, scales: Sequence[ObjectiveScale], names: Sequence[str]) -> None:
+        sources = self._shifting
+        residuals = [self._residuals(each, scales, names) for each in sources]
+        compared = [each.history.measured[index] for each in sources for index in self._compared(each)]
+        values = np.vstack([each[0] for each in residuals])
+        self._values_process = GaussianProcess(
+            encoder.columns, encoder.encode(compared), values, np.zeros_like(values), OF_SOURCES
+        )
+        measured = encoder.encode([config for each in sources for config in each.history.measured])
+        failed = encoder.encode([config for each in sources for config in each.history.failed])
+        failures = np.concatenate([*(each[1] for each in residuals), *(each[2] for each in residuals)])[:, None]
+        self._failure_process = GaussianProcess(
+            encoder.columns,
+            EncodedConfigurations.stack([measured, failed]),
+            failures,
+            np.zeros_like(failures),
+            OF_FAILURES,
+            FAILURE_ITERATIONS,
+        )
 
-    def _compared(self, earlier: SourceHistory) -> list[int]:
-        """Return the places of what was measured that teaches of gains and constraints."""
-        return earlier.foretold if self._predicted else [*range(len(earlier.history.measured))]
+    def _compared(self, source: SourceHistory) -> list[int]:
+        """Return the positions of the measured configurations whose gains and constraints are compared."""
+        return source.predicted_to_run if self._with_prior else [*range(len(source.history.measured))]
 
-    def _lessons(
-        self, earlier: SourceHistory, scales: Sequence[Scale], names: Sequence[str]
+    def _residuals(
+        self, source: SourceHistory, scales: Sequence[ObjectiveScale], names: Sequence[str]
     ) -> tuple[Matrix, Vector, Vector]:
-        """Return a study's gains and constraints less what is predicted, relative to its first; (compared, outputs).
+        """Return what a source study's trials deviate from their prior means.
 
-        And how much less or more likely than thought what was measured failed, and what failed; (n,) and (m,).
+        Returns:
+            Gains and compressed violations of the compared configurations, relative to the first of them, shape
+            (compared, objectives + constraints); 0 minus the prior probability of failure, of the measured ones; and
+            1 minus it, of the failed ones.
         """
-        history, own = earlier.history, _own(scales, earlier.history)
+        history, own = source.history, _own_scales(scales, source.history)
         gains = [[scale.gain(value) for scale, value in zip(own, values, strict=True)] for values in history.values]
         violations = [[each.get(name, 0.0) for name in names] for each in history.constraints]
-        found = np.column_stack([gains, squeezed(violations).reshape(len(gains), len(names))])
-        known = earlier.predicted if self._predicted else None
-        worked = blank(len(history.measured), len(own), len(names)) if known is None else as_rows(known[0], own, names)
-        broke = blank(len(history.failed), len(own), len(names)) if known is None else as_rows(known[1], own, names)
-        found = (found - worked[:, :-1])[self._compared(earlier)]
-        return np.asarray(found - found[0]), -worked[:, -1], 1.0 - broke[:, -1]
+        values = np.column_stack([gains, compress_violations(violations).reshape(len(gains), len(names))])
+        predicted = source.predicted if self._with_prior else None
+        if predicted is None:
+            measured = unpredicted_means(len(history.measured), len(own), len(names))
+            failed = unpredicted_means(len(history.failed), len(own), len(names))
+        else:
+            measured = prediction_means(predicted[0], own, names)
+            failed = prediction_means(predicted[1], own, names)
+        values = (values - measured[:, :-1])[self._compared(source)]
+        return np.asarray(values - values[0]), -measured[:, -1], 1.0 - failed[:, -1]
 
 
-def _own(scales: Sequence[Scale], history: History) -> list[Scale]:
-    """Return the scales with an earlier study's first values for reference."""
+def _own_scales(scales: Sequence[ObjectiveScale], history: History) -> list[ObjectiveScale]:
+    """Return the scales relative to the first values of a source study."""
     return [replace(scale, reference=value) for scale, value in zip(scales, history.values[0], strict=True)]

@@ -1,13 +1,12 @@
-"""What Optuna knows of the study: asking for configurations, telling what came of them, going on after a stop.
+"""One study in Optuna: suggest configurations, store outcomes, resume after a stop.
 
-The sampler is `sampling.ResidualSampler`, or Optuna's multivariate TPE. TPE ignores FAIL trials and walks back into the
-region that crashed, so a configuration that failed is told as PRUNED with a violated constraint and no values; only
-infrastructure's failures, which say nothing about the configuration, are told as FAIL.
+The sampler is `tuner.sampler.ResidualSampler` or Optuna's multivariate TPE. TPE ignores FAIL trials and proposes
+configurations that failed again. A configuration that failed is therefore stored as PRUNED with a violated constraint
+and no values. Infrastructure failures, which say nothing about the configuration, are stored as FAIL.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import sqlite3
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import optuna
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -24,37 +24,35 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
 from tuner.sampler.convergence import converged
 from tuner.sampler.flag_effects import FlagEffect
-from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prior
 from tuner.sampler.residual import ResidualSampler
-from tuner.sampler.surrogate.encoding import Params
+from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.judge import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.spec import RESIDUAL, TPE
 
 STARTUP_TRIALS = 10
-"""Random trials before the model of TPE is trusted."""
-
-HISTORY = 140
-"""Trials that the sampler is shown: its cost grows with them."""
-
-BEST_KEPT = 60
-"""Of those, how many are the best by score; the others are the latest."""
+"""Random trials before TPE's model is used."""
+MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
+"""User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
+FORMER_MAX_EXPECTED_IMPROVEMENT = "outlook"
+"""The same user attribute in databases of earlier versions."""
 
 optuna.logging.set_verbosity(logging.ERROR)
 
 
 @dataclass(frozen=True)
-class Suggestion:
-    """A configuration under Optuna's trial number."""
+class RunningTrial:
+    """A configuration that Optuna stores as a running trial under this number."""
 
     number: int
     config: Config
 
 
 class OptunaStudy:
-    """The Optuna side of one study; used by one thread of one process at a time."""
+    """The Optuna study of one tuner study; used by one thread of one process at a time."""
 
     def __init__(
         self,
@@ -65,141 +63,142 @@ class OptunaStudy:
         seed: int,
         sampler: str = TPE,
         prior: Prior | None = None,
-        earlier: Sequence[SourceHistory] = (),
+        sources: Sequence[SourceHistory] = (),
     ) -> None:
-        """Open the study `name`, or create it; Optuna's tables live in the database of `storage_url`.
+        """Open the study, or create it.
 
         Args:
-            storage_url: of the database.
+            storage_url: of the database, which contains Optuna's tables too.
             name: of the study.
-            space: where configurations come from.
-            objectives: what is optimised, with its weights.
+            space: the search space.
+            objectives: with their weights.
             seed: of the sampler.
             sampler: `residual` or `tpe`.
-            prior: what is predicted of configurations; its predictions are prepared beside the trials.
-            earlier: what earlier studies teach `residual`.
+            prior: predicts configurations for `residual`, in a background thread.
+            sources: trials of source studies for `residual`.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
-        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, earlier)
+        self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
         self._storage = optuna.storages.RDBStorage(storage_url, engine_kwargs=_engine_arguments(storage_url))
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._study = optuna.create_study(
             storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True
         )
-        self._ahead: BackgroundPredictions | None = None
-        if self._residual is not None and prior is not None:
-            known = shown(self._study.get_trials(deepcopy=False))
-            self._ahead = BackgroundPredictions(self._residual, self._directions)
-            self._ahead.begin([trial.params for trial in known if trial.params and trial.state is not TrialState.FAIL])
+        self._study_id = self._storage.get_study_id_from_name(name)
+        self._name_objectives()
+        if self._residual is not None:
+            trials = [trial for trial in shown(self._trials()) if trial.params and trial.state is not TrialState.FAIL]
+            self._residual.start_background_predictions(self._directions, [trial.params for trial in trials])
 
-    def ask(self) -> Suggestion:
-        """Ask the sampler for a configuration."""
-        if self._ahead is not None:
-            self._ahead.stop()
-        history = self._study.get_trials(deepcopy=False)
-        known = shown(history)
-        numbers = {trial.number for trial in known}
-        hidden = [each.params for each in history if each.state in _TEACHING and each.number not in numbers]
-        model = optuna.create_study(directions=self._directions, sampler=self._sampler(len(history), hidden))
-        model.add_trials([_uncopied(trial) for trial in known])
+    def _name_objectives(self) -> None:
+        """Store the metrics as Optuna's names of the objectives, which dashboards show."""
+        names = [objective.metric for objective in self._objectives]
+        if self._study.metric_names != names:
+            with _no_experimental_warnings():
+                self._study.set_metric_names(names)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def ask(self) -> RunningTrial:
+        """Return the sampler's next configuration as a running trial."""
+        history = self._trials()
+        trials = shown(history)
+        numbers = {trial.number for trial in trials}
+        hidden = [each.params for each in history if each.state in RELEVANT_STATES and each.number not in numbers]
+        # Seeded by the number of trials, so that a resumed study continues with the draws of an uninterrupted one.
+        seed = (self._seed * 1_000_003 + len(history)) % 2**32
+        if self._residual is None:
+            return self._ask_tpe(trials, seed)
+        return self._ask_residual(self._residual.with_seed(seed, hidden), trials, seed)
+
+    def _ask_residual(self, sampler: ResidualSampler, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
+        suggestion = sampler.suggest(SelectedTrials(trials, self._directions))
+        model = optuna.create_study(directions=self._directions, sampler=RandomSampler(seed=seed))
+        model.enqueue_trial(dict(suggestion.params))
         trial = model.ask()
-        config = self._space.suggest(trial)
-        asked = self._begin(trial, config, getattr(model.sampler, "outlook", None))
-        if self._ahead is not None:
-            self._ahead.begin()
-        return asked
+        begun = self._begin(trial, self._space.suggest(trial), suggestion.max_expected_improvement)
+        sampler.start_background_predictions(self._directions)
+        return begun
 
-    def converged(self, least: float) -> bool:
-        """Return whether the search has converged, see `sampling.converged`; a sampler without an outlook never has."""
-        if self._residual is None or least <= 0:
-            return False
-        trials = self._study.get_trials(deepcopy=False)
-        return converged([trial.user_attrs.get("outlook") for trial in trials], least)
+    def _ask_tpe(self, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
+        model = optuna.create_study(directions=self._directions, sampler=_tpe_sampler(seed))
+        model.add_trials([SharedTrial.of(trial) for trial in trials])
+        trial = model.ask()
+        return self._begin(trial, self._space.suggest(trial))
 
-    def wait_prepared(self) -> None:
-        """Wait until the predictions that the next choice needs are there."""
-        if self._ahead is not None:
-            self._ahead.wait()
-
-    def ask_fixed(self, config: Config, hints: Config) -> Suggestion:
-        """Take up a given configuration; Optuna sees its parameters and `hints` where the space has them.
+    def converged(self, min_gain: float) -> bool:
+        """Return whether the search has converged, see `tuner.sampler.convergence`; never with TPE.
 
         Args:
-            config: what will be rendered; parameters that it leaves out stay the engine's own.
-            hints: the engine's effective values of parameters that are left out, for the model only.
+            min_gain: as a share of the score; 0: never.
+        """
+        if self._residual is None or min_gain <= 0:
+            return False
+        attributes = [trial.user_attrs for trial in self._trials()]
+        former = [each.get(FORMER_MAX_EXPECTED_IMPROVEMENT) for each in attributes]
+        improvements = [each.get(MAX_EXPECTED_IMPROVEMENT, old) for each, old in zip(attributes, former, strict=True)]
+        return converged(improvements, min_gain)
+
+    def wait_for_predictions(self) -> None:
+        """Wait until the background thread has computed the predictions for the next suggestion."""
+        if self._residual is not None:
+            self._residual.wait_for_predictions()
+
+    def ask_fixed(self, config: Config, hints: Config) -> RunningTrial:
+        """Return a given configuration as a running trial. Optuna stores its parameters and `hints` of the space.
+
+        Args:
+            config: what will be rendered; the engine decides the parameters that it leaves out.
+            hints: the engine's values of parameters that are left out, for the sampler only.
         """
         known = {**hints, **config}
         model = optuna.create_study(directions=self._directions)
         model.enqueue_trial(dict(known))
         trial = model.ask()
         self._space.suggest_fixed(trial, known)
-        asked = self._begin(trial, config)
-        if self._ahead is not None:
-            self._ahead.begin([trial.params])
-        return asked
+        begun = self._begin(trial, config)
+        if self._residual is not None:
+            self._residual.start_background_predictions(self._directions, [trial.params])
+        return begun
 
     def ranking(self) -> list[int]:
-        """Return the numbers of the trials that the sampler thinks best, best first; none if it has no opinion."""
+        """Return the numbers of the trials that the sampler ranks best, best first; none with TPE."""
         if self._residual is None:
             return []
-        self.wait_prepared()
-        trials = shown(self._study.get_trials(deepcopy=False))
-        model = optuna.create_study(directions=self._directions)
-        model.add_trials([_uncopied(trial) for trial in trials])
-        return [trials[place].number for place in self._residual.ranking(model)]
+        self.wait_for_predictions()
+        return self._residual.ranking(SelectedTrials(shown(self._trials()), self._directions))
 
     def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
-        """Return what each parameter of a measured trial earns, by the study's own trials: no prediction takes part.
+        """Return the flag effects of a measured trial, from the study's own trials without predictions.
 
         Args:
             number: the trial's.
             defaults: that of the trial of the defaults.
         """
-        every = self._study.get_trials(deepcopy=False)
+        every = self._trials()
         trials = shown(every)
-        lacking = {number, defaults} - {trial.number for trial in trials}
-        trials += [trial for trial in every if trial.number in lacking]
-        model = optuna.create_study(directions=self._directions)
-        model.add_trials([_uncopied(trial) for trial in trials])
-        places = {trial.number: place for place, trial in enumerate(trials)}
+        missing = {number, defaults} - {trial.number for trial in trials}
+        trials += [trial for trial in every if trial.number in missing]
         sampler = residual_sampler(self._space, self._objectives, None)
         names = [objective.metric for objective in self._objectives]
-        return sampler.flag_effects(model, places[number], places[defaults], names)
+        return sampler.flag_effects(SelectedTrials(trials, self._directions), number, defaults, names)
 
-    def _begin(self, trial: Trial, config: Config, outlook: float | None = None) -> Suggestion:
-        """Write the trial down as running, all of it in one transaction."""
-        known = {} if outlook is None else {"outlook": outlook}
+    def _begin(self, trial: Trial, config: Config, max_expected_improvement: float | None = None) -> RunningTrial:
+        """Store the trial as running, all of it in one transaction."""
+        attributes: dict[str, Any] = {"config": json.dumps(dict(config), sort_keys=True)}
+        if max_expected_improvement is not None:
+            attributes[MAX_EXPECTED_IMPROVEMENT] = max_expected_improvement
         begun = optuna.trial.create_trial(
-            state=TrialState.RUNNING,
-            params=trial.params,
-            distributions=trial.distributions,
-            user_attrs={"config": json.dumps(dict(config), sort_keys=True)} | known,
+            state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=attributes
         )
-        trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=begun)
-        return Suggestion(self._storage.get_trial_number_from_id(trial_id), config)
-
-    def _sampler(self, number: int, hidden: Sequence[Params]) -> optuna.samplers.BaseSampler:
-        """Return a sampler for the next trial, seeded by the study's seed and the trial's number.
-
-        A study that was stopped and goes on so draws what it would have drawn, not its first draws again.
-        """
-        seed = (self._seed * 1_000_003 + number) % 2**32
-        if self._residual is not None:
-            return self._residual.with_seed(seed, hidden)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.samplers.TPESampler(
-                n_startup_trials=STARTUP_TRIALS,
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                seed=seed,
-            )
+        trial_id = self._storage.create_new_trial(self._study_id, template_trial=begun)
+        return RunningTrial(self._storage.get_trial_number_from_id(trial_id), config)
 
     def tell(self, number: int, verdict: Verdict | None) -> None:
-        """Teach the outcome of a trial: values and constraints, a violated constraint, or nothing (None)."""
+        """Store the outcome of a trial: values and constraints, or a violated constraint; None: FAIL."""
         trial = self._trial(number)
         if verdict is None:
             self._study.tell(trial, state=TrialState.FAIL)
@@ -217,83 +216,56 @@ class OptunaStudy:
             self._study.tell(trial, state=TrialState.PRUNED)
 
     def rule_out(self, number: int, reason: str) -> None:
-        """Teach that a configuration breaks a rule; nothing was launched."""
+        """Store a trial as failed by its configuration, which breaks a rule; nothing was launched."""
         trial = self._trial(number)
         trial.set_user_attr("ruled_out", reason)
         trial.set_constraint(FAILED, FAILED_VIOLATION)
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def drop(self, number: int, reason: str) -> None:
-        """Give a trial up without teaching anything."""
+        """Store a trial as FAIL, which has no influence on the sampler."""
         trial = self._trial(number)
         trial.set_user_attr("dropped", reason)
         self._study.tell(trial, state=TrialState.FAIL)
 
     def running(self) -> list[int]:
-        """Return the numbers of trials that were asked for and never told."""
+        """Return the numbers of running trials."""
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         return [trial.number for trial in trials]
 
     def _trial(self, number: int) -> Trial:
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
-        return Trial(self._study, trial_id)
+        return Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number))
 
 
 def residual_sampler(
-    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, earlier: Sequence[SourceHistory] = ()
+    space: ResolvedSpace, objectives: Sequence[Objective], prior: Prior | None, sources: Sequence[SourceHistory] = ()
 ) -> ResidualSampler:
-    """Return this project's sampler for a space, never proposing what breaks a rule."""
+    """Return a `ResidualSampler` for a search space; it proposes no configuration that breaks a rule."""
     return ResidualSampler(
         space.suggest,
         prior=prior,
-        allowed=lambda params: not space.violations(params),
+        is_allowed=lambda params: not space.violations(params),
         weights=[objective.weight for objective in objectives],
-        failed=FAILED,
-        earlier=earlier,
+        failure_constraint=FAILED,
+        sources=sources,
     )
 
 
-def shown(history: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that the sampler learns from: all of a short history, of a long one the best and the latest.
-
-    The first that was measured stays: scores are relative to it.
-    """
-    dropped = [trial for trial in history if trial.state is TrialState.FAIL]
-    useful = [trial for trial in history if trial.state in _TEACHING]
-    if len(useful) <= HISTORY:
-        return [*useful, *dropped]
-    ranked = sorted(useful, key=lambda trial: trial.user_attrs.get("score") or 0.0, reverse=True)
-    first = next((trial for trial in useful if trial.state is TrialState.COMPLETE), useful[0])
-    kept = {first.number, *(trial.number for trial in ranked[:BEST_KEPT])}
-    for trial in reversed(useful):
-        if len(kept) == HISTORY:
-            break
-        kept.add(trial.number)
-    return [*(trial for trial in useful if trial.number in kept), *dropped]
+def _tpe_sampler(seed: int) -> BaseSampler:
+    with _no_experimental_warnings():
+        return TPESampler(n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed)
 
 
-class _Uncopied(FrozenTrial):
-    """A trial that a study in memory takes as it is: copying a history in depth costs a third of an ask."""
-
-    def __deepcopy__(self, memo: object) -> FrozenTrial:
-        return copy.copy(self)
-
-
-def _uncopied(trial: FrozenTrial) -> FrozenTrial:
-    """Return the trial as an `_Uncopied` that shares its values with it."""
-    shared = copy.copy(trial)
-    shared.__class__ = _Uncopied
-    return shared
-
-
-_TEACHING = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+def _no_experimental_warnings() -> warnings.catch_warnings[None]:
+    """Return a context without Optuna's warnings of experimental features."""
+    return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 def _engine_arguments(url: str) -> dict[str, Any]:
-    """Return what SQLAlchemy needs for Optuna's own connections.
+    """Return SQLAlchemy's arguments for Optuna's connections.
 
-    SQLite writes ahead and syncs at checkpoints: a killed process loses nothing. A power cut may lose the last trials
-    of Optuna's copy; the tuner's own tables, synced at every commit, then still have them.
+    SQLite uses a write-ahead log and syncs at checkpoints: a killed process loses nothing. A power cut may lose the
+    last trials of Optuna's tables; the tuner's own tables, synced at every commit, still contain them.
     """
     if not url.startswith("sqlite:///"):
         return {}

@@ -15,6 +15,7 @@ from benchmarks.search.play.reporting import Reporter, make_study
 from benchmarks.search.problems.problem import Outcome, Problem, config_key, crashed_outcome
 from benchmarks.search.samplers.compared import ComparedSampler
 from benchmarks.search.samplers.planned import PlannedSampler
+from benchmarks.search.samplers.residual import max_expected_improvement
 from storage.records import Config
 
 REDRAWS = 30
@@ -101,7 +102,7 @@ class VirtualSearch:
         begun = time.perf_counter()
         suggested = self._defaults_trial() if self.begun == 0 else self._suggested_trial()
         ask_s = time.perf_counter() - begun
-        improvement = getattr(self.study.sampler, "outlook", None) if self.begun else None
+        improvement = max_expected_improvement(self.study) if self.begun else None
         if suggested is None:
             self.exhausted = True
             return

@@ -1,4 +1,4 @@
-"""Whole studies on a stub engine, with predictions that are made beside the trials."""
+"""Whole studies on a stub engine, with predictions that are computed while trials run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure
     return {"success_rate": 1.0, "p99_tpot_ms": 10.0, "output_throughput": 1500.0 - 20.0 * min(abs(seqs - 16), 25)}
 
 
-def studied(folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: int = 1) -> list[dict[str, Any]]:
+def configs_of_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: int = 1
+) -> list[dict[str, Any]]:
     """Return the configurations of a study of 14 trials."""
     folder.mkdir()
     file = folder / "two.yaml"
@@ -34,33 +36,33 @@ def studied(folder: Path, monkeypatch: pytest.MonkeyPatch, prior: Prior, slots: 
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_study_predicts_beside_its_trials_and_finds_what_is_best(
+def test_a_study_computes_predictions_in_the_background_and_reaches_the_optimum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    """The predictions are right about the one parameter that counts, and wrong by a third as a whole."""
-    beside: list[bool] = []
+    """The predictions are right about the one parameter that matters; their level is a third too low."""
+    in_background: list[bool] = []
 
     def prior(params: Params) -> Prediction:
-        beside.append(threading.current_thread() is not threading.main_thread())
-        away = min(abs(int(params["max_num_seqs"]) - 16), 25)
-        return Prediction((1000.0 - 13.0 * away, 10.0), {"p99_tpot_ms<50": -0.8, "success_rate>=1": 0.0})
+        in_background.append(threading.current_thread() is not threading.main_thread())
+        distance = min(abs(int(params["max_num_seqs"]) - 16), 25)
+        return Prediction((1000.0 - 13.0 * distance, 10.0), {"p99_tpot_ms<50": -0.8, "success_rate>=1": 0.0})
 
-    configs = studied(tmp_path / "study", monkeypatch, prior, slots)
+    configs = configs_of_study(tmp_path / "study", monkeypatch, prior, slots)
     assert len(configs) == 14
     assert configs[0] == {}
     assert any(12 <= int(config["max_num_seqs"]) <= 20 for config in configs[1:4])
-    assert sum(beside) > 100
+    assert sum(in_background) > 100
 
 
-def test_with_one_worker_a_study_with_predictions_repeats_however_long_they_take(
+def test_with_one_worker_a_study_repeats_however_long_its_predictions_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry = threading.Event()
 
     def prior(params: Params) -> Prediction:
-        hurry.wait(0.005)  # trials of the stub engine take no time: this leaves most predictions to the choices
+        hurry.wait(0.005)  # The stub engine's trials take no time, so most predictions are left to the suggestions.
         return Prediction((1000.0 + 0.01 * int(params["max_num_seqs"]), 10.0), {})
 
-    slow = studied(tmp_path / "slow", monkeypatch, prior)
+    slow = configs_of_study(tmp_path / "slow", monkeypatch, prior)
     hurry.set()
-    assert studied(tmp_path / "fast", monkeypatch, prior) == slow
+    assert configs_of_study(tmp_path / "fast", monkeypatch, prior) == slow

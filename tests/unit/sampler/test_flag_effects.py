@@ -1,4 +1,4 @@
-"""What each parameter of a configuration earns: what is put back, and that the truth is found and doubted enough."""
+"""Flag effects: which parameters are reset, and that the intervals contain the true ratios."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tuner.sampler.residual import ResidualSampler
 
 DEFAULTS = {"method": "plain", "batch": 64, "cache": None, "idle": 0.5}
 BEST = {"method": "draft", "depth": 6, "batch": 256, "cache": True, "idle": 0.25}
+METRICS = ["speed", "token_ms"]
 
 
 def space(trial: Any) -> dict[str, Any]:
@@ -26,9 +27,8 @@ def space(trial: Any) -> dict[str, Any]:
     return config
 
 
-def test_each_parameter_goes_back_alone_and_takes_along_what_counts_only_beside_it() -> None:
-    found = reset_to_default(CandidateSpace(space), BEST, DEFAULTS)
-    assert found == {
+def test_each_parameter_is_reset_alone_together_with_those_that_depend_on_it() -> None:
+    assert reset_to_default(CandidateSpace(space), BEST, DEFAULTS) == {
         "method": {"method": "plain", "batch": 256, "cache": True, "idle": 0.25},
         "batch": {**BEST, "batch": 64},
         "cache": {**BEST, "cache": None},
@@ -36,21 +36,21 @@ def test_each_parameter_goes_back_alone_and_takes_along_what_counts_only_beside_
     }
 
 
-def test_what_is_at_its_default_stays() -> None:
+def test_parameters_at_their_defaults_are_not_reset() -> None:
     assert reset_to_default(CandidateSpace(space), {**DEFAULTS, "batch": 128}, DEFAULTS) == {
         "batch": {**DEFAULTS, "batch": 64}
     }
 
 
-def test_one_and_true_are_not_the_same_default() -> None:
+def test_one_and_true_are_different_defaults() -> None:
     def switch(trial: Any) -> dict[str, Any]:
         return {"level": trial.suggest_categorical("level", [1, True])}
 
     assert reset_to_default(CandidateSpace(switch), {"level": True}, {"level": 1}) == {"level": {"level": 1}}
 
 
-def figures(config: dict[str, Any]) -> tuple[float, float]:
-    """Tokens a second and milliseconds a token: drafting gives 30 % and costs 10 %, a batch of 256 gives 25 % of 64."""
+def true_metrics(config: dict[str, Any]) -> tuple[float, float]:
+    """Return tokens a second and ms a token: drafting is 1.3 times as fast and costs 10 %, a batch of 256 1.25."""
     drafts = config["method"] == "draft"
     speed = 1000.0 * (1.3 if drafts else 1.0) * (1.25 if config["batch"] >= 160 else 1.0)
     return speed, 10.0 * (1.1 if drafts else 1.0) * (0.9 if config["cache"] else 1.0)
@@ -58,53 +58,53 @@ def figures(config: dict[str, Any]) -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def study() -> optuna.Study:
-    """The defaults, the best and 60 random trials, of 2 % noise; what does not draft breaks its promise."""
+    """The defaults, the best and 60 random trials with 2 % noise; the plain method violates the constraint."""
     random = np.random.default_rng(5)
-    made = optuna.create_study(directions=["maximize", "minimize"], sampler=ResidualSampler(space, seed=1))
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=ResidualSampler(space, seed=1))
     for number in range(62):
-        drawn, given = CandidateSpace(space), {0: DEFAULTS, 1: BEST}.get(number)
-        config = drawn.draw(random, given)
+        candidates, given = CandidateSpace(space), {0: DEFAULTS, 1: BEST}.get(number)
+        config = candidates.draw(random, given)
         assert config is not None
-        values = [value * float(np.exp(0.02 * random.standard_normal())) for value in figures(dict(config))]
-        trial = optuna.trial.create_trial(params=dict(config), distributions=drawn.distributions, values=values)
-        trial.set_constraint("promise", 0.3 if config["method"] == "plain" else -0.3)
-        made.add_trial(trial)
-    return made
+        values = [value * float(np.exp(0.02 * random.standard_normal())) for value in true_metrics(dict(config))]
+        trial = optuna.trial.create_trial(params=dict(config), distributions=candidates.distributions, values=values)
+        trial.set_constraint("slo", 0.3 if config["method"] == "plain" else -0.3)
+        study.add_trial(trial)
+    return study
 
 
-def test_the_truth_lies_within_and_what_earns_nothing_is_not_said_to(study: optuna.Study) -> None:
+def test_intervals_contain_the_true_ratios_and_an_idle_parameter_has_no_effect(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    found = {each.name: each for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])}
+    effects = {each.name: each for each in sampler.flag_effects(study, 1, 0, METRICS)}
     truth = {
         "method": (1.3**3 / 1.1) ** 0.25,
         "batch": 1.25**0.75,
         "cache": (1 / 0.9) ** 0.25,
         "idle": 1.0,
     }
-    assert set(found) == set(truth)
+    assert set(effects) == set(truth)
     for name, ratio in truth.items():
-        assert found[name].low < ratio < found[name].high, (name, found[name])
-        assert found[name].ratio == pytest.approx(ratio, rel=0.04)
-    assert found["method"].low > 1
-    assert found["batch"].low > 1
-    assert found["idle"].low < 1 < found["idle"].high
-    assert found["method"].metrics == pytest.approx({"speed": 1.3, "token_ms": 1.1}, rel=0.06)
-    assert found["batch"].metrics == pytest.approx({"speed": 1.25, "token_ms": 1.0}, rel=0.06)
-    assert [found["method"].value, found["method"].default, found["cache"].default] == ["draft", "plain", None]
+        assert effects[name].low < ratio < effects[name].high, (name, effects[name])
+        assert effects[name].ratio == pytest.approx(ratio, rel=0.04)
+    assert effects["method"].low > 1
+    assert effects["batch"].low > 1
+    assert effects["idle"].low < 1 < effects["idle"].high
+    assert effects["method"].metrics == pytest.approx({"speed": 1.3, "token_ms": 1.1}, rel=0.06)
+    assert effects["batch"].metrics == pytest.approx({"speed": 1.25, "token_ms": 1.0}, rel=0.06)
+    assert [effects["method"].value, effects["method"].default, effects["cache"].default] == ["draft", "plain", None]
 
 
-def test_a_flag_that_an_slo_needs_is_said_to_be_needed(study: optuna.Study) -> None:
+def test_a_flag_that_the_slo_requires_is_reported_as_needed(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    needed = {each.name: each.needed for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])}
+    needed = {each.name: each.needed for each in sampler.flag_effects(study, 1, 0, METRICS)}
     assert needed["method"] > 0.9
     assert max(needed["batch"], needed["cache"], needed["idle"]) < 0.2
 
 
-def test_the_most_earned_comes_first(study: optuna.Study) -> None:
+def test_the_largest_effect_comes_first(study: optuna.Study) -> None:
     sampler = ResidualSampler(space, weights=[3, 1], seed=1)
-    ratios = [each.ratio for each in sampler.flag_effects(study, 1, 0, ["speed", "token_ms"])]
+    ratios = [each.ratio for each in sampler.flag_effects(study, 1, 0, METRICS)]
     assert ratios == sorted(ratios, reverse=True)
 
 
-def test_nothing_measured_earns_nothing() -> None:
+def test_a_study_without_a_measured_trial_has_no_effects() -> None:
     assert ResidualSampler(space).flag_effects(optuna.create_study(), 0, 0, ["speed"]) == []

@@ -1,4 +1,4 @@
-"""What earlier studies teach a sampler: good starts, nothing about levels, and nothing that predictions say already."""
+"""Warm start from source studies: first trials, levels, predictions, and misleading sources."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from optuna.study import StudyDirection
 from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.surrogate.encoding import Encoder
-from tuner.sampler.surrogate.history import History, scales_of
+from tuner.sampler.surrogate.history import History, objective_scales
 from tuner.sampler.transfer import SourceHistory, Transfer
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-UP = StudyDirection.MAXIMIZE
-PLACES = [0.1, 0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
-"""What earlier studies measured, the defaults first."""
+MAXIMIZE = StudyDirection.MAXIMIZE
+MEASURED_X = [0.1, 0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+"""Values of x that source studies measured, the defaults first."""
 
 
 def space(trial: Any) -> dict[str, float]:
@@ -32,162 +32,161 @@ def peak_at(best: float, level: float = 1000.0) -> Callable[[float], float]:
     return lambda x: level * math.exp(-2.0 * (x - best) ** 2)
 
 
-def history(speed: Callable[[float], float], fails_beyond: float = 2.0) -> History:
-    found = History()
-    for place in PLACES:
-        config = {"x": place, "idle": 0.5}
-        if place > fails_beyond:
-            found.failed.append(config)
+def source(speed: Callable[[float], float], fails_beyond: float = 2.0) -> History:
+    history = History()
+    for x in MEASURED_X:
+        config = {"x": x, "idle": 0.5}
+        if x > fails_beyond:
+            history.failed.append(config)
         else:
-            found.measured.append(config)
-            found.values.append((speed(place),))
-            found.constraints.append({})
-    return found
+            history.measured.append(config)
+            history.values.append((speed(x),))
+            history.constraints.append({})
+    return history
 
 
-def study_of(sampler: ResidualSampler, speed: Callable[[float], float], trials: int) -> list[float]:
-    """Return where a study measured, the defaults first."""
+def measured_x(sampler: ResidualSampler, speed: Callable[[float], float], trials: int) -> list[float]:
+    """Return the values of x that a study measures, the defaults first."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.enqueue_trial({"x": 0.1, "idle": 0.5})
     study.optimize(lambda trial: speed(space(trial)["x"]), n_trials=trials)
     return [trial.params["x"] for trial in study.trials]
 
 
-def taught(*earlier: History, **changes: Any) -> ResidualSampler:
-    return ResidualSampler(space, earlier=[SourceHistory(each) for each in earlier], **changes)
+def warm_started(*sources: History, **changes: Any) -> ResidualSampler:
+    return ResidualSampler(space, sources=[SourceHistory(each) for each in sources], **changes)
 
 
 @pytest.mark.parametrize("level", [1000.0, 20.0])
-def test_the_first_choice_is_where_an_earlier_study_was_best_whatever_its_level(level: float) -> None:
-    _, first, *_ = study_of(taught(history(peak_at(0.7, level))), peak_at(0.7), 3)
+def test_the_first_suggestion_is_near_the_source_studys_best_whatever_its_level(level: float) -> None:
+    _, first, *_ = measured_x(warm_started(source(peak_at(0.7, level))), peak_at(0.7), 3)
     assert first == pytest.approx(0.7, abs=0.15)
 
 
-def test_what_moved_is_found_from_there() -> None:
-    places = study_of(taught(history(peak_at(0.6))), peak_at(0.8), 12)
-    assert min(abs(place - 0.8) for place in places) < 0.05
+def test_an_optimum_that_moved_is_reached() -> None:
+    tried = measured_x(warm_started(source(peak_at(0.6))), peak_at(0.8), 12)
+    assert min(abs(x - 0.8) for x in tried) < 0.05
 
 
-def test_an_earlier_study_that_misleads_is_unlearned() -> None:
-    places = study_of(taught(history(lambda x: 1e6 / peak_at(0.7)(x))), peak_at(0.7), 12)
-    assert min(abs(place - 0.7) for place in places) < 0.1
+def test_a_misleading_source_study_is_corrected() -> None:
+    tried = measured_x(warm_started(source(lambda x: 1e6 / peak_at(0.7)(x))), peak_at(0.7), 12)
+    assert min(abs(x - 0.7) for x in tried) < 0.1
 
 
-def test_where_an_earlier_study_failed_is_left_for_later() -> None:
-    places = study_of(taught(history(peak_at(1.0), fails_beyond=0.75)), peak_at(1.0), 4)
-    assert all(place < 0.8 for place in places[1:])
-    assert max(places) > 0.55
+def test_configurations_that_failed_in_the_source_study_are_not_tried_first() -> None:
+    tried = measured_x(warm_started(source(peak_at(1.0), fails_beyond=0.75)), peak_at(1.0), 4)
+    assert all(x < 0.8 for x in tried[1:])
+    assert max(tried) > 0.55
 
 
-def test_workers_that_start_together_get_the_best_of_the_earlier_ones_each_once() -> None:
-    study = optuna.create_study(direction="maximize", sampler=taught(history(peak_at(0.7)), history(peak_at(0.2, 5.0))))
-    asked = [space(study.ask())["x"] for _ in range(3)]
+def test_workers_that_start_together_get_the_best_of_the_sources_each_once() -> None:
+    sampler = warm_started(source(peak_at(0.7)), source(peak_at(0.2, 5.0)))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    suggested = [space(study.ask())["x"] for _ in range(3)]
     # relative to the defaults: e^0.72 at .7, e^0.70 at .6 and at .8; the other study's best has e^0.02
-    assert asked == [0.7, 0.6, 0.8]
+    assert suggested == [0.7, 0.6, 0.8]
 
 
-def test_what_breaks_a_rule_here_is_not_handed_down() -> None:
-    sampler = taught(history(peak_at(0.7)), allowed=lambda params: params["x"] < 0.65)
+def test_a_configuration_that_breaks_a_rule_of_the_new_study_is_not_suggested() -> None:
+    sampler = warm_started(source(peak_at(0.7)), is_allowed=lambda params: params["x"] < 0.65)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     assert space(study.ask())["x"] == 0.6
 
 
-def test_the_best_kept_every_promise_and_is_counted_from_its_own_defaults() -> None:
-    broken = history(peak_at(0.7))
-    broken.constraints = [{"p99_tpot_ms<50": 0.1 if x > 0.5 else -0.1} for x in PLACES]
-    [scale] = scales_of([(1.0,)], [UP], None)
-    assert [config["x"] for config in Transfer([SourceHistory(broken)], False).best([scale])[:3]] == [0.5, 0.4, 0.3]
+def test_the_best_of_a_source_is_feasible_and_relative_to_its_own_defaults() -> None:
+    violating = source(peak_at(0.7))
+    violating.constraints = [{"p99_tpot_ms<50": 0.1 if x > 0.5 else -0.1} for x in MEASURED_X]
+    [scale] = objective_scales([(1.0,)], [MAXIMIZE], None)
+    best = Transfer([SourceHistory(violating)], False).best([scale])
+    assert [config["x"] for config in best[:3]] == [0.5, 0.4, 0.3]
 
 
-def shift(earlier: SourceHistory, beside_predictions: bool) -> dict[float, float]:
-    """Return what is added to the gain, by place."""
+def mean_shift(history: SourceHistory, with_prior: bool) -> dict[float, float]:
+    """Return the shift of the mean gain, by x."""
     encoder = Encoder({"x": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)})
-    transfer = Transfer([earlier], beside_predictions)
-    assert transfer.teaches
-    rows, effects = encoder.both([{"x": place, "idle": 0.5} for place in PLACES])
-    found = transfer.shift(rows, effects, encoder, scales_of([(7.0,)], [UP], None), [])
-    assert found.shape == (len(PLACES), 2)
-    return dict(zip(PLACES, found[:, 0], strict=True))
+    transfer = Transfer([history], with_prior)
+    assert transfer.shifts_mean
+    inputs = encoder.encode([{"x": x, "idle": 0.5} for x in MEASURED_X])
+    shift = transfer.mean_shift(inputs, encoder, objective_scales([(7.0,)], [MAXIMIZE], None), [])
+    assert shift.shape == (len(MEASURED_X), 2)
+    return dict(zip(MEASURED_X, shift[:, 0], strict=True))
 
 
 def test_gains_are_logarithms_of_the_ratio_to_the_defaults() -> None:
-    found = shift(SourceHistory(history(peak_at(0.7))), beside_predictions=False)
-    assert found[0.7] - found[0.1] == pytest.approx(2.0 * 0.6**2, abs=0.03)
+    shift = mean_shift(SourceHistory(source(peak_at(0.7))), with_prior=False)
+    assert shift[0.7] - shift[0.1] == pytest.approx(2.0 * 0.6**2, abs=0.03)
 
 
-def test_what_was_predicted_of_the_earlier_study_is_no_lesson() -> None:
-    known = history(peak_at(0.7))
-    right = [Prediction((3.0 * value,), {}) for (value,) in known.values]  # a wrong level is none either
-    found = shift(SourceHistory(known, lambda: (right, [])), beside_predictions=True)
-    assert max(map(abs, found.values())) < 0.01
+def test_a_source_study_that_was_predicted_exactly_shifts_nothing() -> None:
+    history = source(peak_at(0.7))
+    exact = [Prediction((3.0 * value,), {}) for (value,) in history.values]  # a wrong level shifts nothing either
+    shift = mean_shift(SourceHistory(history, lambda: (exact, [])), with_prior=True)
+    assert max(map(abs, shift.values())) < 0.01
 
-    twice = [
-        Prediction((value / (2.0 if x > 0.5 else 1.0),), {}) for x, (value,) in zip(PLACES, known.values, strict=True)
+    half = [
+        Prediction((value / (2.0 if x > 0.5 else 1.0),), {})
+        for x, (value,) in zip(MEASURED_X, history.values, strict=True)
     ]
-    found = shift(SourceHistory(known, lambda: (twice, [])), beside_predictions=True)
-    assert found[0.9] - found[0.1] == pytest.approx(math.log(2.0), abs=0.05)
+    shift = mean_shift(SourceHistory(history, lambda: (half, [])), with_prior=True)
+    assert shift[0.9] - shift[0.1] == pytest.approx(math.log(2.0), abs=0.05)
 
 
-def test_what_was_not_predicted_to_run_teaches_nothing_of_gains() -> None:
-    """The defaults and all beyond .5 are not predicted; of the rest everything is, with another level."""
-    known = history(peak_at(0.7))
-    said = [
+def test_trials_without_a_predicted_value_do_not_shift_gains() -> None:
+    """The defaults and all beyond .5 have no predicted value; the rest is predicted exactly but for the level."""
+    history = source(peak_at(0.7))
+    predictions = [
         Prediction((3.0 * value,), {}) if 0.1 != x <= 0.5 else (None if x == 0.1 else Prediction(None, {}))
-        for x, (value,) in zip(PLACES, known.values, strict=True)
+        for x, (value,) in zip(MEASURED_X, history.values, strict=True)
     ]
-    found = shift(SourceHistory(known, lambda: (said, [])), beside_predictions=True)
-    assert max(map(abs, found.values())) < 0.01
-    none = SourceHistory(known, lambda: ([None] * len(PLACES), []))
-    assert not Transfer([none], beside_predictions=True).teaches
+    shift = mean_shift(SourceHistory(history, lambda: (predictions, [])), with_prior=True)
+    assert max(map(abs, shift.values())) < 0.01
+    none = SourceHistory(history, lambda: ([None] * len(MEASURED_X), []))
+    assert not Transfer([none], with_prior=True).shifts_mean
 
 
-def test_beside_predictions_a_study_of_which_nothing_is_predicted_offers_its_best_and_no_lessons() -> None:
-    transfer = Transfer([SourceHistory(history(peak_at(0.7)))], beside_predictions=True)
+def test_with_a_prior_a_source_without_predictions_gives_candidates_and_no_shift() -> None:
+    transfer = Transfer([SourceHistory(source(peak_at(0.7)))], with_prior=True)
     assert transfer.exists
-    assert not transfer.teaches
-    sampler = ResidualSampler(
-        space,
-        prior=lambda params: Prediction((1000.0,), {}),
-        predicted=20,
-        earlier=[SourceHistory(history(peak_at(0.7)))],
-    )
+    assert not transfer.shifts_mean
+    sampler = warm_started(source(peak_at(0.7)), prior=lambda params: Prediction((1000.0,), {}), initial_predictions=20)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     assert space(study.ask()) == {"x": 0.7, "idle": 0.5}
 
 
-def test_what_an_earlier_study_handed_down_is_predicted_before_the_next_choice() -> None:
-    """As all that was chosen is: the next choice compares what is measured of it with that."""
-    asked: list[Any] = []
+def test_a_suggestion_from_a_source_is_predicted_before_the_next_suggestion() -> None:
+    """As every suggestion is: the next one compares its measurement with its prediction."""
+    predicted: list[Any] = []
 
     def prior(params: Any) -> Prediction:
-        asked.append(dict(params))
+        predicted.append(dict(params))
         return Prediction((1000.0,), {})
 
-    sampler = ResidualSampler(space, prior=prior, predicted=20, earlier=[SourceHistory(history(peak_at(0.7)))])
+    sampler = warm_started(source(peak_at(0.7)), prior=prior, initial_predictions=20)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     first = study.ask()
-    assert space(first) not in asked
+    assert space(first) not in predicted
     study.tell(first, 1100.0)
-    sampler.prepare([UP])
-    assert asked[-1] == first.params
-    before = len(asked)
+    sampler.start_background_predictions([MAXIMIZE])
+    sampler.wait_for_predictions()
+    assert predicted[-1] == first.params
+    before = len(predicted)
     space(study.ask())
-    assert len(asked) == before
+    assert len(predicted) == before
 
 
-def test_a_study_that_measured_nothing_teaches_nothing() -> None:
+def test_a_source_study_without_measurements_has_no_influence() -> None:
     failed = History(failed=[{"x": 0.5, "idle": 0.5}])
     assert not Transfer([SourceHistory(failed)], False).exists
-    with_it, without = (
-        study_of(each, peak_at(0.7), 10) for each in (taught(failed, seed=4), ResidualSampler(space, seed=4))
+    with_source, without = (
+        measured_x(each, peak_at(0.7), 10) for each in (warm_started(failed, seed=4), ResidualSampler(space, seed=4))
     )
-    assert with_it == without
+    assert with_source == without
 
 
-def test_failures_are_learned_as_chances() -> None:
+def test_failures_shift_the_probability_of_failure() -> None:
     encoder = Encoder({"x": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)})
-    transfer = Transfer([SourceHistory(history(peak_at(0.7), fails_beyond=0.5))], False)
-    rows, effects = encoder.both([{"x": 0.2, "idle": 0.5}, {"x": 0.9, "idle": 0.5}])
-    found = transfer.shift(rows, effects, encoder, scales_of([(7.0,)], [UP], None), [])
-    assert found[0, 1] == pytest.approx(-0.15, abs=0.1)  # of what nothing is known of, 15 % are thought to fail
-    assert found[1, 1] == pytest.approx(0.85, abs=0.15)
+    transfer = Transfer([SourceHistory(source(peak_at(0.7), fails_beyond=0.5))], False)
+    inputs = encoder.encode([{"x": 0.2, "idle": 0.5}, {"x": 0.9, "idle": 0.5}])
+    shift = transfer.mean_shift(inputs, encoder, objective_scales([(7.0,)], [MAXIMIZE], None), [])
+    assert shift[0, 1] == pytest.approx(-0.15, abs=0.1)  # the prior probability of failure is 15 %
+    assert shift[1, 1] == pytest.approx(0.85, abs=0.15)

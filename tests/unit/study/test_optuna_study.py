@@ -1,4 +1,4 @@
-"""What the search thinks best, in the numbers of the study's trials."""
+"""The Optuna study: ranking, background predictions, stored attributes, and the trials that the sampler uses."""
 
 from __future__ import annotations
 
@@ -6,167 +6,176 @@ import os
 from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 
+import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from storage import normalise_url
 from storage.records import Config, Verdict
 from tests.unit.study.conftest import SPACE, Bench
-from tuner.sampler.acquisition.selection import AHEAD
+from tuner.sampler.acquisition.selection import PREDICTED_NEXT
 from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.objectives import parse_objective
-from tuner.study.optuna_study import OptunaStudy, shown
+from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy
+from tuner.study.shown_trials import SharedTrial, shown
 from tuner.study.spec import RESIDUAL, TPE
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
+OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))
+GOOD = Verdict({"output_throughput": 1300.0}, {}, 1.3)
 
 
-def opened(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> OptunaStudy:
+def open_study(
+    tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE, objectives: int = 1
+) -> OptunaStudy:
     file = tmp_path / "space.yaml"
     file.write_text(text)
     space = Bench(tmp_path, file).spec().space
-    objectives = (parse_objective("output_throughput"),)
-    return OptunaStudy(normalise_url(str(tmp_path / "o.db")), "s", space, objectives, 0, sampler, prior)
+    return OptunaStudy(url_of(tmp_path), "s", space, OBJECTIVES[:objectives], 0, sampler, prior)
 
 
-def told(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> OptunaStudy:
-    """Four trials: 1000, one that infrastructure took, 1500, 1200; the third breaks nothing, as all."""
-    learner = opened(tmp_path, sampler, prior, text)
+def url_of(tmp_path: Path) -> str:
+    return normalise_url(str(tmp_path / "o.db"))
+
+
+def study_of_four(tmp_path: Path, sampler: str, prior: Prior | None = None, text: str = SPACE) -> OptunaStudy:
+    """Return a study of four trials: 1000, an infrastructure failure, 1500 and 1200; none violates a constraint."""
+    study = open_study(tmp_path, sampler, prior, text)
     for seqs, throughput in ((4, 1000.0), (8, None), (32, 1500.0), (16, 1200.0)):
-        asked = learner.ask_fixed({"max_num_seqs": seqs, "block_size": 16}, {})
+        trial = study.ask_fixed({"max_num_seqs": seqs, "block_size": 16}, {})
         verdict = None if throughput is None else Verdict({"output_throughput": throughput}, {}, throughput / 1000)
-        learner.tell(asked.number, verdict)
-    return learner
+        study.tell(trial.number, verdict)
+    return study
 
 
-def test_the_ranking_is_in_the_numbers_of_the_study(tmp_path: Path) -> None:
-    assert told(tmp_path, RESIDUAL).ranking() == [2, 3, 0]
+def test_the_ranking_contains_the_trial_numbers_of_the_study(tmp_path: Path) -> None:
+    assert study_of_four(tmp_path, RESIDUAL).ranking() == [2, 3, 0]
 
 
-def test_a_ranking_waits_for_predictions_that_are_being_prepared(tmp_path: Path) -> None:
-    """They are asked for in another thread, until the ranking begins to wait."""
-    ranking, asked = Event(), []
+def test_a_ranking_waits_for_background_predictions(tmp_path: Path) -> None:
+    """The prior is held up until the ranking begins to wait."""
+    ranking, predicted = Event(), []
 
     def slow(params: Params) -> Prediction:
         assert ranking.wait(30)
-        asked.append(params)
+        predicted.append(params)
         return Prediction((1000.0,), {})
 
-    learner = told(tmp_path, RESIDUAL, slow)
-    wait = learner.wait_prepared
+    study = study_of_four(tmp_path, RESIDUAL, slow)
+    wait = study.wait_for_predictions
 
     def waiting() -> None:
         ranking.set()
         wait()
 
-    learner.wait_prepared = waiting  # type: ignore[method-assign]
-    assert asked == []
-    assert learner.ranking() == [2, 3, 0]
-    assert len(asked) > 4
+    study.wait_for_predictions = waiting  # type: ignore[method-assign]
+    assert predicted == []
+    assert study.ranking() == [2, 3, 0]
+    assert len(predicted) > 4
 
 
-def test_a_study_that_goes_on_predicts_what_was_tried_before_its_first_choice(tmp_path: Path) -> None:
-    asked: list[tuple[int, Thread]] = []
+def test_a_resumed_study_predicts_its_earlier_trials_before_the_first_suggestion(tmp_path: Path) -> None:
+    predicted: list[tuple[int, Thread]] = []
 
     def prior(params: Params) -> Prediction:
-        asked.append((params["max_num_seqs"], current_thread()))
+        predicted.append((params["max_num_seqs"], current_thread()))
         return Prediction((1000.0,), {})
 
-    told(tmp_path, RESIDUAL, None, WIDE)
-    again = opened(tmp_path, RESIDUAL, prior, WIDE)
-    again.wait_prepared()
-    assert {4, 32, 16} <= {seqs for seqs, _ in asked}
+    study_of_four(tmp_path, RESIDUAL, None, WIDE)
+    again = open_study(tmp_path, RESIDUAL, prior, WIDE)
+    again.wait_for_predictions()
+    assert {4, 32, 16} <= {seqs for seqs, _ in predicted}
     again.ask()
-    again.wait_prepared()
-    assert main_thread() not in {thread for _, thread in asked}
+    again.wait_for_predictions()
+    assert main_thread() not in {thread for _, thread in predicted}
 
 
-def test_the_next_choice_is_prepared_beside_the_trial(tmp_path: Path) -> None:
-    going, askers = Event(), []
+def test_predictions_for_the_next_suggestion_are_computed_while_the_trial_runs(tmp_path: Path) -> None:
+    going, threads = Event(), []
 
     def slow(params: Params) -> Prediction:
         assert going.wait(30)
-        askers.append(current_thread())
+        threads.append(current_thread())
         return Prediction((1000.0 + params["max_num_seqs"],), {})
 
     going.set()
-    learner = told(tmp_path, RESIDUAL, slow, WIDE)
-    learner.wait_prepared()
+    study = study_of_four(tmp_path, RESIDUAL, slow, WIDE)
+    study.wait_for_predictions()
     going.clear()
-    before = len(askers)
-    asked = learner.ask()  # what is wanted for the next one is held up, this one is not
-    assert len(askers) == before
-    learner.tell(asked.number, Verdict({"output_throughput": 1300.0}, {}, 1.3))
+    before = len(threads)
+    trial = study.ask()  # The predictions for the next suggestion are held up, this suggestion is not.
+    assert len(threads) == before
+    study.tell(trial.number, GOOD)
     going.set()
-    learner.wait_prepared()
-    assert before < len(askers) <= before + AHEAD + 1
-    learner.ask()
-    assert main_thread() not in askers
+    study.wait_for_predictions()
+    assert before < len(threads) <= before + PREDICTED_NEXT + 1
+    study.ask()
+    assert main_thread() not in threads
 
 
 @pytest.mark.parametrize(("before", "first", "later"), [(0, 19, 0), (17, 19, 17)])
-def test_predictions_give_way_to_what_is_measured(
+def test_background_predictions_have_a_low_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, first: int, later: int
 ) -> None:
-    """And never ask for a higher priority than the program was started with, which only root may have."""
-    set_to: list[int] = []
+    """The thread never raises the priority that the program was started with, which only root may do."""
+    niceness_of_runs: list[int] = []
     monkeypatch.setattr(os, "getpriority", lambda which, who: before)
-    monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: set_to.append(niceness))
-    learner = opened(tmp_path, RESIDUAL, lambda params: Prediction((1000.0,), {}), WIDE)
-    learner.ask_fixed({"max_num_seqs": 4}, {})
-    learner.wait_prepared()
-    assert set_to == [first, later]
+    monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: niceness_of_runs.append(niceness))
+    study = open_study(tmp_path, RESIDUAL, lambda params: Prediction((1000.0,), {}), WIDE)
+    study.ask_fixed({"max_num_seqs": 4}, {})
+    study.wait_for_predictions()
+    assert niceness_of_runs == [first, later]
 
 
-def test_a_choice_that_comes_too_early_asks_for_the_rest_itself(
+def test_an_early_suggestion_computes_the_missing_predictions_itself_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in the same order: the first wanted by the other thread, which is waited for, all others by this one."""
-    ended, held_up, stop, askers = Event(), Event(), BackgroundPredictions.stop, []
+    """The prediction in progress is finished by the background thread, all others by the main thread."""
+    released, held_up, finish, predicted = Event(), Event(), BackgroundPredictions.finish, []
 
     def prior(params: Params) -> Prediction:
-        askers.append((current_thread(), params["max_num_seqs"]))
-        assert current_thread() is main_thread() or ended.wait(30)
+        predicted.append((current_thread(), params["max_num_seqs"]))
+        assert current_thread() is main_thread() or released.wait(30)
         return Prediction((1000.0 + params["max_num_seqs"],), {})
 
     def search(folder: Path, early: bool) -> list[Config]:
         folder.mkdir()
-        ended.set()
-        learner = told(folder, RESIDUAL, prior, WIDE)
-        learner.wait_prepared()
-        askers.clear()
-        found = []
+        released.set()
+        study = study_of_four(folder, RESIDUAL, prior, WIDE)
+        study.wait_for_predictions()
+        predicted.clear()
+        configs = []
         if early:
             held_up.set()
         for _ in range(3):
-            asked = learner.ask()
-            learner.tell(asked.number, Verdict({"output_throughput": 1300.0}, {}, 1.3))
-            found.append(asked.config)
+            trial = study.ask()
+            study.tell(trial.number, GOOD)
+            configs.append(trial.config)
             if not early:
-                learner.wait_prepared()
-        ended.set()
-        learner.wait_prepared()
-        return found
+                study.wait_for_predictions()
+        released.set()
+        study.wait_for_predictions()
+        return configs
 
-    def stopping(self: BackgroundPredictions) -> None:
+    def finishing(self: BackgroundPredictions, directions: list[optuna.study.StudyDirection]) -> None:
         self._stopped.set()
-        ended.set()
-        stop(self)
+        released.set()
+        finish(self, directions)
         if held_up.is_set():
-            ended.clear()
+            released.clear()
 
-    monkeypatch.setattr(BackgroundPredictions, "stop", stopping)
+    monkeypatch.setattr(BackgroundPredictions, "finish", finishing)
     late = search(tmp_path / "late", early=False)
-    beside = [seqs for _, seqs in askers]
-    assert main_thread() not in {thread for thread, _ in askers}
+    in_background = [seqs for _, seqs in predicted]
+    assert main_thread() not in {thread for thread, _ in predicted}
     assert search(tmp_path / "early", early=True) == late
-    assert [seqs for _, seqs in askers] == beside
-    assert main_thread() in {thread for thread, _ in askers}
+    assert [seqs for _, seqs in predicted] == in_background
+    assert main_thread() in {thread for thread, _ in predicted}
 
 
-def test_of_a_long_history_the_first_measured_the_best_and_the_latest_are_shown() -> None:
+def test_of_a_long_history_the_first_measured_the_best_and_the_latest_trials_are_used() -> None:
     """200 trials: 0 failed, 1 is the worst of all, 20 to 79 are the best 60."""
 
     def trial(number: int) -> FrozenTrial:
@@ -186,14 +195,63 @@ def test_of_a_long_history_the_first_measured_the_best_and_the_latest_are_shown(
     assert shown(few) == few
 
 
-def test_a_sampler_without_a_model_of_its_own_ranks_nothing(tmp_path: Path) -> None:
-    assert told(tmp_path, TPE).ranking() == []
+def test_a_shared_trial_is_stored_without_a_copy_of_its_values() -> None:
+    trial = create_trial(params={"x": 0.5}, distributions={"x": optuna.distributions.FloatDistribution(0, 1)}, value=2)
+    trial.set_constraint("slo", -0.5)
+    study = optuna.create_study()
+    study.add_trial(SharedTrial.of(trial))
+    [stored] = study.get_trials(deepcopy=False)
+    assert (stored.params, stored.value, stored.constraints) == ({"x": 0.5}, 2, {"slo": -0.5})
+    assert stored.distributions is trial.distributions
+
+
+def test_tpe_ranks_nothing(tmp_path: Path) -> None:
+    assert study_of_four(tmp_path, TPE).ranking() == []
 
 
 @pytest.mark.parametrize("sampler", [RESIDUAL, TPE])
-def test_before_anything_was_measured_nothing_is_ranked(tmp_path: Path, sampler: str) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text(SPACE)
-    space = Bench(tmp_path, file).spec().space
-    url = normalise_url(str(tmp_path / "o.db"))
-    assert OptunaStudy(url, "s", space, (parse_objective("output_throughput"),), 0, sampler).ranking() == []
+def test_a_study_without_measurements_ranks_nothing(tmp_path: Path, sampler: str) -> None:
+    assert open_study(tmp_path, sampler).ranking() == []
+
+
+def test_optunas_objectives_have_the_names_of_the_metrics(tmp_path: Path) -> None:
+    open_study(tmp_path, TPE, objectives=2)
+    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path))
+    assert stored.metric_names == ["output_throughput", "p99_tpot_ms"]
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("names", [None, ["output_throughput", "p99_tpot_ms"]])
+def test_a_study_of_an_earlier_version_gets_or_keeps_the_names(tmp_path: Path, names: list[str] | None) -> None:
+    study_of_four(tmp_path, TPE)
+    optuna.delete_study(study_name="s", storage=url_of(tmp_path))
+    former = optuna.create_study(study_name="s", storage=url_of(tmp_path), directions=["maximize", "minimize"])
+    former.add_trial(create_trial(values=[1000.0, 10.0]))
+    if names is not None:
+        former.set_metric_names(names)
+    study = open_study(tmp_path, TPE, objectives=2)
+    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path))
+    assert stored.metric_names == ["output_throughput", "p99_tpot_ms"]
+    assert stored.trials[0].values == [1000.0, 10.0]
+    trial = study.ask()
+    study.tell(trial.number, Verdict({"output_throughput": 1300.0, "p99_tpot_ms": 9.0}, {}, 1.3))
+    assert study.running() == []
+
+
+def test_a_suggestion_stores_its_maximum_expected_improvement(tmp_path: Path) -> None:
+    study = study_of_four(tmp_path, RESIDUAL, lambda params: Prediction((1000.0 + params["max_num_seqs"],), {}))
+    trial = study.ask()
+    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path)).trials
+    assert stored[trial.number].user_attrs[MAX_EXPECTED_IMPROVEMENT] > 0
+    assert MAX_EXPECTED_IMPROVEMENT not in stored[0].user_attrs
+
+
+@pytest.mark.parametrize("attribute", ["max_expected_improvement", "outlook"])
+def test_convergence_reads_the_attribute_of_this_and_of_earlier_versions(tmp_path: Path, attribute: str) -> None:
+    study = open_study(tmp_path, RESIDUAL)
+    stored = optuna.load_study(study_name="s", storage=url_of(tmp_path))
+    for number in range(20):
+        stored.add_trial(create_trial(value=1000.0, user_attrs={attribute: 0.1 if number < 15 else 0.004}))
+    assert study.converged(0.005)
+    assert not study.converged(0.003)
+    assert not study.converged(0.0)

@@ -1,1 +1,1 @@
-"""The acquisition function and its maximisation: candidates, expected improvement, local search."""
+"""Candidates, the acquisition function, and its maximisation by local search."""

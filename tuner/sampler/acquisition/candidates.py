@@ -1,4 +1,4 @@
-"""Configurations to choose among: drawn at random, or neighbours of good ones, conditions respected."""
+"""Draw candidates from a search space: at random, or as neighbours of a configuration; conditions are respected."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import Any, TypeAlias
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tuner.sampler.surrogate.encoding import Params, choice_index, number_at, place
+from tuner.sampler.surrogate.encoding import Params, choice_index, from_position, to_position
 
-Define: TypeAlias = Callable[[Any], object]
-"""A search space, define-by-run: asks a trial for every parameter that counts."""
+DefineByRun: TypeAlias = Callable[[Any], object]
+"""A define-by-run search space: calls `suggest_…` of an Optuna trial for each parameter that applies."""
 
-STEP = 0.15
-"""Standard deviation of a neighbour's number, in shares of its range."""
+NEIGHBOUR_STEP = 0.15
+"""Standard deviation of a neighbour's number, as a share of its range; half of the steps are a fifth of it."""
 
 
 class CandidateTrial:
-    """A trial that draws: given values are taken where they are in the space, the rest is random."""
+    """A trial that suggests given values, moves some of them, and draws all others at random.
+
+    Args:
+        rng: of the draws.
+        given: values by name; a value outside the space is replaced by a random one.
+        moved: names of given parameters that change: a choice to another one, a number to one near it.
+    """
 
     def __init__(self, rng: np.random.Generator, given: Params, moved: Collection[str] = ()) -> None:
         self._rng = rng
@@ -29,7 +35,7 @@ class CandidateTrial:
         self.distributions: dict[str, BaseDistribution] = {}
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Return the given choice or, if it is to be moved, another one."""
+        """Return one of the choices."""
         distribution = CategoricalDistribution(tuple(choices))
         given = choice_index(distribution, self._given[name]) if name in self._given else None
         if given is None:
@@ -38,87 +44,94 @@ class CandidateTrial:
             index = (given + 1 + int(self._rng.integers(len(choices) - 1))) % len(choices)
         else:
             index = given
-        return self._note(name, distribution, choices[index])
+        return self._record(name, distribution, choices[index])
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the given integer or, if it is to be moved, one near it."""
-        return int(self.number(name, IntDistribution(low, high, log=log, step=step)))
+        """Return an integer in [low, high]."""
+        return int(self.suggest_number(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Return the given number or, if it is to be moved, one near it."""
-        return float(self.number(name, FloatDistribution(low, high, log=log, step=step)))
+        """Return a number in [low, high]."""
+        return float(self.suggest_number(name, FloatDistribution(low, high, log=log, step=step)))
 
-    def number(self, name: str, distribution: BaseDistribution) -> int | float:
-        """Return the given number or, if it is to be moved, one near it; a random one if none is given."""
+    def suggest_number(self, name: str, distribution: BaseDistribution) -> int | float:
+        """Return a number of a distribution."""
         assert isinstance(distribution, FloatDistribution | IntDistribution)
         given = self._given.get(name)
         if given is None or not distribution.low <= given <= distribution.high:
-            value = number_at(distribution, float(self._rng.random()))
+            value = from_position(distribution, float(self._rng.random()))
         elif name in self._moved:
-            scale = STEP if self._rng.random() < 0.5 else STEP / 5
-            value = number_at(distribution, place(distribution, given) + float(self._rng.normal(0.0, scale)))
+            scale = NEIGHBOUR_STEP if self._rng.random() < 0.5 else NEIGHBOUR_STEP / 5
+            position = to_position(distribution, given) + float(self._rng.normal(0.0, scale))
+            value = from_position(distribution, position)
         else:
             value = given
-        self._note(name, distribution, value)
+        self._record(name, distribution, value)
         return value
 
-    def _note(self, name: str, distribution: BaseDistribution, value: Any) -> Any:
+    def _record(self, name: str, distribution: BaseDistribution, value: Any) -> Any:
         self.params[name] = value
         self.distributions[name] = distribution
         return value
 
 
 class CandidateSpace:
-    """Where configurations come from: a define-by-run function, or the parameters that the history has shown."""
+    """The space that candidates are drawn from.
 
-    def __init__(self, define: Define | None, allowed: Callable[[Params], bool] | None = None) -> None:
+    Args:
+        define: the define-by-run search space; without one, the parameters of the study's trials.
+        is_allowed: returns whether a configuration breaks no rule.
+    """
+
+    def __init__(self, define: DefineByRun | None, is_allowed: Callable[[Params], bool] | None = None) -> None:
         self._define = define
-        self._allowed = allowed
+        self._is_allowed = is_allowed
         self.distributions: dict[str, BaseDistribution] = {}
-        self._shown: list[Params] = []
+        """The distributions of all parameters that were drawn or seen."""
+        self._seen: list[Params] = []
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether there is anything to draw from."""
-        return self._define is not None or bool(self._shown)
+        return self._define is not None or bool(self._seen)
 
-    def learn(self, distributions: Mapping[str, BaseDistribution], shown: Sequence[Params]) -> None:
-        """Take up what a history has shown."""
+    def update(self, distributions: Mapping[str, BaseDistribution], seen: Sequence[Params]) -> None:
+        """Add the parameters and replace the configurations of a study's trials."""
         self.distributions.update(distributions)
-        self._shown = list(shown)
+        self._seen = list(seen)
 
     def draw(
         self, rng: np.random.Generator, given: Params | None = None, moved: Collection[str] = (), checked: bool = True
     ) -> Params | None:
-        """Return a configuration; None where it breaks a rule, if `checked`."""
+        """Return a configuration, see `CandidateTrial`; None if it is `checked` and breaks a rule."""
         trial = CandidateTrial(rng, given or {}, moved)
         if self._define is not None:
             self._define(trial)
         else:
-            self._like_shown(trial, rng, given)
+            self._define_as_seen(trial, rng, given)
         self.distributions.update(trial.distributions)
         return trial.params if not checked or self.allows(trial.params) else None
 
     def allows(self, params: Params) -> bool:
         """Return whether a configuration breaks no rule."""
-        return self._allowed is None or self._allowed(params)
+        return self._is_allowed is None or self._is_allowed(params)
 
-    def _like_shown(self, trial: CandidateTrial, rng: np.random.Generator, given: Params | None) -> None:
-        """Ask for the parameters that some trial of the history had: its conditions held."""
-        if not self._shown:
+    def _define_as_seen(self, trial: CandidateTrial, rng: np.random.Generator, given: Params | None) -> None:
+        """Suggest the parameters of the given configuration, or of a random trial: their conditions held there."""
+        if not self._seen:
             return
-        names = given if given is not None else self._shown[int(rng.integers(len(self._shown)))]
+        names = given if given is not None else self._seen[int(rng.integers(len(self._seen)))]
         for name in names:
             distribution = self.distributions[name]
             if isinstance(distribution, CategoricalDistribution):
                 trial.suggest_categorical(name, distribution.choices)
             else:
-                trial.number(name, distribution)
+                trial.suggest_number(name, distribution)
 
     def neighbour(self, rng: np.random.Generator, of: Params, checked: bool = True) -> Params | None:
-        """Return a configuration that differs from one in a parameter or a few; see `draw`."""
+        """Return a configuration that differs from another one in one or a few parameters; see `draw`."""
         if not of:
             return self.draw(rng, checked=checked)
         count = 1 + int(rng.geometric(0.5)) if rng.random() < 0.5 else 1
@@ -126,9 +139,9 @@ class CandidateSpace:
         return self.draw(rng, of, moved, checked)
 
 
-def opened_parameters(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
-    """Return how many parameters each choice opens, as the configurations show it: they are there only beside it."""
-    found: Counter[tuple[str, Any]] = Counter()
+def count_conditional_parameters(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
+    """Return, for each choice (name, value), how many parameters occur only beside it in some configurations."""
+    counts: Counter[tuple[str, Any]] = Counter()
     for name in {name for config in configs for name in config}:
         having = [config for config in configs if name in config]
         if len(having) == len(configs):
@@ -136,5 +149,5 @@ def opened_parameters(configs: Sequence[Params]) -> Counter[tuple[str, Any]]:
         beside = {pair for pair in having[0].items() if pair[0] != name}
         for config in having:
             beside &= config.items()
-        found.update(pair for pair in beside if any(pair not in config.items() for config in configs))
-    return found
+        counts.update(pair for pair in beside if any(pair not in config.items() for config in configs))
+    return counts

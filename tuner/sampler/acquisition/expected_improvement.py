@@ -1,4 +1,4 @@
-"""Expected improvement, by logarithms: far from what is best it underflows, and climbing there needs its slope."""
+"""Expected improvement as a logarithm, which is finite and ordered where the expected improvement itself underflows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from tuner.sampler.surrogate.encoding import Vector
 
 
 def log_expected_improvement(gain: Vector, spread: Vector) -> Vector:
-    """Return ln of the expected improvement over 0 of normal variables, also where it underflows.
+    """Return ln E[max(X, 0)] for X ~ N(gain, spread²).
 
-    ln(φ(z) + z Φ(z)) + ln σ; below z = -1 by the Mills ratio (Ament et al., "Unexpected improvements to expected
-    improvement", NeurIPS 2023).
+    With z = gain / spread,
+
+        ln EI = ln(φ(z) + z Φ(z)) + ln spread,
+
+    and for z < -1 with the Mills ratio R = Φ(z) / φ(z)
+
+        ln EI = -z²/2 - ½ ln 2π + ln(1 - |z| R) + ln spread
+
+    (Ament et al., "Unexpected improvements to expected improvement", NeurIPS 2023).
+
+    Args:
+        gain: means, shape (n,).
+        spread: standard deviations, shape (n,); positive.
     """
     z = gain / spread
     low, high = np.minimum(z, -1.0), np.maximum(z, -1.0)
@@ -20,5 +31,5 @@ def log_expected_improvement(gain: Vector, spread: Vector) -> Vector:
     mills = np.exp(log_ndtr(low) + 0.5 * low * low + half_log) * np.abs(low)
     below = -0.5 * low * low - half_log + np.log(np.maximum(1.0 - mills, 1e-12))
     above = np.log(np.exp(-0.5 * high * high - half_log) + high * np.exp(log_ndtr(high)))
-    found: Vector = np.where(z < -1.0, below, above) + np.log(spread)
-    return found
+    log_improvement: Vector = np.where(z < -1.0, below, above) + np.log(spread)
+    return log_improvement

@@ -1,8 +1,9 @@
-"""Climbing: from some configurations, parameter by parameter, to such as are thought better.
+"""Coordinate-wise local search over the acquisition function.
 
-A round tries every choice of every categorical parameter and some places in the range of every number, one change at a
-time, and keeps the best change that breaks no rule. Rows are put together from blocks, one a change, because asking the
-space for each of some hundred configurations would take longer than all else; only what is kept is asked for.
+A round evaluates every choice of every categorical parameter and some positions of every number, one change at a time,
+and takes the best change that breaks no rule. The encoding of a changed configuration is assembled from columns of the
+changed parameter: evaluating the define-by-run space for some hundred configurations a round would take longer than
+all else. Only the chosen change is checked against the space.
 """
 
 from __future__ import annotations
@@ -15,92 +16,114 @@ from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
 from tuner.sampler.acquisition.candidates import CandidateSpace
-from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params, Vector, number_at
+from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Params, Vector, from_position
 
-PLACES = 6
-"""Places in the range of a number that a round tries."""
-CLIMBERS, CLIMBS, TRIES = 4, 8, 5
-"""Configurations that climb, rounds at most, and changes of one round that may break a rule."""
-LEAST_GAIN = 1e-3
+POSITIONS = 6
+"""Positions of a number that a round evaluates."""
+STARTS = 4
+"""Configurations that a local search starts from."""
+ROUNDS = 8
+"""Rounds at most."""
+REJECTIONS = 5
+"""Changes of one round that may break a rule before the configuration is left as it is."""
+LEAST_INCREASE = 1e-3
+"""Increase of the acquisition value, a logarithm, below which a search ends."""
 
-AcquisitionFunction: TypeAlias = Callable[[Matrix, Matrix], Vector]
-"""Says how good encoded configurations are: rows and effects in, one number each out."""
+AcquisitionFunction: TypeAlias = Callable[[EncodedConfigurations], Vector]
+"""Returns the acquisition values of n encoded configurations, shape (n,)."""
 
 
-class Changes:
-    """Every change of one parameter that a round tries, encoded."""
+class SingleChanges:
+    """All changes of one parameter that a search evaluates, encoded.
+
+    Args:
+        encoder: of the configurations.
+        rng: draws the positions of numbers, one in each of `POSITIONS` equal parts of the range.
+    """
 
     def __init__(self, encoder: Encoder, rng: np.random.Generator) -> None:
         self.changes: list[tuple[str, Any]] = []
+        """Name and new value of each change."""
         for name, distribution in encoder.distributions.items():
             if isinstance(distribution, CategoricalDistribution):
                 self.changes += [(name, choice) for choice in distribution.choices]
             else:
-                where = (np.arange(PLACES) + rng.random(PLACES)) / PLACES
-                self.changes += [(name, number_at(distribution, float(place))) for place in where]
-        alone = [{name: value} for name, value in self.changes]
-        self._rows, self._effects = encoder.both(alone)
-        places = np.array([encoder.names.index(name) for name, _ in self.changes])
-        self._own: NDArray[np.bool_] = places[:, None] == encoder.owner[None, :]
-        self._own_effects: NDArray[np.bool_] = places[:, None] == encoder.effect_owner[None, :]
+                positions = (np.arange(POSITIONS) + rng.random(POSITIONS)) / POSITIONS
+                self.changes += [(name, from_position(distribution, float(position))) for position in positions]
+        self._encoded = encoder.encode([{name: value} for name, value in self.changes])
+        parameters = np.array([encoder.names.index(name) for name, _ in self.changes])
+        self._changed_columns: NDArray[np.bool_] = parameters[:, None] == encoder.columns.rows[None, :]
+        self._changed_features: NDArray[np.bool_] = parameters[:, None] == encoder.columns.effects[None, :]
 
-    def of(self, row: Vector, effects: Vector) -> tuple[Matrix, Matrix]:
-        """Return the rows and effects of a configuration after each change, shape (changes, …)."""
-        return np.where(self._own, self._rows, row), np.where(self._own_effects, self._effects, effects)
+    def apply(self, row: Vector, effects: Vector) -> EncodedConfigurations:
+        """Return one configuration, given encoded, after each of the changes."""
+        return EncodedConfigurations(
+            np.where(self._changed_columns, self._encoded.rows, row),
+            np.where(self._changed_features, self._encoded.effects, effects),
+        )
 
 
 def local_search(
     space: CandidateSpace,
     encoder: Encoder,
-    merit: AcquisitionFunction,
+    acquisition: AcquisitionFunction,
     starts: Sequence[Params],
     rng: np.random.Generator,
 ) -> list[Params]:
-    """Return where some configurations get to, and every step on the way."""
-    found: list[Params] = []
-    climbers = [(start, float(value)) for start, value in zip(starts, merit(*encoder.both(starts)), strict=True)]
-    changes = Changes(encoder, rng)
-    for _ in range(CLIMBS):
-        steps = _steps(space, encoder, merit, changes, [config for config, _ in climbers], rng)
-        values = merit(*encoder.both(steps)) if steps else np.zeros(0)
-        gained = zip(steps, values, (before for _, before in climbers), strict=True)
-        climbers = [(config, float(value)) for config, value, before in gained if value > before + LEAST_GAIN]
-        found += [config for config, _ in climbers]
-        if not climbers:
+    """Return the configurations that the searches reach, those after each round included.
+
+    Args:
+        space: draws the parameters that a changed choice requires, and checks the rules.
+        encoder: of the configurations.
+        acquisition: the function to maximise.
+        starts: where the searches start.
+        rng: of the draws.
+    """
+    reached: list[Params] = []
+    initial = acquisition(encoder.encode(starts))
+    current = [(start, float(value)) for start, value in zip(starts, initial, strict=True)]
+    changes = SingleChanges(encoder, rng)
+    for _ in range(ROUNDS):
+        changed = _best_changes(space, encoder, acquisition, changes, [config for config, _ in current], rng)
+        values = acquisition(encoder.encode(changed)) if changed else np.zeros(0)
+        pairs = zip(changed, values, (before for _, before in current), strict=True)
+        current = [(config, float(value)) for config, value, before in pairs if value > before + LEAST_INCREASE]
+        reached += [config for config, _ in current]
+        if not current:
             break
-    return found
+    return reached
 
 
-def _steps(
+def _best_changes(
     space: CandidateSpace,
     encoder: Encoder,
-    merit: AcquisitionFunction,
-    changes: Changes,
-    climbers: Sequence[Params],
+    acquisition: AcquisitionFunction,
+    changes: SingleChanges,
+    configs: Sequence[Params],
     rng: np.random.Generator,
 ) -> list[Params]:
-    """Return each climber after its best change; itself where none keeps the rules."""
-    rows, effects = encoder.both(climbers)
-    both = [changes.of(row, effect) for row, effect in zip(rows, effects, strict=True)]
-    merits = merit(np.vstack([rows for rows, _ in both]), np.vstack([effects for _, effects in both]))
-    found = []
-    for config, values in zip(climbers, merits.reshape(len(climbers), -1), strict=True):
-        found.append(_best(space, config, changes.changes, values, rng))
-    return found
+    """Return each configuration after its best change."""
+    encoded = encoder.encode(configs)
+    changed = [changes.apply(row, effects) for row, effects in zip(encoded.rows, encoded.effects, strict=True)]
+    values = acquisition(EncodedConfigurations.stack(changed)).reshape(len(configs), -1)
+    return [
+        _best_change(space, config, changes.changes, each, rng) for config, each in zip(configs, values, strict=True)
+    ]
 
 
-def _best(
+def _best_change(
     space: CandidateSpace, config: Params, changes: Sequence[tuple[str, Any]], values: Vector, rng: np.random.Generator
 ) -> Params:
-    tries = 0
-    for place in np.argsort(-values):
-        name, value = changes[place]
+    """Return a configuration after the change with the highest value that breaks no rule; itself if there is none."""
+    rejections = 0
+    for index in np.argsort(-values):
+        name, value = changes[index]
         if name not in config or (config[name] == value and type(config[name]) is type(value)):
             continue
         changed = space.draw(rng, {**config, name: value})
         if changed is not None:
             return changed
-        tries += 1
-        if tries == TRIES:
+        rejections += 1
+        if rejections == REJECTIONS:
             break
     return config

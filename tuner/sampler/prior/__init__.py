@@ -1,1 +1,1 @@
-"""The prior mean: predictions of configurations, cached, and computed in the background."""
+"""The prior: predictions of configurations, cached, and computed in the background."""

@@ -1,70 +1,78 @@
-"""What is predicted of configurations: asked once each, guessed between those that were asked, ranked beforehand."""
+"""Predictions of configurations as the prior mean of the surrogate: each computed once, and interpolated between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from optuna.study import StudyDirection
 
-from tuner.sampler.acquisition.candidates import CandidateSpace
-from tuner.sampler.surrogate.encoding import Encoder, Matrix, Params
-from tuner.sampler.surrogate.history import Scale, scales_of, squeezed
+from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Matrix, Params
+from tuner.sampler.surrogate.history import ObjectiveScale, compress_violations, objective_scales
 
-FAILS_UNSEEN = 0.15
-"""Share of configurations that are thought to fail where nothing is predicted."""
-FAILS_PREDICTED = (0.05, 0.85)
-"""Chance of failing of a configuration that is predicted to run, and of one that is predicted to fail."""
+UNPREDICTED_FAILURE = 0.15
+"""Prior probability of failure where nothing is predicted."""
+PREDICTED_FAILURE = (0.05, 0.85)
+"""Prior probability of failure of a configuration that is predicted to run, and of one that is predicted to fail."""
 TREES = 40
-LEADERS = 12
-FIRST, LATEST = 200, 800
-"""Predictions that a choice looks at, where there are more: what all of them cost grows with every trial."""
-GROWN = 1.15
-"""Factor by which what is known has to grow before the guesses are learned anew."""
+"""Trees of the forest that interpolates predictions."""
+CONSIDERED_FIRST, CONSIDERED_LATEST = 200, 800
+"""A suggestion considers the first and the latest predictions; the cost of all of them would grow with every trial."""
+REFIT_GROWTH = 1.15
+"""Growth of the number of predictions after which the forest is fitted again."""
+VIOLATION_OF_FAILURE = 10.0
+"""What a predicted failure adds to the violation that predictions are ranked by."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of a configuration: values of the objectives, or None where it would not run; constraints."""
+    """The prediction of one configuration.
+
+    Args:
+        values: of the objectives; None if the configuration is predicted to fail.
+        constraints: constraint values by name; at most 0 is satisfied.
+    """
 
     values: tuple[float, ...] | None
     constraints: Mapping[str, float]
 
 
 Prior: TypeAlias = Callable[[Params], Prediction | None]
+"""Predicts a configuration; None where it cannot."""
 
 
 class PriorCache:
-    """A prior with a memory."""
+    """Predictions of configurations, each computed once.
+
+    Rows of prior means have the shape (configurations, objectives + constraints + 1): gains of the objectives,
+    compressed violations, and the probability of failure.
+
+    Args:
+        prior: computes predictions; None: nothing is predicted.
+    """
 
     def __init__(self, prior: Prior | None) -> None:
         self._prior = prior
         self._known: dict[frozenset[tuple[str, object]], tuple[Params, Prediction | None]] = {}
-        self._encoded: tuple[Matrix, Matrix] | None = None
+        self._encoded: EncodedConfigurations | None = None
         self._encoded_by: Mapping[str, object] = {}
-        self._learned: tuple[int, object] = (0, None)
-        self._trees: Any = None
-        self._wanted: list[Params] = []
+        self._fitted_for: tuple[int, object] = (0, None)
+        self._forest: Any = None
 
     @property
     def exists(self) -> bool:
         """Whether anything is predicted."""
         return self._prior is not None
 
-    def keeps(self, params: Params) -> bool:
-        """Return whether a configuration is predicted to run and to keep its promises."""
-        said = self.of(params)
-        return said is not None and said.values is not None and max(said.constraints.values(), default=0.0) <= 0.0
-
     @property
-    def asked(self) -> list[Params]:
-        """Every configuration whose prediction is known."""
+    def configurations(self) -> list[Params]:
+        """Every configuration whose prediction was computed, in that order."""
         return [params for params, _ in self._known.values()]
 
-    def of(self, params: Params) -> Prediction | None:
-        """Return the prediction of one configuration."""
+    def predict(self, params: Params) -> Prediction | None:
+        """Return the prediction of one configuration, from the cache if it is there."""
         if self._prior is None:
             return None
         key = frozenset(params.items())
@@ -72,126 +80,111 @@ class PriorCache:
             self._known[key] = (dict(params), self._prior(params))
         return self._known[key][1]
 
-    def want(self, configs: Iterable[Params]) -> None:
-        """Note configurations whose predictions the next choice will want, if anything is predicted."""
-        if self.exists:
-            self._wanted += configs
+    def predicts_feasible(self, params: Params) -> bool:
+        """Return whether a configuration is predicted to run and to satisfy every constraint."""
+        prediction = self.predict(params)
+        if prediction is None or prediction.values is None:
+            return False
+        return max(prediction.constraints.values(), default=0.0) <= 0.0
 
-    def catch_up(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Ask for the predictions that are wanted, one after another, until it is `stopped`."""
-        while self._wanted and not stopped():
-            self.of(self._wanted.pop(0))
+    def means(self, configs: Sequence[Params], scales: Sequence[ObjectiveScale], names: Sequence[str]) -> Matrix:
+        """Return the prior means of configurations; see `unpredicted_means` for those without a prediction.
 
-    def rows(self, configs: Sequence[Params], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-        """Return the predictions, shape (configurations, objectives + constraints + 1); see `blank` for unknown ones.
-
-        Objectives are gains, unweighted; constraints are squeezed; the last column is the chance of failing.
+        Args:
+            configs: the configurations; their predictions are computed if they are not in the cache.
+            scales: of the objectives.
+            names: of the constraints.
         """
-        return as_rows([self.of(config) for config in configs], scales, names)
+        return prediction_means([self.predict(config) for config in configs], scales, names)
 
     @property
     def considered(self) -> list[Params]:
-        """The configurations that a choice looks at: the first and the latest whose prediction is known."""
-        asked = self.asked
-        return [asked[place] for place in self._places()]
+        """The configurations with a prediction that a suggestion considers."""
+        every = self.configurations
+        return [every[position] for position in self._considered_positions()]
 
-    def _places(self) -> list[int]:
-        """Return the places of what is considered among all that was asked for."""
+    def _considered_positions(self) -> list[int]:
         count = len(self._known)
-        return [*range(min(FIRST, count)), *range(max(FIRST, count - LATEST), count)]
+        first = min(CONSIDERED_FIRST, count)
+        return [*range(first), *range(max(CONSIDERED_FIRST, count - CONSIDERED_LATEST), count)]
 
-    def known_rows(self, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-        """Return `rows` of what is considered."""
-        said = [each for _, each in self._known.values()]
-        return as_rows([said[place] for place in self._places()], scales, names)
+    def considered_means(self, scales: Sequence[ObjectiveScale], names: Sequence[str]) -> Matrix:
+        """Return the prior means of `considered`."""
+        every = [prediction for _, prediction in self._known.values()]
+        return prediction_means([every[position] for position in self._considered_positions()], scales, names)
 
-    def encoded(self, encoder: Encoder) -> tuple[Matrix, Matrix]:
-        """Return rows and effects of what is considered; what was encoded before is not encoded again."""
-        done = self._encoded if self._encoded_by == encoder.distributions else None
-        new = self.asked[0 if done is None else len(done[0]) :]
-        rows, effects = encoder.both(new)
-        self._encoded = (rows, effects) if done is None else (np.vstack([done[0], rows]), np.vstack([done[1], effects]))
+    def encode_considered(self, encoder: Encoder) -> EncodedConfigurations:
+        """Return `considered` encoded; each configuration is encoded once per encoder."""
+        before = self._encoded if self._encoded_by == encoder.distributions else None
+        new = encoder.encode(self.configurations[0 if before is None else len(before) :])
+        self._encoded = new if before is None else EncodedConfigurations.stack([before, new])
         self._encoded_by = encoder.distributions
-        places = self._places()
-        return self._encoded[0][places], self._encoded[1][places]
+        return self._encoded.at(self._considered_positions())
 
-    def guesses(self, rows: Matrix, encoder: Encoder, scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-        """Return what the predictions of encoded configurations are likely to be, by a forest; shape as of `rows`."""
+    def interpolate(
+        self,
+        inputs: EncodedConfigurations,
+        encoder: Encoder,
+        scales: Sequence[ObjectiveScale],
+        names: Sequence[str],
+    ) -> Matrix:
+        """Return the prior means of encoded configurations, interpolated by a forest of extremely randomised trees."""
         if not self._known:
-            return blank(len(rows), len(scales), len(names))
-        shape = encoder.distributions, tuple(names), [scale.gains for scale in scales]
-        if len(self._known) > GROWN * self._learned[0] or self._learned[1] != shape:
-            from sklearn.ensemble import ExtraTreesRegressor  # see `load_forest`
+            return unpredicted_means(len(inputs), len(scales), len(names))
+        fitted_for = encoder.distributions, tuple(names), [scale.gains for scale in scales]
+        if len(self._known) > REFIT_GROWTH * self._fitted_for[0] or self._fitted_for[1] != fitted_for:
+            from sklearn.ensemble import ExtraTreesRegressor  # see `import_forest`
 
-            known = self.known_rows(scales, names)
-            self._trees = ExtraTreesRegressor(TREES, random_state=0).fit(self.encoded(encoder)[0], known)
-            self._learned = len(self._known), shape
-        # the forest's own `predict` is the same sum behind 10 ms of preparations, in a dozen calls a choice
-        asked = np.ascontiguousarray(rows, dtype=np.float32)
-        trees = self._trees.estimators_
-        guessed: Matrix = np.sum([tree.tree_.predict(asked)[:, :, 0] for tree in trees], axis=0) / len(trees)
-        return guessed
+            means = self.considered_means(scales, names)
+            self._forest = ExtraTreesRegressor(TREES, random_state=0).fit(self.encode_considered(encoder).rows, means)
+            self._fitted_for = len(self._known), fitted_for
+        # The forest's own `predict` is the same sum, but takes 10 ms longer, in a dozen calls a suggestion.
+        rows = np.ascontiguousarray(inputs.rows, dtype=np.float32)
+        trees = self._forest.estimators_
+        means = np.sum([tree.tree_.predict(rows)[:, :, 0] for tree in trees], axis=0) / len(trees)
+        return np.asarray(means)
 
 
-def load_forest() -> None:
-    """Import what `PriorCache.guesses` needs: more than a second, which a choice would wait for."""
+def import_forest() -> None:
+    """Import the library that `PriorCache.interpolate` uses, which takes more than a second."""
     import sklearn.ensemble  # noqa: F401
 
 
-def as_rows(said: Sequence[Prediction | None], scales: Sequence[Scale], names: Sequence[str]) -> Matrix:
-    """Return predictions as `PriorCache.rows` does."""
-    found = blank(len(said), len(scales), len(names))
-    for row, each in enumerate(said):
-        if each is None:
+def prediction_means(
+    predictions: Sequence[Prediction | None], scales: Sequence[ObjectiveScale], names: Sequence[str]
+) -> Matrix:
+    """Return the prior means of predictions; the shape is that of `PriorCache`."""
+    means = unpredicted_means(len(predictions), len(scales), len(names))
+    for row, prediction in enumerate(predictions):
+        if prediction is None:
             continue
-        found[row, -1] = FAILS_PREDICTED[each.values is None]
-        if each.values is not None:
-            found[row, : len(scales)] = [s.gain(v) for s, v in zip(scales, each.values, strict=True)]
-            found[row, len(scales) : -1] = [each.constraints.get(name, 0.0) for name in names]
-    told = [row for row, each in enumerate(said) if each is not None and each.values is not None]
-    found[told, len(scales) : -1] = squeezed(found[told, len(scales) : -1])
-    return found
+        means[row, -1] = PREDICTED_FAILURE[prediction.values is None]
+        if prediction.values is not None:
+            means[row, : len(scales)] = [s.gain(v) for s, v in zip(scales, prediction.values, strict=True)]
+            means[row, len(scales) : -1] = [prediction.constraints.get(name, 0.0) for name in names]
+    running = [row for row, each in enumerate(predictions) if each is not None and each.values is not None]
+    means[running, len(scales) : -1] = compress_violations(means[running, len(scales) : -1])
+    return means
 
 
-def blank(rows: int, objectives: int, constraints: int) -> Matrix:
-    """Return what is thought where nothing is predicted: as good as the defaults, and `FAILS_UNSEEN` may fail."""
-    found = np.zeros((rows, objectives + constraints + 1))
-    found[:, -1] = FAILS_UNSEEN
-    return found
+def unpredicted_means(rows: int, objectives: int, constraints: int) -> Matrix:
+    """Return the prior means without a prediction: as good as the reference, `UNPREDICTED_FAILURE` to fail."""
+    means = np.zeros((rows, objectives + constraints + 1))
+    means[:, -1] = UNPREDICTED_FAILURE
+    return means
 
 
-def explore(
-    belief: PriorCache,
-    space: CandidateSpace,
-    directions: Sequence[StudyDirection],
-    weights: Sequence[float] | None,
-    count: int,
-) -> None:
-    """Ask for the predictions of `count` configurations: a third drawn at random, then neighbours of the best so far.
-
-    What is predicted to fail or to break a promise ranks behind all that is not. Asks for the same ones each time.
-    """
-    rng = np.random.default_rng(0)
-    leaders: list[Params] = []
-    for _ in range(20 * count):
-        known = len(belief.asked)
-        if known >= count:
-            break
-        if known >= count // 3 and known % LEADERS == 0:
-            leaders = ranked(belief, directions, weights)[:LEADERS]
-        drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))]) if leaders else space.draw(rng)
-        if drawn is not None:
-            belief.of(drawn)
-
-
-def ranked(belief: PriorCache, directions: Sequence[StudyDirection], weights: Sequence[float] | None) -> list[Params]:
-    """Return the configurations that were asked for, the one with the best prediction first."""
-    asked = belief.asked
-    first = next((said for each in asked if (said := belief.of(each)) is not None and said.values is not None), None)
+def rank_by_prediction(
+    cache: PriorCache, directions: Sequence[StudyDirection], weights: Sequence[float] | None
+) -> list[Params]:
+    """Return all configurations with a prediction, the least predicted violation first, then the highest score."""
+    configs = cache.configurations
+    first = next((p for each in configs if (p := cache.predict(each)) is not None and p.values is not None), None)
     if first is None or first.values is None:
-        return asked
-    scales = scales_of([first.values], directions, weights)
-    rows = belief.rows(asked, scales, sorted(first.constraints))
-    score = rows[:, : len(scales)] @ np.array([scale.weight for scale in scales])
-    violated = np.maximum(rows[:, len(scales) : -1], 0.0).sum(axis=1) + 10.0 * (rows[:, -1] > 0.5)
-    return [asked[index] for index in np.lexsort((-score, violated))]
+        return configs
+    scales = objective_scales([first.values], directions, weights)
+    means = cache.means(configs, scales, sorted(first.constraints))
+    score = means[:, : len(scales)] @ np.array([scale.weight for scale in scales])
+    violation = np.maximum(means[:, len(scales) : -1], 0.0).sum(axis=1)
+    violation = violation + VIOLATION_OF_FAILURE * (means[:, -1] > 0.5)
+    return [configs[index] for index in np.lexsort((-score, violation))]

@@ -1,1 +1,1 @@
-"""The surrogate model: Gaussian processes over encoded configurations and the history that they are fitted to."""
+"""The surrogate: Gaussian processes over encoded configurations."""

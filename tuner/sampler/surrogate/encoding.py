@@ -1,15 +1,24 @@
-"""Configurations as rows of numbers, so that the squared distance of two rows is a weighted sum over parameters.
+"""Encode configurations as numbers for the Gaussian processes.
 
-A numeric parameter is its place in its range, 0 to 1 (on a logarithmic scale if the range is one); a categorical one
-has a column a choice. Two configurations that differ in a choice, or of which only one has the parameter, are as far
-apart in it as the two ends of a range; two that both lack it do not differ (Gower, "A general coefficient of
-similarity", Biometrics 27, 1971).
+Each configuration x has a row r(x), for distances, and effect features φ(x), for a linear model. Each column of either
+belongs to one parameter p. The squared distance of two rows in one parameter,
+
+    d_p²(x, x') = |r_p(x) - r_p(x')|²,
+
+is a Gower-like dissimilarity between 0 and 1 (Gower, "A general coefficient of similarity", Biometrics 27, 1971):
+
+    two numbers             squared difference of their positions in the range, 0 to 1
+    two choices             0 if equal, 1 if not
+    a number or none        0.75 to 1
+    a choice or none        0.5
+    both configurations lack the parameter      0
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,101 +26,152 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 Params: TypeAlias = Mapping[str, Any]
+"""A configuration: the values of its parameters by name."""
 Matrix: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = NDArray[np.float64]
 
 KNOTS = 5
-REACH = 0.4
-"""Length scale of a single number's effect, in shares of its range."""
-
+"""Knots of a number's effect, evenly spaced over its range."""
+KNOT_LENGTHSCALE = 0.4
+"""Lengthscale of a number's effect, as a share of its range."""
 DECIMALS = 10
-"""Of a number with a step: 0.5 and 42 steps of 0.01 are 0.92, not 0.9199999999999999."""
+"""Decimals of a number with a step: 0.5 plus 42 steps of 0.01 is 0.92, not 0.9199999999999999."""
 
-_HALF = math.sqrt(0.5)
-_AWAY = math.sqrt(0.75)
-"""The mark of a number that is lacking: with the middle of the range in its place it is 0.75 to 1 away from any."""
+_CHOICE = math.sqrt(0.5)
+"""Value in the column of the chosen value: two different choices have the squared distance 1/2 + 1/2."""
+_ABSENT = 0.5, math.sqrt(0.75)
+"""Row of an absent number, where a present one has (position, 0)."""
+
+
+def _knot_factor() -> Matrix:
+    """Return L with L Lᵀ = exp(-(k_i - k_j)² / (2 ℓ²)) + 1e-6 I over the knots k, shape (KNOTS, KNOTS)."""
+    knots = np.linspace(0.0, 1.0, KNOTS)
+    squared = ((knots[:, None] - knots[None, :]) / KNOT_LENGTHSCALE) ** 2
+    return np.asarray(np.linalg.cholesky(np.exp(-0.5 * squared) + 1e-6 * np.eye(KNOTS)), dtype=np.float64)
+
+
+_KNOT_FACTOR = _knot_factor()
+
+
+@dataclass(frozen=True)
+class EncodedConfigurations:
+    """Encoded configurations: `rows`, shape (n, columns), and `effects`, shape (n, features)."""
+
+    rows: Matrix
+    effects: Matrix
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def at(self, positions: Sequence[int]) -> EncodedConfigurations:
+        """Return the configurations at some positions, in that order."""
+        return EncodedConfigurations(self.rows[positions], self.effects[positions])
+
+    @staticmethod
+    def stack(parts: Iterable[EncodedConfigurations]) -> EncodedConfigurations:
+        """Return several sets of configurations as one."""
+        every = list(parts)
+        return EncodedConfigurations(
+            np.vstack([part.rows for part in every]), np.vstack([part.effects for part in every])
+        )
+
+
+@dataclass(frozen=True)
+class ColumnParameters:
+    """The index of the parameter that each column belongs to, of `rows` and of `effects`."""
+
+    rows: NDArray[np.int64]
+    effects: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """The number of parameters."""
+        return int(self.rows.max()) + 1 if len(self.rows) else 0
 
 
 class Encoder:
-    """Turns parameters into rows.
+    """Encodes configurations of known parameters; parameters without a distribution are ignored.
 
-    `owner[c]` is the index of the parameter that column c of the rows belongs to, `effect_owner` that of the effects'.
+    Args:
+        distributions: of the parameters, by name.
     """
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
         self.distributions = dict(sorted(distributions.items()))
         self.names = tuple(self.distributions)
-        owner: list[int] = []
-        self._first: list[int] = []
-        for index, distribution in enumerate(self.distributions.values()):
-            self._first.append(len(owner))
-            owner += [index] * (len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else 2)
-        self.owner = np.array(owner, dtype=np.int64)
-        widths = [
-            len(d.choices) if isinstance(d, CategoricalDistribution) else KNOTS for d in self.distributions.values()
-        ]
-        self.effect_owner = np.repeat(np.arange(len(widths)), widths)
+        every = self.distributions.values()
+        widths = [len(d.choices) if isinstance(d, CategoricalDistribution) else 2 for d in every]
+        effect_widths = [len(d.choices) if isinstance(d, CategoricalDistribution) else KNOTS for d in every]
+        self._first_columns = [sum(widths[:index]) for index in range(len(widths))]
+        self.columns = ColumnParameters(
+            np.repeat(np.arange(len(widths)), widths), np.repeat(np.arange(len(widths)), effect_widths)
+        )
+
+    def encode(self, configs: Sequence[Params]) -> EncodedConfigurations:
+        """Return configurations encoded."""
+        return EncodedConfigurations(self.rows(configs), self._effects(configs))
 
     def rows(self, configs: Sequence[Params]) -> Matrix:
-        """Return one row a configuration, shape (configurations, columns); names that are not known are passed over."""
-        found = np.zeros((len(configs), len(self.owner)))
-        for (name, distribution), first in zip(self.distributions.items(), self._first, strict=True):
+        """Return the rows r(x) of configurations, shape (configurations, columns)."""
+        rows = np.zeros((len(configs), len(self.columns.rows)))
+        for (name, distribution), first in zip(self.distributions.items(), self._first_columns, strict=True):
             for row, config in enumerate(configs):
                 if isinstance(distribution, CategoricalDistribution):
                     index = choice_index(distribution, config[name]) if name in config else None
                     if index is not None:
-                        found[row, first + index] = _HALF
+                        rows[row, first + index] = _CHOICE
                 elif config.get(name) is None:
-                    found[row, first : first + 2] = 0.5, _AWAY
+                    rows[row, first : first + 2] = _ABSENT
                 else:
-                    found[row, first] = place(distribution, config[name])
-        return found
+                    rows[row, first] = to_position(distribution, config[name])
+        return rows
 
-    def both(self, configs: Sequence[Params]) -> tuple[Matrix, Matrix]:
-        """Return `rows` and `effects`."""
-        return self.rows(configs), self.effects(configs)
+    def _effects(self, configs: Sequence[Params]) -> Matrix:
+        """Return the effect features φ(x) of configurations, shape (configurations, features).
 
-    def effects(self, configs: Sequence[Params]) -> Matrix:
-        """Return features whose inner products say how alike configurations are in single parameters.
-
-        A column a choice, and for a number its place among `KNOTS` knots, made smooth: a linear model of them is a sum
-        of effects, one a parameter, where a parameter that a configuration lacks has none. Shape (configurations,
-        features), scaled so that the sum has a variance of about 1.
+        A choice has one feature, 1 or 0. A number has the features h(position) L: h are the weights of a linear
+        interpolation between `KNOTS` knots, L is the factor of `_knot_factor`. So φ_p(x)·φ_p(x') is the squared
+        exponential correlation of two positions, interpolated. An absent parameter has only zeros. All features are
+        divided by the square root of the number of parameters P: Σ_p φ_p(x)·φ_p(x) is at most about 1.
         """
         blocks = []
-        knots = np.linspace(0.0, 1.0, KNOTS)
-        smooth = np.linalg.cholesky(
-            np.exp(-0.5 * ((knots[:, None] - knots[None, :]) / REACH) ** 2) + 1e-6 * np.eye(KNOTS)
-        )
         for name, distribution in self.distributions.items():
             if isinstance(distribution, CategoricalDistribution):
-                block = np.zeros((len(configs), len(distribution.choices)))
-                for row, config in enumerate(configs):
-                    index = choice_index(distribution, config[name]) if name in config else None
-                    if index is not None:
-                        block[row, index] = 1.0
+                blocks.append(_choice_effects(distribution, name, configs))
             else:
-                block = np.zeros((len(configs), KNOTS))
-                for row, config in enumerate(configs):
-                    if config.get(name) is not None:
-                        where = min(max(place(distribution, config[name]), 0.0), 1.0) * (KNOTS - 1)
-                        left = min(int(where), KNOTS - 2)
-                        block[row, left], block[row, left + 1] = left + 1 - where, where - left
-                block = block @ smooth
-            blocks.append(block)
+                blocks.append(_number_effects(distribution, name, configs))
         return np.hstack(blocks) / math.sqrt(max(len(blocks), 1)) if blocks else np.zeros((len(configs), 0))
 
 
+def _choice_effects(distribution: CategoricalDistribution, name: str, configs: Sequence[Params]) -> Matrix:
+    block = np.zeros((len(configs), len(distribution.choices)))
+    for row, config in enumerate(configs):
+        index = choice_index(distribution, config[name]) if name in config else None
+        if index is not None:
+            block[row, index] = 1.0
+    return block
+
+
+def _number_effects(distribution: BaseDistribution, name: str, configs: Sequence[Params]) -> Matrix:
+    block = np.zeros((len(configs), KNOTS))
+    for row, config in enumerate(configs):
+        if config.get(name) is not None:
+            knot = min(max(to_position(distribution, config[name]), 0.0), 1.0) * (KNOTS - 1)
+            left = min(int(knot), KNOTS - 2)
+            block[row, left], block[row, left + 1] = left + 1 - knot, knot - left
+    return np.asarray(block @ _KNOT_FACTOR)
+
+
 def choice_index(distribution: CategoricalDistribution, value: object) -> int | None:
-    """Return the index of a choice; None if it is none. 1, 1.0 and True are three choices."""
+    """Return the index of a value among the choices, or None; 1, 1.0 and True are three choices."""
     for index, choice in enumerate(distribution.choices):
         if type(choice) is type(value) and choice == value:
             return index
     return None
 
 
-def place(distribution: BaseDistribution, value: float) -> float:
-    """Return where in its range a number lies, 0 to 1."""
+def to_position(distribution: BaseDistribution, value: float) -> float:
+    """Return the position of a number in its range, 0 to 1: of its logarithm, if the range is logarithmic."""
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
     if high <= low:
@@ -121,15 +181,15 @@ def place(distribution: BaseDistribution, value: float) -> float:
     return (float(value) - low) / (high - low)
 
 
-def number_at(distribution: BaseDistribution, where: float) -> int | float:
-    """Return the number of a range that lies nearest to a place in it."""
+def from_position(distribution: BaseDistribution, position: float) -> int | float:
+    """Return the number of a range that is nearest to a position; positions outside 0 to 1 are clipped."""
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
-    where = min(max(where, 0.0), 1.0)
+    position = min(max(position, 0.0), 1.0)
     if distribution.log:
-        value = math.exp(math.log(low) + where * (math.log(high) - math.log(low)))
+        value = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
     else:
-        value = low + where * (high - low)
+        value = low + position * (high - low)
     if distribution.step is not None and not distribution.log:
         value = round(low + round((value - low) / distribution.step) * distribution.step, DECIMALS)
     value = min(max(value, low), high)

@@ -1,44 +1,59 @@
-"""A Gaussian process over rows, with one relevance a parameter and a mean that may be known beforehand.
+"""A Gaussian process over encoded configurations, with a prior mean that the data may scale.
 
-The covariance of two rows is that of a Matern process of smoothness 5/2 in the weighted distance of the parameters,
-plus that of a sum of effects, one a parameter, each with a variance of its own (Duvenaud et al., "Additive Gaussian
-processes", NeurIPS 2011), plus a constant, plus a part along what is believed beforehand: so a belief that proves wrong
-is unlearned as a whole, not point by point (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
-chapters 2.7 and 5). Relevances, variances and noise are those of the highest posterior density, found by L-BFGS.
+For each output,
+
+    y_i = m(x_i) + f(x_i) + ε_i,    f ~ GP(0, k),    ε_i ~ N(0, n²)
+    k(x, x') = a² M(d(x, x')) + s² Σ_p v_p φ_p(x)·φ_p(x') + c² + b² m̃(x) m̃(x')
+    d²(x, x') = Σ_p w_p |r_p(x) - r_p(x')|²
+    M(d) = (1 + √5 d + 5/3 d²) exp(-√5 d)
+
+- M is the Matérn correlation of smoothness 5/2; w_p is the inverse squared lengthscale of parameter p.
+- The sum is an additive model: one effect per parameter, of relative variance v_p (Duvenaud et al., "Additive Gaussian
+  processes", NeurIPS 2011).
+- c is the standard deviation of the level.
+- The last part lets the data scale the prior mean: it equals a factor 1 + β of m with β ~ N(0, b²). A prior mean that
+  is wrong everywhere is corrected by one slope, not point by point. m̃(x) = max(m(x), -slope_limit).
+
+r and φ are defined in `encoding`. The posterior of f is that of Rasmussen and Williams, "Gaussian Processes for Machine
+Learning", 2006, equations 2.25 and 2.26, chapter 2.7 for the explicit basis m̃. The hyperparameters
+θ = (ln w_p, ln v_p, ln a/a₀, ln s/s₀, ln n/n₀) maximise the posterior density (equations 5.8 and 5.9), by L-BFGS.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from tuner.sampler.surrogate.encoding import Matrix, Vector
+from tuner.sampler.surrogate.encoding import ColumnParameters, EncodedConfigurations, Matrix, Vector
 
 _ROOT5 = math.sqrt(5.0)
 _JITTER = 1e-8
-_SPREADS = np.array([0.7, 0.5, 0.4])
-"""Of the logarithms of amplitude, effects and noise, beforehand."""
-
-Owners: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""The parameter that each column of the rows belongs to, and each feature of the effects."""
+_LEAST_VARIANCE = 1e-12
+_LOG_SCALE_SPREADS = np.array([0.7, 0.5, 0.4])
+"""Prior standard deviations of ln a, ln s and ln n."""
 
 
 @dataclass(frozen=True)
-class PriorScales:
-    """What is thought of a process before data: standard deviations, in the units of its values.
+class KernelPrior:
+    """The prior of the hyperparameters; standard deviations are in the units of the targets.
 
-    `amplitude` of what the parameters do together, `effects` of the sum of what each does by itself, `noise` of a
-    measurement, `constant` of the level, `slope` of the factor by which the believed mean may be off; `relevance` and
-    the spread of its logarithm hold for each parameter, and so does the spread of the logarithm of the share that its
-    own effect has in the variance of all. What is believed to lie further below 0 than `reach` is no less sure for it:
-    else nothing would promise more than what is believed to be worst, as soon as the belief is in doubt.
+    Args:
+        amplitude: a₀, standard deviation of the Matérn part.
+        effects: s₀, standard deviation of the sum of effects.
+        noise: n₀, standard deviation of a measurement.
+        constant: c, standard deviation of the level.
+        slope: b, standard deviation of the factor of the prior mean.
+        slope_limit: prior means below its negative count as its negative in the slope part. Without a limit, the
+            worst predictions would have the largest variance, and so a high expected improvement, as soon as the prior
+            mean proves wrong.
+        inverse_squared_lengthscale: prior median of each w_p.
+        lengthscale_spread: prior standard deviation of each ln w_p.
+        effect_spread: prior standard deviation of each ln v_p.
     """
 
     amplitude: float
@@ -46,169 +61,184 @@ class PriorScales:
     noise: float
     constant: float
     slope: float = 0.7
-    reach: float = math.inf
-    relevance: float = 0.3
-    relevance_spread: float = 1.5
-    share_spread: float = 1.0
+    slope_limit: float = math.inf
+    inverse_squared_lengthscale: float = 0.3
+    lengthscale_spread: float = 1.5
+    effect_spread: float = 1.0
 
 
 class GaussianProcess:
-    """A fitted process. `targets` has one column an output; all share relevances, each has its own amplitude."""
+    """A fitted process with several outputs, which share all hyperparameters but not the prior mean.
+
+    Args:
+        columns: the parameters that the columns of the inputs belong to.
+        inputs: n encoded configurations.
+        targets: y, shape (n, outputs).
+        prior_means: m, shape (n, outputs).
+        kernel_prior: the prior of the hyperparameters.
+        max_iterations: of L-BFGS; the hyperparameters keep their prior medians where n < 3.
+    """
 
     def __init__(
         self,
-        owners: Owners,
-        rows: Matrix,
-        effects: Matrix,
+        columns: ColumnParameters,
+        inputs: EncodedConfigurations,
         targets: Matrix,
-        means: Matrix,
-        beliefs: PriorScales,
-        steps: int = 20,
+        prior_means: Matrix,
+        kernel_prior: KernelPrior,
+        max_iterations: int = 20,
     ) -> None:
-        """Fit.
-
-        Args:
-            owners: of the columns of `rows`, shape (columns,), and of `effects`, shape (features,).
-            rows: encoded configurations, shape (n, columns).
-            effects: their features in a sum of effects, shape (n, features).
-            targets: what was observed, shape (n, outputs).
-            means: what was believed, shape (n, outputs).
-            beliefs: what is thought beforehand of the scale of things.
-            steps: of L-BFGS at most.
-        """
-        self._owner, self._effect_owner = owners
-        self._rows, self._effects, self._means, self._beliefs = rows, effects, means, beliefs
-        self._residuals = targets - means
-        self._parameters = count = int(self._owner.max()) + 1 if len(self._owner) else 0
-        start = np.concatenate([np.full(count, math.log(beliefs.relevance)), np.zeros(count + 3)])
+        self._columns, self._inputs, self._means, self._kernel_prior = columns, inputs, prior_means, kernel_prior
+        self._residuals = targets - prior_means
+        self._n_parameters = count = columns.count
+        self._theta = self._prior_medians()
         bounds = [(-7.0, 3.5)] * count + [(-5.0, 4.0)] * count + [(-3.0, 3.0), (-3.0, 3.0), (-1.5, 2.0)]
-        if len(rows) > 2:
-            found = minimize(self._loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-            start = found.x
-        self._theta = start
-        self._condition(rows, effects, self._residuals, means)
+        if len(inputs) > 2:
+            options = {"maxiter": max_iterations}
+            fit = minimize(self._loss, self._theta, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+            self._theta = fit.x
+        self._condition(inputs, self._residuals, prior_means)
 
-    def _condition(self, rows: Matrix, effects: Matrix, residuals: Matrix, means: Matrix) -> None:
-        self._known, self._known_effects, self._known_means = rows, effects, means
-        noise, shared = self._noise(), self._shared(rows, effects)
+    def _condition(self, inputs: EncodedConfigurations, residuals: Matrix, means: Matrix) -> None:
+        """Factorise K + n² I for each output and solve it for the residuals."""
+        self._known, self._known_means = inputs, means
+        noise, shared = self._noise_variance(), self._shared_covariance(inputs)
         self._factors, self._weights = [], []
         for output in range(residuals.shape[1]):
-            covariance = shared + self._along_belief(means[:, output], output)
+            covariance = shared + self._slope_covariance(means[:, output], output)
             covariance[np.diag_indices_from(covariance)] += noise + _JITTER
             factor = cholesky(covariance, lower=True)
             self._factors.append(factor)
             self._weights.append(cho_solve((factor, True), residuals[:, output]))
 
-    def with_pending(self, rows: Matrix, effects: Matrix, means: Matrix) -> None:
-        """Take up rows whose outcome is not known yet as if they came out as predicted (Ginsbourger et al., 2010)."""
-        if not len(rows):
+    def condition_on_pending(self, inputs: EncodedConfigurations, means: Matrix) -> None:
+        """Add configurations without an outcome as if the outcome were the posterior mean.
+
+        This is the "kriging believer" (Ginsbourger et al., "Kriging is well-suited to parallelize optimization", 2010).
+        """
+        if not len(inputs):
             return
-        expected, _ = self.predict(rows, effects, means)
+        expected, _ = self.predict(inputs, means)
         self._condition(
-            np.vstack([self._rows, rows]),
-            np.vstack([self._effects, effects]),
+            EncodedConfigurations.stack([self._inputs, inputs]),
             np.vstack([self._residuals, expected - means]),
             np.vstack([self._means, means]),
         )
 
-    def predict(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
-        """Return mean and standard deviation of the noise-free values, each of shape (rows, outputs)."""
+    def predict(self, inputs: EncodedConfigurations, means: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the posterior mean and standard deviation of m + f at inputs, each of shape (n, outputs).
+
+        Args:
+            inputs: n encoded configurations.
+            means: their prior means, shape (n, outputs).
+        """
         expected, spread = np.empty(means.shape), np.empty(means.shape)
-        shared = self._shared(rows, effects)
+        shared, effects = self._shared_covariance(inputs), inputs.effects
         for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
-            cross = shared + self._along_belief(means[:, output], output)
+            cross = shared + self._slope_covariance(means[:, output], output)
             expected[:, output] = means[:, output] + cross @ weights
             explained = solve_triangular(factor, cross.T, lower=True, check_finite=False)
-            prior = self._amplitude() + self._sum() * ((effects * effects) @ self._shares()[self._effect_owner])
-            prior += self._beliefs.constant**2 + self._slid(means[:, output]) ** 2
-            spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), 1e-12))
+            prior = self._matern_variance() + self._effects_variance() * (
+                (effects * effects) @ self._relative_effect_variances()[self._columns.effects]
+            )
+            prior += self._kernel_prior.constant**2 + self._slope_feature(means[:, output]) ** 2
+            spread[:, output] = np.sqrt(np.maximum(prior - np.sum(explained * explained, axis=0), _LEAST_VARIANCE))
         return expected, spread
 
-    def expected(self, rows: Matrix, effects: Matrix) -> Matrix:
-        """Return the mean of the noise-free values where nothing was believed beforehand, shape (rows, outputs)."""
-        shared = self._shared(rows, effects)
+    def predict_residuals(self, inputs: EncodedConfigurations) -> Matrix:
+        """Return the posterior mean of f where the prior mean is 0, shape (n, outputs)."""
+        shared = self._shared_covariance(inputs)
         return np.column_stack([shared @ weights for weights in self._weights])
 
-    def differences(self, rows: Matrix, effects: Matrix, means: Matrix) -> tuple[Matrix, Matrix]:
-        """Return mean and standard deviation of the first row's value less each other's, (rows - 1, outputs).
+    def predict_differences(self, inputs: EncodedConfigurations, means: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the posterior mean and standard deviation of the first value minus each other, (n - 1, outputs).
 
-        What two configurations have in common is as uncertain for one as for the other and takes no part.
+        The variance of the difference is k(x₁,x₁) - 2 k(x₁,x) + k(x,x) minus what the data explain: the level and what
+        two configurations share cancel.
         """
-        count = len(rows) - 1
+        rows, effects = inputs.rows, inputs.effects
+        count = len(inputs) - 1
         expected, spread = np.empty((count, means.shape[1])), np.empty((count, means.shape[1]))
-        shared, scale = self._shared(rows, effects), np.sqrt(self.relevances())[self._owner]
-        alike = self._amplitude() * _matern(cdist(rows[1:] * scale, rows[:1] * scale))[0][:, 0]
-        prior = 2.0 * (self._amplitude() - alike)
-        prior += self._sum() * ((effects[1:] - effects[0]) ** 2 @ self._shares()[self._effect_owner])
+        shared, scale = self._shared_covariance(inputs), self._column_scales()
+        covariance = self._matern_variance() * _matern(cdist(rows[1:] * scale, rows[:1] * scale))[0][:, 0]
+        prior = 2.0 * (self._matern_variance() - covariance)
+        relative = self._relative_effect_variances()[self._columns.effects]
+        prior += self._effects_variance() * ((effects[1:] - effects[0]) ** 2 @ relative)
         for output, (factor, weights) in enumerate(zip(self._factors, self._weights, strict=True)):
-            cross = shared + self._along_belief(means[:, output], output)
-            apart, believed = cross[0] - cross[1:], means[0, output] - means[1:, output]
-            expected[:, output] = believed + apart @ weights
+            cross = shared + self._slope_covariance(means[:, output], output)
+            apart, prior_difference = cross[0] - cross[1:], means[0, output] - means[1:, output]
+            expected[:, output] = prior_difference + apart @ weights
             explained = solve_triangular(factor, apart.T, lower=True, check_finite=False)
-            slid = self._slid(means[0, output]) - self._slid(means[1:, output])
-            variance = prior + slid**2 - np.sum(explained * explained, axis=0)
-            spread[:, output] = np.sqrt(np.maximum(variance, 1e-12))
+            slope = self._slope_feature(means[0, output]) - self._slope_feature(means[1:, output])
+            variance = prior + slope**2 - np.sum(explained * explained, axis=0)
+            spread[:, output] = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
         return expected, spread
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a measurement."""
-        return math.sqrt(self._noise())
+        """The standard deviation n of a measurement."""
+        return math.sqrt(self._noise_variance())
 
-    def relevances(self) -> Vector:
-        """Return each parameter's relevance: the inverse square of its length scale."""
-        found: Vector = np.exp(self._theta[: self._parameters])
-        return found
+    def inverse_squared_lengthscales(self) -> Vector:
+        """Return w, shape (parameters,)."""
+        return np.asarray(np.exp(self._theta[: self._n_parameters]))
 
-    def _shares(self) -> Vector:
-        """Return the variance of each parameter's own effect, relative to what it was beforehand."""
-        found: Vector = np.exp(self._theta[self._parameters : 2 * self._parameters])
-        return found
+    def _relative_effect_variances(self) -> Vector:
+        """Return v, shape (parameters,)."""
+        return np.asarray(np.exp(self._theta[self._n_parameters : 2 * self._n_parameters]))
 
-    def _amplitude(self) -> float:
-        return float(self._beliefs.amplitude**2 * math.exp(2 * self._theta[-3]))
+    def _matern_variance(self) -> float:
+        return float(self._kernel_prior.amplitude**2 * math.exp(2 * self._theta[-3]))
 
-    def _sum(self) -> float:
-        return float(self._beliefs.effects**2 * math.exp(2 * self._theta[-2]))
+    def _effects_variance(self) -> float:
+        return float(self._kernel_prior.effects**2 * math.exp(2 * self._theta[-2]))
 
-    def _noise(self) -> float:
-        return float(self._beliefs.noise**2 * math.exp(2 * self._theta[-1]))
+    def _noise_variance(self) -> float:
+        return float(self._kernel_prior.noise**2 * math.exp(2 * self._theta[-1]))
 
-    def _shared(self, rows: Matrix, effects: Matrix) -> Matrix:
-        """Return the part of the covariance with what is known that all outputs share."""
-        scale = np.sqrt(self.relevances())[self._owner]
-        found: Matrix = self._amplitude() * _matern(cdist(rows * scale, self._known * scale))[0]
-        found += self._alike(effects, self._known_effects) + self._beliefs.constant**2
-        return found
+    def _column_scales(self) -> Vector:
+        """Return √w of each column's parameter: the distance of scaled rows is d."""
+        return np.asarray(np.sqrt(self.inverse_squared_lengthscales())[self._columns.rows])
 
-    def _along_belief(self, means: Vector, output: int) -> Matrix:
-        """Return the part of an output's covariance with what is known that lies along what is believed."""
-        along = np.outer(self._slid(means), self._slid(self._known_means[:, output]))
-        return np.asarray(along, dtype=np.float64)
+    def _shared_covariance(self, inputs: EncodedConfigurations) -> Matrix:
+        """Return the covariance of inputs with the data that all outputs share: k without the slope part."""
+        scale = self._column_scales()
+        covariance: Matrix = self._matern_variance() * _matern(cdist(inputs.rows * scale, self._known.rows * scale))[0]
+        covariance += self._effects_covariance(inputs.effects, self._known.effects) + self._kernel_prior.constant**2
+        return covariance
 
-    def _slid(self, means: Vector) -> Vector:
-        """Return how much values change if what is believed of them is off by one standard deviation of its factor."""
-        return np.asarray(self._beliefs.slope * np.maximum(means, -self._beliefs.reach))
+    def _slope_covariance(self, means: Vector, output: int) -> Matrix:
+        """Return b² m̃(x) m̃(x') of inputs with the data, for one output."""
+        return np.asarray(np.outer(self._slope_feature(means), self._slope_feature(self._known_means[:, output])))
 
-    def _alike(self, effects: Matrix, others: Matrix) -> Matrix:
-        """Return the covariance of the sums of effects."""
-        found: Matrix = self._sum() * ((effects * self._shares()[self._effect_owner]) @ others.T)
-        return found
+    def _slope_feature(self, means: Vector) -> Vector:
+        """Return b m̃(x)."""
+        return np.asarray(self._kernel_prior.slope * np.maximum(means, -self._kernel_prior.slope_limit))
+
+    def _effects_covariance(self, effects: Matrix, others: Matrix) -> Matrix:
+        """Return s² Σ_p v_p φ_p(x)·φ_p(x')."""
+        scaled = effects * self._relative_effect_variances()[self._columns.effects]
+        return np.asarray(self._effects_variance() * (scaled @ others.T))
 
     def _loss(self, theta: Vector) -> tuple[float, Vector]:
-        """Return the negative log posterior of the hyperparameters and its gradient."""
+        """Return the negative log posterior density of θ, up to a constant, and its gradient.
+
+        With r = y - m, α = K⁻¹ r and the sum over outputs:
+
+            loss = Σ (½ rᵀα + ½ ln |K|) + ½ |(θ - θ₀) / τ|²
+            ∂loss/∂θ_j = -½ Σ tr((α αᵀ - K⁻¹) ∂K/∂θ_j) + (θ_j - θ₀_j) / τ_j²
+        """
         self._theta = theta
-        scale = np.sqrt(self.relevances())[self._owner]
-        scaled = self._rows * scale
-        matern, slope_of = _matern(cdist(scaled, scaled))
-        amplitude, noise, count = self._amplitude(), self._noise(), self._parameters
-        effects = self._alike(self._effects, self._effects)
+        scaled = self._inputs.rows * self._column_scales()
+        matern, matern_slope = _matern(cdist(scaled, scaled))
+        matern_variance, noise, count = self._matern_variance(), self._noise_variance(), self._n_parameters
+        effects = self._effects_covariance(self._inputs.effects, self._inputs.effects)
         gradient = np.zeros_like(theta)
         loss = 0.0
         for output in range(self._residuals.shape[1]):
-            slid = self._slid(self._means[:, output])
-            covariance = amplitude * matern + effects
-            covariance += self._beliefs.constant**2 + np.outer(slid, slid)
+            slope = self._slope_feature(self._means[:, output])
+            covariance = matern_variance * matern + effects
+            covariance += self._kernel_prior.constant**2 + np.outer(slope, slope)
             covariance[np.diag_indices_from(covariance)] += noise + _JITTER
             try:
                 factor = cholesky(covariance, lower=True, check_finite=False)
@@ -218,38 +248,44 @@ class GaussianProcess:
             weights = cho_solve((factor, True), residual, check_finite=False)
             loss += 0.5 * float(residual @ weights) + float(np.sum(np.log(np.diag(factor))))
             inner = np.outer(weights, weights) - cho_solve((factor, True), np.eye(len(residual)), check_finite=False)
-            gradient[-3] -= float(np.sum(inner * matern)) * amplitude
+            gradient[-3] -= float(np.sum(inner * matern)) * matern_variance
             gradient[-2] -= float(np.sum(inner * effects))
             gradient[-1] -= float(np.trace(inner)) * noise
-            gradient[:count] -= 0.5 * amplitude * self._along(inner * slope_of, scaled)
-            gradient[count : 2 * count] -= 0.5 * self._along_effects(inner)
-        return loss + self._prior(theta, gradient), gradient
+            gradient[:count] -= 0.5 * matern_variance * self._sum_distances(inner * matern_slope, scaled)
+            gradient[count : 2 * count] -= 0.5 * self._sum_effects(inner)
+        return loss + self._penalty(theta, gradient), gradient
 
-    def _along(self, weighted: Matrix, scaled: Matrix) -> Vector:
-        """Return, for each parameter, the sum over pairs of `weighted` times their squared distance in it."""
+    def _sum_distances(self, weighted: Matrix, scaled: Matrix) -> Vector:
+        """Return Σ_ij weighted_ij w_p |r_p(x_i) - r_p(x_j)|² for each parameter p."""
         per_column = 2.0 * (weighted.sum(axis=1) @ (scaled * scaled) - np.sum(scaled * (weighted @ scaled), axis=0))
-        return np.bincount(self._owner, weights=per_column, minlength=self._parameters).astype(np.float64)
+        summed = np.bincount(self._columns.rows, weights=per_column, minlength=self._n_parameters)
+        return summed.astype(np.float64)
 
-    def _along_effects(self, weighted: Matrix) -> Vector:
-        """Return, for each parameter, the sum over pairs of `weighted` times the covariance of its own effects."""
-        per_feature = np.sum(self._effects * (weighted @ self._effects), axis=0)
-        summed = np.bincount(self._effect_owner, weights=per_feature, minlength=self._parameters)
-        found: Vector = self._sum() * self._shares() * summed
-        return found
+    def _sum_effects(self, weighted: Matrix) -> Vector:
+        """Return Σ_ij weighted_ij s² v_p φ_p(x_i)·φ_p(x_j) for each parameter p."""
+        effects = self._inputs.effects
+        per_feature = np.sum(effects * (weighted @ effects), axis=0)
+        summed = np.bincount(self._columns.effects, weights=per_feature, minlength=self._n_parameters)
+        return np.asarray(self._effects_variance() * self._relative_effect_variances() * summed)
 
-    def _prior(self, theta: Vector, gradient: Vector) -> float:
-        """Return the penalty of hyperparameters far from what is believed, and add its slope to the gradient."""
-        beliefs, count = self._beliefs, self._parameters
-        expected = np.concatenate([np.full(count, math.log(beliefs.relevance)), np.zeros(count + 3)])
-        spreads = np.repeat([beliefs.relevance_spread, beliefs.share_spread], count)
-        spreads = np.concatenate([spreads, _SPREADS])
-        away = (theta - expected) / spreads
-        gradient += away / spreads
-        return 0.5 * float(away @ away)
+    def _prior_medians(self) -> Vector:
+        """Return θ₀."""
+        count = self._n_parameters
+        median = math.log(self._kernel_prior.inverse_squared_lengthscale)
+        return np.concatenate([np.full(count, median), np.zeros(count + 3)])
+
+    def _penalty(self, theta: Vector, gradient: Vector) -> float:
+        """Return ½ |(θ - θ₀) / τ|² and add its derivative to the gradient."""
+        prior = self._kernel_prior
+        spreads = np.repeat([prior.lengthscale_spread, prior.effect_spread], self._n_parameters)
+        spreads = np.concatenate([spreads, _LOG_SCALE_SPREADS])
+        deviation = (theta - self._prior_medians()) / spreads
+        gradient += deviation / spreads
+        return 0.5 * float(deviation @ deviation)
 
 
 def _matern(distance: Matrix) -> tuple[Matrix, Matrix]:
-    """Return the Matern 5/2 correlation at a distance, and its derivative by the squared distance."""
+    """Return M(d) and its derivative with respect to d², which is -5/6 (1 + √5 d) exp(-√5 d)."""
     decay = np.exp(-_ROOT5 * distance)
     value: Matrix = (1.0 + _ROOT5 * distance + 5.0 / 3.0 * distance * distance) * decay
     slope: Matrix = -5.0 / 6.0 * (1.0 + _ROOT5 * distance) * decay

@@ -10,7 +10,7 @@ from search_spaces import ResolvedSpace
 from storage.records import Config, JsonScalar, TrialKind
 from storage.store import Store
 from tuner.errors import UserError
-from tuner.study.optuna_study import OptunaStudy, Suggestion
+from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
 from tuner.study.spec import Budget, StudySpec
 
@@ -113,7 +113,7 @@ class Proposals:
         """Take back a trial that infrastructure failed."""
         self._queue.append(item)
 
-    def _accept(self, asked: Suggestion, kind: TrialKind, label: str | None) -> WorkItem:
+    def _accept(self, asked: RunningTrial, kind: TrialKind, label: str | None) -> WorkItem:
         self._seen.add(self._rendering(asked.config))
         self._count += 1
         return WorkItem(asked.number, 0, kind, asked.config, label)
@@ -122,7 +122,7 @@ class Proposals:
         rendered = self._space.render(config)
         return rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
 
-    def _from_grid(self) -> Suggestion | None:
+    def _from_grid(self) -> RunningTrial | None:
         """Return the next configuration of a space that is smaller than the budget."""
         assert self._grid is not None
         for config in self._grid:
@@ -135,7 +135,7 @@ class Proposals:
             self._listener.note(f"ruled out without a launch: {problems[0].message}")
         return None
 
-    def _from_sampler(self) -> Suggestion | None:
+    def _from_sampler(self) -> RunningTrial | None:
         """Return the sampler's next proposal that is new and breaks no rule; None if it finds none."""
         duplicates = 0
         for _ in range(MAX_REDRAWS):
@@ -152,7 +152,7 @@ class Proposals:
                 return self._unseen()
         return None
 
-    def _unseen(self) -> Suggestion | None:
+    def _unseen(self) -> RunningTrial | None:
         """Return any configuration that was not tried, where the space can be enumerated."""
         cardinality = self._space.cardinality()
         if cardinality is None or cardinality > ENUMERABLE:
