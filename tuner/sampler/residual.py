@@ -26,6 +26,8 @@ from tuner.sampler.surrogate.history import History, read_history
 from tuner.sampler.surrogate.model import Surrogate, SurrogateSettings
 from tuner.sampler.transfer import SourceHistory, Transfer
 
+INITIAL_PREDICTIONS = 200
+STARTUP_TRIALS = 8
 RANDOM_WEIGHTS_EVERY = 6
 """With several objectives, how often a suggestion has random weights (Knowles, "ParEGO", IEEE TEC 2006)."""
 
@@ -78,10 +80,10 @@ class ResidualSampler(BaseSampler):
         space: DefineByRun | None = None,
         *,
         prior: Prior | None = None,
-        initial_predictions: int = 200,
+        initial_predictions: int = INITIAL_PREDICTIONS,
         is_allowed: Callable[[Params], bool] | None = None,
         weights: Sequence[float] | None = None,
-        startup_trials: int = 8,
+        startup_trials: int = STARTUP_TRIALS,
         failure_constraint: str = "failed",
         seed: int = 0,
         sources: Sequence[SourceHistory] = (),
