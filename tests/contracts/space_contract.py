@@ -1,4 +1,4 @@
-"""What every search space must do; a test class gives the fixture `space` and nothing else."""
+"""The contract of every search space; a test class adds the fixture `space` and nothing else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COMMON_FLAGS = frozenset(
         "--stream-interval",
     }
 )
-"""The flags of `vllm serve` that spaces use, in all of 0.15.1, 0.25.1 and 0.32.0."""
+"""Flags of `vllm serve` that spaces use and that 0.15.1, 0.25.1 and 0.32.0 have."""
 
 FLAGS = {
     "0.15.1": COMMON_FLAGS,
@@ -53,31 +53,31 @@ QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", Non
 
 
 class RandomTrial:
-    """A trial that answers from a seeded generator and remembers what it was asked."""
+    """A trial that suggests values from a seeded generator and records the calls."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.asked: dict[str, object] = {}
+        self.calls: dict[str, object] = {}
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        self.asked[name] = ("int", low, high, step, log)
+        self.calls[name] = ("int", low, high, step, log)
         return self.random.randrange(low, high + 1, step)
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        self.asked[name] = ("float", low, high, step, log)
+        self.calls[name] = ("float", low, high, step, log)
         if step is None:
             return self.random.uniform(low, high)
         return low + step * self.random.randrange(round((high - low) / step) + 1)
 
     def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        self.asked[name] = tuple(choices)
+        self.calls[name] = tuple(choices)
         return self.random.choice(list(choices))
 
 
 def generous(hardware: str, version: str) -> Context:
-    """A context in which everything that the hardware and the version allow is there."""
+    """Return a context with everything that the hardware and the version support."""
     return Context(
         hardware=hardware_named(hardware),
         engine_version=version,
@@ -96,7 +96,7 @@ CONTEXTS = [("cpu", "0.32.0+cpu"), ("t4", "0.15.1"), ("t4", "0.25.1"), ("l4", "0
 
 
 class SpaceContract:
-    """Subclass it as a test class with a fixture `space`."""
+    """Tests of one space; a subclass defines the fixture `space`."""
 
     @pytest.fixture
     def space(self) -> Space:
@@ -121,11 +121,11 @@ class SpaceContract:
             config = resolved.suggest(RandomTrial(seed))
             assert resolved.complete(config) == config
 
-    def test_a_suggestion_is_the_same_again(self, space: Space, context: Context) -> None:
+    def test_a_suggestion_is_reproducible(self, space: Space, context: Context) -> None:
         first, second = RandomTrial(7), RandomTrial(7)
         configs = [space.resolve(context).suggest(trial) for trial in (first, second)]
         assert list(configs[0].items()) == list(configs[1].items())
-        assert first.asked == second.asked
+        assert first.calls == second.calls
 
     def test_only_flags_of_the_engine_are_rendered(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context)
@@ -136,7 +136,7 @@ class SpaceContract:
             assert set(flags) <= context.flags
             assert len(flags) == len(set(flags))
 
-    def test_what_takes_json_gets_json(self, space: Space, context: Context) -> None:
+    def test_json_flags_have_json_objects(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context)
         for seed in range(30):
             argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
@@ -146,19 +146,19 @@ class SpaceContract:
                     assert content
                     assert list(content) == sorted(content)
 
-    def test_categorical_values_suit_a_sampler(self, space: Space, context: Context) -> None:
+    def test_categorical_values_are_json_scalars(self, space: Space, context: Context) -> None:
         for parameter in space.resolve(context).parameters:
             assert all(value is None or isinstance(value, bool | int | float | str) for value in parameter.values)
 
-    def test_a_fixed_suggestion_asks_for_nothing_else(self, space: Space, context: Context) -> None:
+    def test_a_fixed_suggestion_suggests_nothing_else(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context)
         config = resolved.suggest(RandomTrial(3))
         trial = RandomTrial(3)
         resolved.suggest_fixed(trial, config)
-        assert list(trial.asked) == list(config)
+        assert list(trial.calls) == list(config)
         empty = RandomTrial(3)
         resolved.suggest_fixed(empty, {})
-        assert empty.asked == {}
+        assert empty.calls == {}
 
     def test_the_engine_defaults_lie_in_the_space(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context)
@@ -173,17 +173,17 @@ class SpaceContract:
             assert resolved.render(named.config) != Rendered(), name
             assert named.source, name
 
-    def test_every_loss_has_a_reason(self, space: Space, context: Context) -> None:
+    def test_everything_dropped_has_a_reason(self, space: Space, context: Context) -> None:
         for dropped in space.resolve(context).dropped:
             assert dropped.reason
             assert "{" not in dropped.reason
             assert "unknown" not in dropped.reason
 
-    def test_keep_answers_leaves_out_what_changes_them(self, space: Space, context: Context) -> None:
+    def test_keep_answers_drops_what_may_change_them(self, space: Space, context: Context) -> None:
         resolved = space.resolve(context, keep_answers=True)
         assert not any(parameter.changes_answers for parameter in resolved.parameters)
 
-    def test_its_dict_is_plain_json(self, space: Space) -> None:
+    def test_the_dictionary_is_plain_json(self, space: Space) -> None:
         content = space.to_dict()
         assert json.loads(json.dumps(content)) == content
         assert set(content["parameters"]) == set(space.parameter_names)
@@ -194,7 +194,7 @@ class SpaceContract:
         for parameter in resolved.parameters:
             assert not resolved.contains({parameter.name: "no such value"})
 
-    def test_a_value_is_told_from_an_equal_one_of_another_type(self) -> None:
+    def test_equal_values_of_different_types_differ(self) -> None:
         assert not same_value(1, True)
         assert not same_value(1, 1.0)
         assert same_value(None, None)

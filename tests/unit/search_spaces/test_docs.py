@@ -1,4 +1,4 @@
-"""The example of docs/search-space.md is a space, and does what the page says."""
+"""The example of docs/search-space.md is a valid space and behaves as the page describes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class TestExample(SpaceContract):
         path.write_text(match[1], encoding="utf-8")
         return load_space(path)
 
-    def test_a_t4_loses_the_kv_cache(self, space: Space) -> None:
+    def test_a_t4_drops_the_fp8_kv_cache(self, space: Space) -> None:
         resolved = space.resolve(generous("t4", "0.25.1"))
         assert [(d.parameter, d.value, d.reason) for d in resolved.dropped] == [
             ("kv_cache_dtype", "fp8", "an FP8 KV cache needs compute capability 8.9, Tesla T4 has 7.5"),
             ("kv_cache_dtype", None, "only the engine's default is left"),
         ]
 
-    def test_the_named_configuration_renders_as_the_page_says(self, space: Space) -> None:
+    def test_the_named_configuration_renders_as_the_page_shows(self, space: Space) -> None:
         resolved = space.resolve(generous("t4", "0.25.1"))
         text = " ".join(resolved.render(resolved.named["three-ahead"].config).argv)
         assert text == '--max-num-seqs 32 --speculative-config {"method":"ngram","num_speculative_tokens":3}'
         assert f"`{text}`" in PAGE
 
-    def test_the_rule_counts_with_the_default(self, space: Space) -> None:
+    def test_the_rule_uses_the_engines_default(self, space: Space) -> None:
         (violation,) = space.resolve(generous("h200", "0.25.1")).violations({"speculative": "ngram"})
         assert violation.message == "guesses do not pay with 256 requests in a step; lower max_num_seqs"
 

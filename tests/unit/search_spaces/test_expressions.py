@@ -1,4 +1,4 @@
-"""The expression language: its values, its three-valued logic, and what it refuses."""
+"""The expression language: values, three-valued logic, and what it refuses."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_values(source: str, value: object) -> None:
         "await a",
     ],
 )
-def test_what_is_refused(source: str) -> None:
+def test_forbidden_syntax_is_refused(source: str) -> None:
     with pytest.raises(SpaceError, match="not allowed in the expression"):
         Expression(source)
 
 
 @pytest.mark.parametrize("source", ["a <", "", "a = 3", "import os", "a; b"])
-def test_what_does_not_parse(source: str) -> None:
+def test_invalid_syntax_is_refused(source: str) -> None:
     with pytest.raises(SpaceError, match="does not parse"):
         Expression(source)
 
@@ -117,7 +117,7 @@ def test_names_are_dotted_and_without_functions() -> None:
     assert expression.names == {"a", "b", "engine.version", "hardware.memory_gib", "text", "left"}
 
 
-def test_holds_is_none_when_unknown() -> None:
+def test_holds_is_none_for_an_unknown_value() -> None:
     assert Expression("secret > 1").holds(FACTS.__getitem__) is None
     assert Expression("a > 1").holds(FACTS.__getitem__) is True
 

@@ -1,4 +1,4 @@
-"""Known hardware and how it is found by name."""
+"""Known hardware and its names."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_names(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["B300", "L40", "", "A10"])
-def test_others_are_refused_with_a_list(name: str) -> None:
+def test_an_unknown_name_is_an_error_with_a_list(name: str) -> None:
     with pytest.raises(SpaceError, match="known: t4, l4, rtx6000ada, a10g, a100, l40s, h100, h200, cpu"):
         hardware_named(name)

@@ -1,4 +1,4 @@
-"""Mistakes in YAML get one line with the file and the line."""
+"""Mistakes in a YAML file are one-line errors with file and line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "line", "words"),
+    ("change", "line", "message_part"),
     [
         (("low: 1", "low: [1"), 6, "not valid YAML"),
         (("low: 1", "low: 9"), 2, "low 9 is above high 8"),
@@ -58,14 +58,16 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
         (("--max-num-seqs", "-x"), 7, "parameters.seqs.flag"),
     ],
 )
-def test_a_mistake_is_found_with_its_line(tmp_path: Path, change: tuple[str, str], line: int, words: str) -> None:
+def test_a_mistake_is_an_error_with_its_line(
+    tmp_path: Path, change: tuple[str, str], line: int, message_part: str
+) -> None:
     text = message(written(tmp_path, GOOD.replace(*change)))
     assert text.startswith(f"{tmp_path / 'space.yaml'}:{line}: ")
-    assert words in text
+    assert message_part in text
 
 
 @pytest.mark.parametrize(
-    ("addition", "words"),
+    ("addition", "message_part"),
     [
         ("    when: other == 1\n", "when of 'seqs' uses 'other'"),
         ("    when: seqs == 1\n", "a condition may use parameters that are declared above it"),
@@ -76,9 +78,9 @@ def test_a_mistake_is_found_with_its_line(tmp_path: Path, change: tuple[str, str
         ("named: {n: {config: {sequences: 8}, note: x, source: y}}\n", "has no parameter 'sequences'"),
     ],
 )
-def test_names_and_values_are_checked(tmp_path: Path, addition: str, words: str) -> None:
+def test_names_and_values_are_checked(tmp_path: Path, addition: str, message_part: str) -> None:
     text = message(written(tmp_path, GOOD + addition))
-    assert words in text
+    assert message_part in text
     assert text.startswith(f"{tmp_path / 'space.yaml'}:")
 
 
@@ -105,7 +107,7 @@ def test_no_object_is_built_from_yaml(tmp_path: Path) -> None:
     assert "not valid YAML" in message(written(tmp_path, "parameters: !!python/object/apply:os.getcwd []\n"))
 
 
-def test_parts_are_included_in_order(tmp_path: Path) -> None:
+def test_included_files_come_first(tmp_path: Path) -> None:
     written(tmp_path, GOOD, "part.yaml")
     path = written(tmp_path, "include: [part.yaml]\n" + GOOD.replace("seqs:", "more:"))
     assert load_space(path).parameter_names == ("seqs", "more")

@@ -1,4 +1,4 @@
-"""The memory estimate, against sums made by hand."""
+"""The memory estimate against sums by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_weights_of_a_small_shape() -> None:
     assert untied.weight_bytes(16) - tiny.weight_bytes(16) == 2 * 40
 
 
-def test_qwen_is_as_big_as_published() -> None:
+def test_qwen_has_its_published_size() -> None:
     assert QWEN.weight_bytes(16) == 2 * 494_005_120
     assert QWEN.kv_bytes_per_token(2) == 12_288
     assert QWEN.kv_bytes_per_token(1) == 6_144
@@ -73,7 +73,7 @@ def test_a_7b_model_does_not_fit_a_t4_in_16_bits() -> None:
     assert "13.40 of 14.56 GiB are available" in violation.message
 
 
-def test_a_quantized_one_does() -> None:
+def test_a_quantized_7b_model_fits() -> None:
     shape = ModelShape.from_config_json(CONFIG_7B)
     assert space("t4", shape).violations({"max_model_len": 2048, "quantization": "fp8"}) == []
     assert space("t4", shape, "--quantization", "fp8").violations({"max_model_len": 2048}) == []
@@ -83,7 +83,7 @@ def test_a_quantized_one_does() -> None:
     assert space("t4", already).violations({"max_model_len": 2048}) == []
 
 
-def test_one_long_sequence_may_be_too_much() -> None:
+def test_one_long_sequence_may_not_fit() -> None:
     long = dataclasses.replace(QWEN, max_position_embeddings=2_000_000)
     (violation,) = space("t4", long).violations({})
     assert "KV cache of one sequence 22.89" in violation.message
@@ -91,7 +91,7 @@ def test_one_long_sequence_may_be_too_much() -> None:
     assert space("h200", long).violations({}) == []
 
 
-def test_nothing_is_said_where_too_little_is_known() -> None:
+def test_there_is_no_estimate_without_the_facts() -> None:
     long = dataclasses.replace(QWEN, max_position_embeddings=2_000_000)
     assert load_space("vllm").resolve(Context(hardware_named("t4"))).violations({}) == []
     assert space("cpu", long).violations({}) == []

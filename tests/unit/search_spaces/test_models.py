@@ -34,11 +34,11 @@ def test_parameters(name: str) -> None:
     assert shape.weight_bytes(16) / 2e9 == pytest.approx(PUBLISHED[name], rel=0.01)
 
 
-def test_every_shape_is_whole() -> None:
+def test_shapes_are_consistent() -> None:
     for name, shape in known_models().items():
         assert shape.heads % shape.kv_heads == 0, name
         assert shape.quantization == ("awq" if "AWQ" in name else None), name
 
 
-def test_others_are_not_known() -> None:
+def test_an_unknown_model_has_no_shape() -> None:
     assert known_model("Qwen/Qwen9-1T") is None

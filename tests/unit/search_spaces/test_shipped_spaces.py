@@ -1,4 +1,4 @@
-"""The contract, for every shipped space; what each of them is for."""
+"""The contract for every shipped space, and the purpose of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TestShippedSpaces(SpaceContract):
         return load_space(request.param)
 
 
-def test_the_shipped_spaces_are_these() -> None:
+def test_the_names_of_the_shipped_spaces() -> None:
     assert space_names() == ["cpu", "faults-cpu", "speculation-cpu", "sweep-cpu", "vllm"]
 
 
@@ -31,7 +31,7 @@ def test_the_sweep_has_six_configurations() -> None:
     assert resolved.render({"max_num_seqs": 8, "enforce_eager": False}).argv == ("--max-num-seqs", "8")
 
 
-def test_the_speculation_space_has_twelve() -> None:
+def test_the_speculation_space_has_twelve_configurations() -> None:
     resolved = load_space("speculation-cpu").resolve(generous("cpu", "0.32.0+cpu"))
     assert resolved.cardinality() == 3 * (1 + 3)
     assert resolved.render({"speculative": "off", "max_num_seqs": 8}).argv == ("--max-num-seqs", "8")
@@ -49,7 +49,7 @@ def test_without_arctic_inference_suffix_is_not_offered() -> None:
     assert resolved.cardinality() == 3
 
 
-def test_what_only_a_ruled_out_choice_would_need_is_not_offered_either() -> None:
+def test_a_parameter_whose_condition_cannot_hold_is_not_offered() -> None:
     resolved = load_space("cpu").resolve(Context(hardware_named("cpu"), packages=frozenset()))
     assert "suffix_tokens" not in {parameter.name for parameter in resolved.parameters}
     (dropped,) = [d for d in resolved.dropped if d.parameter == "suffix_tokens"]
@@ -57,7 +57,7 @@ def test_what_only_a_ruled_out_choice_would_need_is_not_offered_either() -> None
     assert "ngram_tokens" in {parameter.name for parameter in resolved.parameters}
 
 
-def test_the_cpu_space_leaves_one_refusal_to_vllm() -> None:
+def test_the_cpu_space_leaves_one_combination_to_vllms_check() -> None:
     resolved = load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))
     config = resolved.named["async-suffix"].config
     assert resolved.violations(config) == []
@@ -68,7 +68,7 @@ def test_the_cpu_space_leaves_one_refusal_to_vllm() -> None:
     )
 
 
-def test_the_cpu_space_follows_the_study_s_own_length() -> None:
+def test_the_cpu_space_uses_the_length_of_the_server_arguments() -> None:
     context = Context(hardware_named("cpu"), base_argv=("--load-format", "dummy", "--max-model-len", "1024"))
     resolved = load_space("cpu").resolve(context)
     (dropped,) = [d for d in resolved.dropped if d.parameter == "max_model_len"]
@@ -79,7 +79,7 @@ def test_the_cpu_space_follows_the_study_s_own_length() -> None:
     assert resolved.violations({"max_num_batched_tokens": 1024, "chunked_prefill": False}) == []
 
 
-def test_the_faults_are_not_caught_before_vllm() -> None:
+def test_the_faults_space_has_no_rule_against_its_faults() -> None:
     resolved = load_space("faults-cpu").resolve(generous("cpu", "0.32.0+cpu"))
     assert set(resolved.named) == {"rejected", "dies-at-start"}
     assert [resolved.violations(named.config) for named in resolved.named.values()] == [[], []]
@@ -94,8 +94,8 @@ def test_the_faults_are_not_caught_before_vllm() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "cpu", "speculation-cpu"])
 @pytest.mark.parametrize("hardware", ["t4", "h200", "cpu"])
-def test_without_knowing_the_engine_nothing_more_is_ruled_out(name: str, hardware: str) -> None:
-    """`tuner optimize` checks names before vLLM is asked: what passes later must pass then."""
+def test_without_engine_facts_nothing_more_is_excluded(name: str, hardware: str) -> None:
+    """`tuner optimize` checks names before it reads vLLM's facts: a name that passes later must pass then."""
     for version in ("0.15.1", "0.25.1", "0.32.0+cpu"):
         context = generous(hardware, version)
         known = load_space(name).resolve(context)

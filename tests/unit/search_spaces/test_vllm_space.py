@@ -1,4 +1,4 @@
-"""The full space on real hardware profiles: what is offered, what is not and why, and what is rendered."""
+"""The space `vllm` on known cards: what it offers, what it drops and why, and how it renders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reason(space: ResolvedSpace, name: str, value: ParameterValue = None) -> str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_t4_is_not_offered_what_it_cannot_do(version: str) -> None:
+def test_a_t4_drops_what_it_does_not_support(version: str) -> None:
     space = resolved("t4", version)
     assert "needs compute capability 8.9 (native FP8), Tesla T4 has 7.5" in reason(space, "kv_cache_dtype", "fp8")
     assert reason(space, "dtype", "bfloat16") == "bfloat16 needs compute capability 8.0, Tesla T4 has 7.5"
@@ -44,7 +44,7 @@ def test_a_t4_is_not_offered_what_it_cannot_do(version: str) -> None:
         ("0.32.0+cpu", (None, "TRITON_ATTN", "FLEX_ATTENTION"), {"fp8", "fp8_per_block"}, "int8"),
     ],
 )
-def test_what_a_t4_is_offered(version: str, backends: tuple[str, ...], quantization: set[str], kv: str | None) -> None:
+def test_choices_on_a_t4(version: str, backends: tuple[str, ...], quantization: set[str], kv: str | None) -> None:
     space = resolved("t4", version)
     assert values(space, "attention_backend") == backends
     assert set(values(space, "quantization")) == {None, "awq", "gptq", "compressed-tensors"} | quantization
@@ -55,7 +55,7 @@ def test_what_a_t4_is_offered(version: str, backends: tuple[str, ...], quantizat
         assert values(space, "kv_cache_dtype") == (None, "int8_per_token_head")
 
 
-def test_the_reasons_of_versions() -> None:
+def test_versions_have_their_reasons() -> None:
     assert "int8_per_token_head needs vLLM 0.25" in reason(
         resolved("t4", "0.15.1"), "kv_cache_dtype", "int8_per_token_head"
     )
@@ -64,7 +64,7 @@ def test_the_reasons_of_versions() -> None:
     assert reason(resolved("h200", "0.15.1"), "performance_mode") == "vLLM 0.15.1 has no flag --performance-mode"
 
 
-def test_an_h200_is_offered_nearly_everything() -> None:
+def test_an_h200_drops_almost_nothing() -> None:
     space = resolved("h200")
     assert values(space, "kv_cache_dtype") == (None, "fp8", "int8_per_token_head")
     assert values(space, "attention_backend") == (None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
@@ -74,12 +74,12 @@ def test_an_h200_is_offered_nearly_everything() -> None:
     assert values(resolved("h200", "0.15.1"), "flashinfer_sampler") == (None, 1)
 
 
-def test_an_fp8_kv_cache_needs_more_than_an_a100() -> None:
+def test_an_a100_drops_the_fp8_kv_cache() -> None:
     assert "NVIDIA A100-SXM4-80GB has 8.0" in reason(resolved("a100"), "kv_cache_dtype", "fp8")
     assert "fp8" in values(resolved("l4"), "kv_cache_dtype")
 
 
-def test_what_nobody_knows_rules_nothing_out() -> None:
+def test_unknown_facts_exclude_nothing() -> None:
     unknown = replace(hardware_named("h200"), compute_capability=None, memory_gib=None)
     space = load_space("vllm").resolve(Context(unknown))
     assert "fp8" in values(space, "kv_cache_dtype")
@@ -88,7 +88,7 @@ def test_what_nobody_knows_rules_nothing_out() -> None:
     assert reason(space, "speculative", "draft") == "it needs a draft model, and none is given"
 
 
-def test_lengths_must_hold_the_load_and_fit_the_model() -> None:
+def test_lengths_must_hold_the_workload_and_fit_the_model() -> None:
     context = replace(generous("t4", "0.25.1"), input_len=600, model=replace(QWEN, max_position_embeddings=4096))
     space = load_space("vllm").resolve(context)
     assert values(space, "max_model_len") == (None, 1152, 1536, 2048, 4096)
@@ -147,8 +147,10 @@ def test_flash_attention_reads_fp8_kv_on_hopper() -> None:
         ("float16", {"dtype": "bfloat16"}, False),
     ],
 )
-def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, ParameterValue], refused: bool) -> None:
-    """Three measured studies lost a trial to it (docs/reports/2026-11-24-h200-qwen-7b.md)."""
+def test_hopper_serves_an_fp8_kv_cache_in_bfloat16_only(
+    own: str, config: dict[str, ParameterValue], refused: bool
+) -> None:
+    """It failed one trial in each of three measured studies (docs/reports/2026-11-24-h200-qwen-7b.md)."""
     for card, expected in (("h200", refused), ("l4", False)):
         context = generous(card, "0.25.1")
         assert context.model is not None
@@ -157,7 +159,7 @@ def test_hopper_reads_an_fp8_cache_in_bfloat16(own: str, config: dict[str, Param
         assert ("flash-attn-3-fp8-kv-float16" in broken) is expected
 
 
-def test_seqs_above_the_default_tokens_break_the_rule_with_the_value_in_force() -> None:
+def test_a_rule_uses_the_effective_value() -> None:
     (violation,) = resolved("t4").violations({"max_num_seqs": 3000})
     assert "max_num_batched_tokens (2048) must be at least max_num_seqs (3000)" in violation.message
 
@@ -214,16 +216,16 @@ def test_a_quantized_checkpoint_replaces_the_model() -> None:
     assert rendered.model == "quantized/awq"
 
 
-def test_an_unused_conditional_value_is_not_rendered() -> None:
+def test_a_value_without_its_condition_is_not_rendered() -> None:
     assert resolved("t4").render({"quantization": "fp8", "marlin_input_dtype": "int8"}).environment == {}
 
 
-def test_a_conditional_value_without_its_condition_is_refused() -> None:
+def test_completing_a_value_without_its_condition_is_an_error() -> None:
     with pytest.raises(SpaceError, match='suffix_tokens counts only when speculative == "suffix"; set that as well'):
         resolved("t4").complete({"suffix_tokens": 16})
 
 
-def test_refusals_name_the_reason() -> None:
+def test_errors_have_the_reason() -> None:
     space = resolved("t4", "0.15.1")
     with pytest.raises(SpaceError, match=r"kv_cache_dtype is not offered here: an FP8 KV cache needs .* leave it out"):
         space.complete({"kv_cache_dtype": "fp8"})
@@ -253,7 +255,7 @@ def test_only_some_parameters() -> None:
         load_space("vllm").resolve(generous("h200", "0.25.1"), only={"suffix_tokens"})
 
 
-def test_flags_that_are_gone() -> None:
+def test_missing_flags_drop_their_parameters() -> None:
     context = replace(generous("h200", "0.25.1"), flags=COMMON_FLAGS - {"--enforce-eager", "--block-size"})
     space = load_space("vllm").resolve(context)
     assert reason(space, "block_size") == "vLLM 0.25.1 has no flag --block-size"
@@ -261,7 +263,7 @@ def test_flags_that_are_gone() -> None:
     assert "eager" not in space.named
 
 
-def test_what_the_study_sets_is_not_searched() -> None:
+def test_parameters_of_the_server_arguments_are_dropped() -> None:
     argv = (
         "--max-model-len=2K",
         "--enforce-eager",
