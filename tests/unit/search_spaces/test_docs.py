@@ -33,16 +33,16 @@ class TestExample(SpaceContract):
 
     def test_the_named_configuration_renders_as_the_page_shows(self, space: Space) -> None:
         resolved = space.resolve(generous("t4", "0.25.1"))
-        text = " ".join(resolved.render(resolved.named["three-ahead"].config).argv)
+        text = " ".join(resolved.render(resolved.named["three-drafts"].config).argv)
         assert text == '--max-num-seqs 32 --speculative-config {"method":"ngram","num_speculative_tokens":3}'
-        assert f"`{text}`" in PAGE
+        assert f"```text\n{text}\n```" in PAGE
 
     def test_the_rule_uses_the_engines_default(self, space: Space) -> None:
         (violation,) = space.resolve(generous("h200", "0.25.1")).violations({"speculative": "ngram"})
-        assert violation.message == "guesses do not pay with 256 requests in a step; lower max_num_seqs"
+        assert violation.message == "drafts do not pay with 256 requests in a step; lower max_num_seqs"
 
 
 def test_the_page_names_every_key_and_fact() -> None:
     keys = [field.alias or name for model in (ParameterSpec, ChoiceSpec) for name, field in model.model_fields.items()]
     assert [key for key in keys if not re.search(rf"`[^`]*\b{key}\b[^`]*`", PAGE)] == []
-    assert [fact for fact in FACT_NAMES if f".{fact.split('.')[1]}`" not in PAGE] == []
+    assert [fact for fact in FACT_NAMES if f"`{fact}`" not in PAGE] == []

@@ -139,8 +139,22 @@ def test_reserved_and_malformed_class_names_are_refused(tmp_path: Path, name: st
         read(tmp_path, text)
 
 
-def test_the_documents_example(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "workloads.md").read_text()
-    parsed = read(tmp_path, text.split("```yaml\n")[1].split("```")[0])
-    assert set(parsed.slos) == {"chat", "documents"}
-    assert parsed.longest_request == 256 + 2000 + 64 + 512
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_shipped_example() -> None:
+    example = load_traffic(DOCS / "examples" / "traffic.yaml")
+    assert {name: slo.constraints for name, slo in example.slos.items()} == {
+        "chat": ("p95_ttft_ms<1000",),
+        "search": ("p95_ttft_ms<2000", "goodput_share>=0.95"),
+    }
+    assert example.slos["chat"].request.bounds_ms == {"ttft": 1000.0, "tpot": 50.0}
+    # 64 tokens of system prompt, then 512 + 384 of chat; search has 600 + 32 + 96
+    assert example.longest_request == 64 + 896
+    assert len(make_schedule(example, 0)) == 600
+
+
+def test_the_page_shows_the_shipped_example() -> None:
+    page = (DOCS / "workloads.md").read_text(encoding="utf-8")
+    example = (DOCS / "examples" / "traffic.yaml").read_text(encoding="utf-8")
+    assert f"```yaml\n{example}```" in page
