@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from storage.capacity import capacity_of
 from storage.errors import StorageError, first_line
 
 _FIRST_BIN_TOKENS = 64
@@ -98,8 +99,8 @@ def rate_frame(file: Path) -> pd.DataFrame:
         frame[numbers] = frame[numbers].astype("float64")
     frame["missed"] = frame["missed"].fillna("").astype(object)
     held = frame["held"] = frame["held"].eq("True").astype(bool)
-    below = held & (frame["rate"] < min(frame.loc[~held, "rate"], default=math.inf))
-    frame["is_capacity"] = below & (frame["rate"] == max(frame.loc[below, "rate"], default=math.nan))
+    capacity = capacity_of(zip(frame["rate"], held, strict=True))
+    frame["is_capacity"] = held & (frame["rate"] == (math.nan if capacity is None else capacity))
     return frame.sort_values("rate", kind="stable", ignore_index=True)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage.capacity import capacity_of
 from storage.records import Repeat
 
 RATIO = 1.1
@@ -49,9 +50,8 @@ class CapacitySearch:
     @property
     def best(self) -> RatePoint | None:
         """The highest rate that held below every rate that missed."""
-        lowest_miss = min((point.rate for point in self.points if not point.held), default=math.inf)
-        held = [point for point in self.points if point.held and point.rate < lowest_miss]
-        return max(held, key=lambda point: point.rate, default=None)
+        capacity = capacity_of((point.rate, point.held) for point in self.points)
+        return next((point for point in self.points if point.held and point.rate == capacity), None)
 
 
 def find_capacity(measure: Callable[[float], RatePoint], first: float) -> CapacitySearch:
