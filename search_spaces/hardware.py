@@ -117,12 +117,12 @@ def hardware_named(name: str) -> HardwareProfile:
     Raises:
         SpaceError: if no known device matches; the message lists the keys.
     """
-    wanted = name.strip().lower()
+    lower_name = name.strip().lower()
     profiles: Mapping[str, HardwareProfile] = _profiles()
     for key, profile in profiles.items():
-        if wanted in (key, profile.name.lower()):
+        if lower_name in (key, profile.name.lower()):
             return profile
-    words = re.split(r"[^a-z0-9]+", wanted)
+    words = re.split(r"[^a-z0-9]+", lower_name)
     compact = "".join(words)
     for key, profile in profiles.items():
         if key in words or (key == "rtx6000ada" and "rtx6000ada" in compact):

@@ -121,11 +121,11 @@ class ResolvedSpace:
     def known_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's default of each parameter, as far as it is known, whether or not the parameter counts.
 
-        Unlike `engine_defaults`, this is no configuration: it serves to compare one with the defaults.
+        Unlike `engine_defaults`, the result is not a configuration; a configuration can be compared with it.
         """
         names = self.names({})
-        found = {parameter.name: names.default(parameter.name) for parameter in self.parameters}
-        return {name: value for name, value in found.items() if value is not None}
+        defaults = {parameter.name: names.default(parameter.name) for parameter in self.parameters}
+        return {name: value for name, value in defaults.items() if value is not None}
 
     def render(self, config: Mapping[str, ParameterValue]) -> Rendered:
         """Return the flags, environment and checkpoint of a configuration; the empty one renders to nothing.

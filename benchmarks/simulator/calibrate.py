@@ -156,9 +156,9 @@ def solve(
     problem: FitProblem, values: Array, base: list[list[float]], slopes: list[Array], left_out: int | None
 ) -> Array:
     """Return the parameters after one Gauss-Newton step with the prior, without row `left_out`."""
-    kept = [k for k in range(len(problem.rows)) if k != left_out]
-    matrix = np.vstack([slopes[k] for k in kept] + [np.diag(1.0 / problem.priors)])
-    right = np.concatenate([np.array(base[k]) for k in kept] + [(values - problem.start) / problem.priors])
+    used = [k for k in range(len(problem.rows)) if k != left_out]
+    matrix = np.vstack([slopes[k] for k in used] + [np.diag(1.0 / problem.priors)])
+    right = np.concatenate([np.array(base[k]) for k in used] + [(values - problem.start) / problem.priors])
     step = np.linalg.lstsq(matrix, -right, rcond=None)[0]
     return np.asarray(values + np.clip(step, -0.7, 0.7))
 

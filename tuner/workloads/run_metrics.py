@@ -53,17 +53,17 @@ def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord])
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
+    counts = list(values)
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def worst_value(name: str, by_class: Sequence[Mapping[str, float | None]]) -> float | None:
     """Return the worst value of a metric over several groups of requests; None if one of them has no value."""
     values = [metrics.get(name) for metrics in by_class]
-    known = [value for value in values if value is not None]
-    if not known or len(known) != len(values):
+    present = [value for value in values if value is not None]
+    if not present or len(present) != len(values):
         return None
-    return min(known) if metric(name).direction is Direction.MAXIMIZE else max(known)
+    return min(present) if metric(name).direction is Direction.MAXIMIZE else max(present)
 
 
 def repeat_of(traffic: Traffic, records: Sequence[RequestRecord], index: int) -> Repeat:

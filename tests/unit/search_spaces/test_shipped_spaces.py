@@ -98,9 +98,9 @@ def test_without_engine_facts_nothing_more_is_excluded(name: str, hardware: str)
     """`tuner optimize` checks names before it reads vLLM's facts: a name that passes later must pass then."""
     for version in ("0.15.1", "0.25.1", "0.32.0+cpu"):
         context = generous(hardware, version)
-        known = load_space(name).resolve(context)
-        unknown = load_space(name).resolve(replace(context, engine_version=None, flags=None, packages=None))
-        offered = {parameter.name: set(parameter.values) for parameter in unknown.parameters}
-        assert {parameter.name for parameter in known.parameters} <= set(offered)
-        assert all(set(parameter.values) <= offered[parameter.name] for parameter in known.parameters)
-        assert set(known.named) <= set(unknown.named)
+        with_facts = load_space(name).resolve(context)
+        without_facts = load_space(name).resolve(replace(context, engine_version=None, flags=None, packages=None))
+        offered = {parameter.name: set(parameter.values) for parameter in without_facts.parameters}
+        assert {parameter.name for parameter in with_facts.parameters} <= set(offered)
+        assert all(set(parameter.values) <= offered[parameter.name] for parameter in with_facts.parameters)
+        assert set(with_facts.named) <= set(without_facts.named)

@@ -23,8 +23,8 @@ from tuner.workloads.traffic import Traffic
 
 def traffic(name: str, requests: int, **changes: Any) -> dict[str, Any]:
     arrivals = {"process": "poisson", "rate": 4}
-    known = {"arrivals": arrivals, "requests": requests, "classes": {name: {"input": 30, "output": 10}}}
-    return {**known, "slo": {name: {"p95_ttft_ms": 100}}, **changes}
+    fields = {"arrivals": arrivals, "requests": requests, "classes": {name: {"input": 30, "output": 10}}}
+    return {**fields, "slo": {name: {"p95_ttft_ms": 100}}, **changes}
 
 
 def suite(**changes: Any) -> Suite:

@@ -11,8 +11,8 @@ from tuner.engines.simulator.parameters import parameters_of
 
 def test_kv_cache_sizes_are_near_the_measured_ones() -> None:
     def tokens(*arguments: str, card: str, model: str = SMALL, version: tuple[int, ...] = (0, 15, 1)) -> int:
-        known = config(*arguments, card=card, model=model, version=version)
-        return ConfiguredServer(known, parameters_of(card)).budget.tokens
+        serve_config = config(*arguments, card=card, model=model, version=version)
+        return ConfiguredServer(serve_config, parameters_of(card)).budget.tokens
 
     # published server log of the default on a T4; the H200 tables; the published study on an RTX 6000 Ada
     assert tokens(card="t4") == pytest.approx(940_384, rel=0.05)

@@ -193,11 +193,11 @@ def test_another_process_gives_the_same_metrics(tmp_path: Path) -> None:
 
 
 def test_trials_of_one_configuration_differ_by_noise(engine: SimulatedEngine, tmp_path: Path) -> None:
-    found = [
+    throughputs = [
         run_trial(engine, spec(tmp_path, number=number), NEVER, worker="w0", device="d").metric("output_throughput")
         for number in range(12)
     ]
-    values = [value for value in found if value is not None]
+    values = [value for value in throughputs if value is not None]
     assert len({*values}) == 12
     # the parameter noise_share is 3 %
     assert 0.005 < (max(values) - min(values)) / min(values) < 0.25

@@ -126,10 +126,10 @@ def test_a_late_request_can_be_aborted() -> None:
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_a_decode_that_a_prompt_preempts_gets_no_token_in_that_step(fast_forward: bool) -> None:
-    known = config(*SUFFIX, "--long-prefill-token-threshold", "16", "--max-num-batched-tokens", "64")
-    assert known.speculation is not None
-    text = AnswerText(known.speculation, 1.0, parameters_of("t4"), 0)
-    made = SpeculativeScheduler(known, 11, text, fast_forward)
+    serve_config = config(*SUFFIX, "--long-prefill-token-threshold", "16", "--max-num-batched-tokens", "64")
+    assert serve_config.speculation is not None
+    text = AnswerText(serve_config.speculation, 1.0, parameters_of("t4"), 0)
+    made = SpeculativeScheduler(serve_config, 11, text, fast_forward)
     _, short = add(made, (160, 2), (26, 60))
     # each step computes a block of the long prompt and a token or two of the short answer, which was admitted last.
     # After the eighth step the prompt has 8 of the 11 blocks and the answer 7 tokens; its next token needs a third

@@ -26,13 +26,13 @@ from tuner.engines.simulator.timing.step_time import StepTime
 def test_more_bandwidth_or_arithmetic_is_never_slower(
     decode: int, prefill: int, context: int, factor: float, arguments: tuple[str, ...]
 ) -> None:
-    known = config(*arguments)
-    card = known.card
+    serve_config = config(*arguments)
+    card = serve_config.card
     more = replace(card, bandwidth_gbs=(card.bandwidth_gbs or 0) * factor)
     stronger = replace(card, tflops={name: value * factor for name, value in card.tflops.items()})
     work = Step(decode, prefill, decode + 1, decode + 1, context, 50.0 * prefill, decodes_only=not prefill)
     slow, wide, strong = (
-        StepTime(replace(known, card=each), parameters_of("t4")).advance(work) for each in (card, more, stronger)
+        StepTime(replace(serve_config, card=each), parameters_of("t4")).advance(work) for each in (card, more, stronger)
     )
     assert wide <= slow
     assert strong <= slow

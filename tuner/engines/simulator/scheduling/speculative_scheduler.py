@@ -13,8 +13,8 @@ from tuner.engines.simulator.scheduling.step import Step
 class SpeculativeScheduler(Scheduler):
     """A scheduler whose decodes have drafts.
 
-    Most steps continue the step before, so `AnswerText.advance` already knows their decodes. With `fast_forward` the
-    scheduler reuses those; without it plans each sequence in each step, with the same result.
+    Most steps continue the step before, for which `AnswerText.advance` has prepared their decodes. With `fast_forward`,
+    the scheduler reuses these; without, it plans each sequence in each step, with the same result.
     """
 
     def __init__(self, config: ServeConfig, blocks: int, text: AnswerText, fast_forward: bool = True) -> None:
