@@ -43,6 +43,11 @@ class Space:
         """The names of all declared parameters, in order."""
         return tuple(self._parameters)
 
+    @property
+    def named(self) -> Mapping[str, NamedConfig]:
+        """Every declared configuration by its name, whether or not a context allows it."""
+        return self._named
+
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters and rules as plain JSON, without prose and without named configurations.
 

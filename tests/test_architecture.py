@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+
+from tuner.cli.main import app
+from tuner.engines.simulator.config.flags import flag_names
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
@@ -33,6 +37,13 @@ BROAD_EXCEPT = {
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
     f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),
     f"{RESIDENT}.introspection": (1, "it calls vLLM's own code, and the answer contains what that raises"),
+}
+
+
+OTHER_PROGRAMS = {
+    "tuner.observers.mlflow_follower": "starts the program dashboards.mlflow.follower with its own options",
+    "dashboards.mlflow.follower": "is a program with its own options",
+    "dashboards.mlflow.ui": "starts `mlflow server`",
 }
 
 
@@ -176,3 +187,37 @@ def test_files_and_functions_stay_small(file: str) -> None:
         and node.end_lineno - node.body[0].lineno + 1 > MAX_FUNCTION_LINES
     ]
     assert long == []
+
+
+def own_options() -> set[str]:
+    """Return the long options of the command line, without those that `vllm` has too."""
+    group = typer.main.get_command(app)
+    commands = [group, *getattr(group, "commands", {}).values()]
+    parameters = [parameter for command in commands for parameter in command.params]
+    options = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
+    return {name for name in options if name.startswith("--")} - flag_names() - {"--model", "--version"}
+
+
+OWN_OPTIONS = own_options()
+
+
+def texts(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield the string constants of a module that are not docstrings."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not within(name, "tuner.cli")])
+def test_nothing_below_the_command_line_names_its_options(module: str) -> None:
+    assert {"--trials", "--slo", "--storage"} <= OWN_OPTIONS
+    if module in OTHER_PROGRAMS:
+        return
+    found = {
+        (node.lineno, option)
+        for node in texts(MODULES[module])
+        for option in re.findall(r"--[a-z][a-z-]*", str(node.value))
+        if option in OWN_OPTIONS
+    }
+    assert found == set(), "raise `SettingError` with the field; tuner/cli/options.py has its option"

@@ -1,10 +1,13 @@
-"""The exceptions that cross the tuner's modules, and the exit code each ends the command with.
+"""The exceptions of the tuner, and the exit code with which each ends a command.
 
-Two families. `UserError` and `TunerError` end a command: exit 2 for what the user can mend, 1 for what is ours.
+There are two families. `TunerError`, `UserError` and `SettingError` end a command or a call of the Python API.
 `TrialFailed` ends one trial and carries its typed `Failure`; only the trial's pipeline catches it.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
 
 from storage.records import Failure, FailureKind, Phase
 
@@ -14,13 +17,13 @@ EXIT_INTERRUPTED = 130
 
 
 class TunerError(Exception):
-    """Something of ours went wrong; the command ends with exit code 1 and this one line."""
+    """The tuner cannot go on, for a reason that is not the user's input; one line, exit code 1."""
 
     exit_code = EXIT_OURS
 
 
 class UserError(TunerError):
-    """The user's input cannot work; the message names the rule, the value and the next step. Exit code 2."""
+    """The user's input cannot work; one line with the rule, the value and the next step, exit code 2."""
 
     exit_code = EXIT_USER
 
@@ -29,8 +32,46 @@ class InfrastructureError(TunerError):
     """The machine or the cluster failed, neither the input nor the tuner; trying again may help. Exit code 1."""
 
 
+class SettingError(UserError):
+    """A setting has a value that cannot work.
+
+    `str()` uses the names of the Python API: `trials=0: at least 1 is needed; give a larger number`. `message` uses
+    other names, such as the options of a command line.
+
+    Attributes:
+        field: the setting, by its keyword in `tuner.optimize`.
+        value: its value; None where it was not given, and then the message starts with the rule.
+        rule: the rule that the value breaks.
+        remedy: the next step. In `rule` and `remedy`, `{name}` stands for the setting `name`.
+    """
+
+    def __init__(self, field: str, value: object, rule: str, remedy: str = "") -> None:
+        super().__init__(field, value, rule, remedy)
+        self.field = field
+        self.value = value
+        self.rule = rule
+        self.remedy = remedy
+
+    def message(self, name: Callable[[str], str], joint: str) -> str:
+        """Return the line with other names of settings.
+
+        Args:
+            name: returns the shown name of a setting.
+            joint: what stands between the name and the value.
+        """
+        text = self.rule + (f"; {self.remedy}" if self.remedy else "")
+        text = re.sub(r"\{([a-z_]+)\}", lambda match: name(match[1]), text)
+        if self.value is None:
+            return text
+        value = f"{self.value:g}" if isinstance(self.value, float) else repr(self.value)
+        return f"{name(self.field)}{joint}{value}: {text}"
+
+    def __str__(self) -> str:
+        return self.message(lambda name: name, "=")
+
+
 class TrialFailed(Exception):
-    """One trial failed in a way that has a type."""
+    """One trial failed; `failure` has the type."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)

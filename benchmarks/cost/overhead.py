@@ -35,9 +35,10 @@ from storage.records import Provenance, TrialRecord
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
 from tuner.engines.vllm.executable import version_of
-from tuner.study.builder import Request, draft, finish
+from tuner.study.builder import build_spec, plan_study
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.resolve_workload import make_judge
+from tuner.study.settings import ModelSettings, ServerSettings, SpaceSettings, StudySettings, WorkloadSettings
 from tuner.study.spec import StudySpec
 from tuner.use_cases.devices import find_devices
 
@@ -47,7 +48,7 @@ MORE_TRIALS = 10
 TIMED_ASKS = 25
 TIMED_HELPS = 10
 OWN_PHASES = ("own", "check", "collect", "stop")
-WORKLOAD = {"max_concurrency": 10, "num_prompts": 40, "input_len": 128, "output_len": 64}
+WORKLOAD = WorkloadSettings(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
 SERVER_FLAGS = ("--max-model-len", "1024")
 MODEL_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -174,10 +175,16 @@ def study_figures(folder: Path, trials: int, history: int) -> list[CostFigure]:
 
 def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
     """Return the study that `run_fake_study` runs."""
-    request = Request(study=STUDY_NAME, model=str(model), space="cpu", load=WORKLOAD, server_arguments=SERVER_FLAGS)
+    settings = StudySettings(
+        name=STUDY_NAME,
+        model=ModelSettings(str(model)),
+        workload=WORKLOAD,
+        space=SpaceSettings("cpu"),
+        server=ServerSettings(SERVER_FLAGS),
+    )
     devices = find_devices(1)
     info = EngineInfo("vllm", version_of(vllm, folder / "home"), str(vllm), None, Provenance.MEASURED)
-    return finish(draft(request, on_cpu=not devices.gpus), info, devices.profile, folder)
+    return build_spec(plan_study(settings, on_cpu=not devices.gpus), info, devices.profile, folder)
 
 
 def run_fake_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:
@@ -189,12 +196,12 @@ def run_fake_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:
     argv = [tuner_executable(), "optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY_NAME]
     argv += ["--space", "cpu", "--trials", str(trials), "--confirm-rounds", "0", "--workers", "1", "--plain"]
     argv += ["--storage", "overhead.db"]
-    argv += ["--users", str(WORKLOAD["max_concurrency"]), "--prompts", str(WORKLOAD["num_prompts"])]
+    argv += ["--users", str(WORKLOAD.max_concurrency), "--prompts", str(WORKLOAD.num_prompts)]
     argv += [
         "--input-len",
-        str(WORKLOAD["input_len"]),
+        str(WORKLOAD.input_len),
         "--output-len",
-        str(WORKLOAD["output_len"]),
+        str(WORKLOAD.output_len),
         "--",
         *SERVER_FLAGS,
     ]

@@ -1,4 +1,4 @@
-"""A user's mistakes: one line with the rule, the value and the next step, exit code 2, and nothing written."""
+"""Mistakes of the user: one line with the rule, the value and the next step, exit code 2, and nothing written."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--space", "nope"], ["no search space is called 'nope'", "cpu, faults-cpu"]),
         (["--trials", "0"], ["--trials 0", "at least 1 is needed"]),
         (["--trials", "many"], ["'--trials'", "'many' was given", "tuner optimize --help"]),
-        (["--timeout", "soon"], ["--timeout 'soon' is not a duration", "2h"]),
-        (["--timeout", "0"], ["--timeout '0' leaves no time", "2h"]),
+        (["--timeout", "soon"], ["--timeout 'soon': not a duration", "2h"]),
+        (["--timeout", "0"], ["--timeout '0': a duration is longer than 0", "2h"]),
         (["--storage", "nowhere/x.db"], ["--storage 'nowhere/x.db'", "there is no folder", "make it first"]),
         (["--storage", "nosql://x"], ["nosql is not a supported database", "use SQLite"]),
         (["--storage", ""], ["the storage is empty", "give a file"]),
@@ -78,21 +78,21 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
         (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
         (["--model", ""], ["--model ''", "give a model folder or a hub name"]),
-        (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm' does not exist", "VENV/bin/vllm"]),
+        (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm': there is no such file", "VENV/bin/vllm"]),
         (["--workers", "0"], ["--workers 0", "at least 1"]),
         (["--users", "0"], ["--users 0", "greater than or equal to 1"]),
         (["--input-len", "5000"], ["5000 + 32 tokens", "context of 4096", "lower --input-len"]),
-        (["--env", "X"], ["--env 'X'", "give NAME=VALUE"]),
+        (["--env", "X"], ["--env 'X'", "the form is NAME=VALUE"]),
         (["--env", "A=1", "--env", "A=2"], ["--env 'A=2'", "A is given twice"]),
         (["--engine", "other"], ["--engine 'other'", "engines: auto, vllm"]),
         (["--study", "../elsewhere"], ["--study '../elsewhere'", "no slash", "choose another"]),
         (["-o", "nowhere/best.sh"], ["-o 'nowhere/best.sh'", "there is no folder", "a folder that exists"]),
-        (["-o", "."], ["-o '.'", "that is a folder"]),
-        (["--", "--port", "1"], ["--port is set by the tuner", "leave it out"]),
-        (["--only", "max_seqs"], ["max_seqs"]),
+        (["-o", "."], ["-o '.'", "this is a folder"]),
+        (["--", "--port", "1"], ["server argument '--port': the tuner sets this flag", "leave it out"]),
+        (["--only", "max_seqs"], ["--only 'max_seqs'", "did you mean max_num_seqs?"]),
         (["--enqueue", "nonsense"], ["--enqueue 'nonsense'", "known:"]),
         (["--enqueue", '{"max_seqs": 3}'], ["--enqueue", "max_seqs"]),
-        (["--enqueue", '{"max_num'], ["--enqueue '{\"max_num'"]),
+        (["--enqueue", '{"max_num'], ["--enqueue '{\"max_num'", "not valid JSON"]),
     ],
 )
 def test_found_before_anything_starts(
@@ -110,9 +110,9 @@ def test_found_before_anything_starts(
     [
         (
             ["--", "--load-fromat", "dummy"],
-            ["--load-fromat is not a flag of the installed stub 0.0+stub", "did you mean --load-format?"],
+            ["'--load-fromat': the installed stub 0.0+stub has no such flag", "did you mean --load-format?"],
         ),
-        (["--", "--zz"], ["--zz is not a flag of the installed stub", "vllm serve --help"]),
+        (["--", "--zz"], ["'--zz': the installed stub", "vllm serve --help"]),
         (["--storage", "sqlite://"], ["a database in memory is lost", "give a file"]),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_study_learns_from_an_earlier_one_of_another_card(folder: Path) -> Non
     assert len([line for line in said.err.splitlines() if line.startswith("learns from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")
-    assert typo.err == "tuner: --learn-from 'l5': there is none of that name in the database; studies: l4, t4\n"
+    assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; studies: l4, t4\n"
     assert sorted(path.name for path in (folder / "tuner_study" / "artifacts").iterdir()) == ["l4", "t4"]
 
 
@@ -138,24 +138,30 @@ def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> No
     ("argv", "parts"),
     [
         (["simulate", "--gpu", "nope"], ["--gpu 'nope'", "no known hardware is called 'nope'; known: t4"]),
-        (["simulate", "--gpu", "cpu"], ["cards are simulated, and that is none", "or a YAML file"]),
+        (["simulate", "--gpu", "cpu"], ["this is no GPU, and only GPUs are simulated", "or a YAML file"]),
         (["simulate", "--gpu", "none.yaml"], ["none.yaml: no hardware can be read from it"]),
-        (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["no shape of it is known", "did you mean Qwen/Qwen2.5-0.5B"]),
+        (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["its shape is not known", "did you mean Qwen/Qwen2.5-0.5B"]),
         (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
         (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
         (["simulate", "--", "--max-num-sqs", "3"], ["unrecognized arguments: --max-num-sqs 3"]),
         (["simulate", "--", "--max-num-seqs", "0"], ["max_num_seqs: Input should be greater than or equal to 1"]),
-        (["simulate", "--model", "Qwen/Qwen2.5-14B"], ["would not serve that on Tesla T4", "CUDA out of memory"]),
+        (
+            ["simulate", "--model", "Qwen/Qwen2.5-14B"],
+            ["does not serve this configuration on Tesla T4", "CUDA out of memory"],
+        ),
         (["simulate", "--", "--max-model-len", "600"], ["requests of 512 + 512 tokens", "context of 600"]),
         (["optimize", "--engine", "nope"], ["--engine 'nope'", "engines: auto, vllm, simulated"]),
-        (["optimize", "--engine", "vllm", "--gpu", "t4"], ["--gpu 't4' is for a simulation", "--engine simulated"]),
+        (
+            ["optimize", "--engine", "vllm", "--gpu", "t4"],
+            ["--gpu 't4': this setting is for a simulation", "--engine simulated"],
+        ),
         (["optimize", "--engine", "simulated", "--gpu", "nope"], ["--gpu 'nope'"]),
-        (["optimize", "--engine", "simulated", "--model", "nope"], ["--model 'nope': no shape of it is known"]),
+        (["optimize", "--engine", "simulated", "--model", "nope"], ["--model 'nope': its shape is not known"]),
         (["optimize", "--engine", "simulated", "--learn-from", "other"], ["there is no database at", "--storage"]),
         (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),
         (
             ["optimize", "--engine", "simulated", "--", "--max-num-sqs", "3"],
-            ["--max-num-sqs is not a flag", "--max-num-seqs"],
+            ["server argument '--max-num-sqs'", "did you mean --max-num-seqs?"],
         ),
     ],
 )

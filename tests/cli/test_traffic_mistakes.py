@@ -62,14 +62,17 @@ def test_a_traffic_file_that_cannot_be_used(
     [
         (["optimize", "--rate", "5"], "--rate 5: a closed loop has no rate"),
         (["capacity", "--preset", "chat", "--rate", "0"], "a rate of 0 requests/s is not possible"),
-        (["optimize", "--objective", "goodput"], "goodput is a metric of traffic; give --workload"),
-        (["optimize", "--objective", "capacity"], "capacity is a metric of traffic"),
+        (
+            ["optimize", "--objective", "goodput"],
+            "--objective 'goodput': this metric needs traffic; give traffic by --workload",
+        ),
+        (["optimize", "--objective", "capacity"], "--objective 'capacity': this metric needs traffic"),
         (
             ["capacity", "--preset", "system-prompt"],
-            "capacity is searched by rate; give one traffic of process poisson",
+            "--objective 'capacity': a capacity search needs one traffic file",
         ),
-        (["capacity", "--preset", "nothing"], "--preset 'nothing': there is none of that name"),
-        (["load"], "give one of --workload, --preset and --study"),
+        (["capacity", "--preset", "nothing"], "--preset 'nothing': no preset has this name"),
+        (["load"], "exactly one of --workload, --preset and --study"),
         (["load", "--preset", "qwen2.5-0.5b-t4"], "send it by that command"),
         (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no OpenAI-compatible server answers there"),
     ],

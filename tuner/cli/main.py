@@ -26,7 +26,8 @@ from tuner.cli.commands import (
     traffic,
     trials,
 )
-from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, TunerError
+from tuner.cli.options import option_of
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
@@ -104,7 +105,7 @@ def _explain(error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OURS
     if isinstance(error, TunerError):
-        _say(str(error))
+        _say(error.message(option_of, " ") if isinstance(error, SettingError) else str(error))
         return error.exit_code
     if isinstance(error, SpaceError | StorageError):
         _say(str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tuner.engines.base import Engine, EngineSettings
-from tuner.errors import UserError
+from tuner.errors import SettingError
 
 ENGINES = ("auto", "vllm", "simulated")
 
@@ -24,7 +24,7 @@ class EngineFactory:
         """Return the engine of the worker in `slot`.
 
         Raises:
-            UserError: if there is no such engine, or it is not installed.
+            SettingError: if there is no such engine, or it is not installed.
         """
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == "vllm":
@@ -39,4 +39,4 @@ class EngineFactory:
             from tuner.engines.simulator.engine import SimulatedEngine
 
             return SimulatedEngine(settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start)
-        raise UserError(f"--engine {settings.name!r}: no such engine; choose one of {', '.join(ENGINES)}")
+        raise SettingError("engine", settings.name, f"no engine has this name; engines: {', '.join(ENGINES)}")

@@ -122,7 +122,7 @@ class RayExecutor:
             address: a cluster to join; None starts a Ray of this command.
 
         Raises:
-            UserError: if the cluster cannot be joined, or has too few GPUs.
+            SettingError: if the cluster cannot be joined, or has too few GPUs.
             InfrastructureError: if Ray does not start on this machine.
         """
         self._make_engine = make_engine

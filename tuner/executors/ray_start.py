@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 
 from storage.errors import first_line
 from tuner import scratch
-from tuner.errors import InfrastructureError, UserError
+from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.ray_environment import START_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -45,20 +45,20 @@ def join_cluster(address: str, slots: int, gpus: bool) -> None:
         gpus: whether each of them needs a GPU.
 
     Raises:
-        UserError: if the cluster cannot be joined, or has too few GPUs.
+        SettingError: if the cluster cannot be joined, or has too few GPUs.
     """
     try:
         with _sigterm_kept():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RayError, ValueError) as error:
-        raise UserError(
-            f"--ray-address {address!r} cannot be joined: {first_line(error)}; is the cluster up?"
-        ) from None
+        rule = f"the Ray cluster cannot be joined: {first_line(error)}"
+        raise SettingError("ray_address", address, rule, "check that it is up") from None
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     available = resources.get("GPU", 0)
     if gpus and available < slots:
         ray.shutdown()
-        raise UserError(f"--workers {slots} needs {slots} GPUs, the cluster has {available:.0f}; lower --workers")
+        rule = f"each worker needs a GPU, and the cluster has {available:.0f}"
+        raise SettingError("workers", slots, rule, "lower it")
 
 
 def start_local(slots: int, gpus: bool) -> Path:

@@ -9,7 +9,7 @@ from storage.metrics import metric
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
 from tuner.engines.vllm.bench import bench_arguments
 from tuner.engines.vllm.environment import OWN_VARIABLES
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript
 from tuner.scoring.flag_effects import flag_effect_lines
@@ -31,7 +31,7 @@ def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialReco
         records: all trials of the study, rounds included.
 
     Raises:
-        UserError: when there is no such trial, or it was not measured.
+        SettingError: when there is no such trial, or it was not measured.
     """
     trial, outcome = _measured(study, number, records)
     premise = study.premise
@@ -68,11 +68,12 @@ def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialReco
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
     trial = next((record for record in records if record.number == number and record.round == 0), None)
     if trial is None:
-        raise UserError(f"--trial {number}: study {study.name!r} has none of that number; see `tuner trials`")
+        raise SettingError("trial", number, f"study {study.name!r} has no such trial", "see `tuner trials`")
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
         why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
-        raise UserError(f"--trial {trial.number} has no figures ({why}); choose one that `tuner trials` lists as ok")
+        remedy = "choose one that `tuner trials` lists as ok"
+        raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome
 
 

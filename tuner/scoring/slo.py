@@ -1,4 +1,4 @@
-"""SLOs: a threshold on a metric, turned into a constraint that a sampler can learn from."""
+"""SLOs: thresholds on metrics, and the constraints that a sampler gets from them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from storage.metrics import metric
+from tuner.errors import SettingError
 
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _PATTERN = re.compile(r"\s*([A-Za-z][\w-]*(?:\.[\w-]+)*)\s*(<=|>=|<|>)\s*(\S+)\s*")
@@ -16,7 +17,7 @@ JUST_MISSED = 1e-9
 """Violation of a strict SLO whose value equals its threshold."""
 
 UNMEASURED = 1.0
-"""Violation of an SLO whose metric is absent: what was not measured passes no SLO."""
+"""Violation of an SLO whose metric was not measured."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,15 @@ class Slo:
         return f"{self.metric}{self.op}{self.threshold:g}"
 
     def met(self, value: float | None) -> bool:
-        """Return True if `value` satisfies the SLO; an absent value satisfies none."""
+        """Return True if `value` satisfies the SLO; None satisfies none."""
         return value is not None and bool(_OPERATORS[self.op](value, self.threshold))
 
     def violation(self, value: float | None) -> float:
-        """Return the constraint for a sampler: at most 0 if met, else the excess relative to the threshold.
+        """Return the constraint for a sampler: at most 0 if the SLO is met, else the excess relative to the threshold.
 
-        (value - threshold) / |threshold| for an upper bound, with the sign turned for a lower one; a threshold of 0
-        divides by 1. So violations of unlike units can be added up, as Optuna's TPE does.
+        The violation is (value - threshold) / |threshold| for an upper bound, with the opposite sign for a lower
+        bound; for a threshold of 0 the divisor is 1. Relative violations can be added up over metrics with different
+        units, as Optuna's TPE does.
         """
         if value is None or not math.isfinite(value):
             return UNMEASURED
@@ -54,20 +56,22 @@ def parse_slo(text: str) -> Slo:
     """Read an SLO such as `p99_tpot_ms<50`.
 
     Raises:
-        ValueError: for another form, an unknown metric or a threshold that is not a finite number.
+        SettingError: for another form, an unknown metric or a threshold that is not a finite number.
     """
     match = _PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"--slo {text!r}: an SLO reads METRIC<VALUE (or <=, >, >=), for example 'p99_tpot_ms<50'")
+        rule = "an SLO has the form METRIC<VALUE (or <=, >, >=)"
+        raise SettingError("slo", text, rule, "give for example 'p99_tpot_ms<50'")
     name, op, number = match.groups()
     try:
         metric(name)
     except KeyError as error:
-        raise ValueError(f"--slo {text!r}: {error.args[0]}") from None
+        raise SettingError("slo", text, str(error.args[0])) from None
     try:
         threshold = float(number)
     except ValueError:
         threshold = math.nan
     if not math.isfinite(threshold):
-        raise ValueError(f"--slo {text!r}: the threshold {number!r} is not a number; for example 'p99_tpot_ms<50'")
+        rule = f"the threshold {number!r} is not a finite number"
+        raise SettingError("slo", text, rule, "give for example 'p99_tpot_ms<50'")
     return Slo(name, op, threshold)

@@ -1,63 +1,54 @@
-"""From what the user asked for to a `StudySpec`: every mistake is found here, before anything is started or written."""
+"""From settings to a study that is ready to run, in three steps.
+
+`plan_study` finds every mistake that shows without the installed engine, before anything is started. `build_spec`
+resolves the search space for the engine and the hardware, before anything is written. `prepare` reads the database:
+the settings of the study's first run and its source studies.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from search_spaces import Context, HardwareProfile, ModelShape, ResolvedSpace, Space, SpaceError, load_space
+from search_spaces import (
+    Context,
+    HardwareProfile,
+    ModelShape,
+    ParameterValue,
+    ResolvedSpace,
+    Space,
+    SpaceError,
+    load_space,
+)
+from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.errors import UserError
+from tuner.errors import SettingError, UserError
 from tuner.scoring.judge import Judge
-from tuner.specs import Limits, ModelRef
+from tuner.specs import ModelRef
 from tuner.study.find_model import find_model, find_simulated_model
 from tuner.study.resolve_workload import find_judge, find_workload, too_long
-from tuner.study.spec import AUTO, SAMPLERS, Enqueued, StudySpec
+from tuner.study.settings import SAMPLERS, ServerSettings, StudySettings
+from tuner.study.source_studies import SourceStudy, source_studies
+from tuner.study.spec import Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
 
+RESERVED_FLAGS = ("--host", "--port", "--served-model-name", "--model", "--uds")
+"""Flags of a server that the tuner sets itself."""
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for; None where nothing was said and the preset decides."""
-
-    preset: str = "qwen2.5-0.5b-t4"
-    study: str | None = None
-    model: str | None = None
-    tokenizer: str | None = None
-    space: str | None = None
-    only: tuple[str, ...] = ()
-    keep_answers: bool = False
-    objectives: tuple[str, ...] = ()
-    slos: tuple[str, ...] = ()
-    enqueue: tuple[str, ...] = ()
-    checkpoints: Mapping[str, str] = field(default_factory=dict)
-    draft_model: str | None = None
-    workloads: tuple[str, ...] = ()
-    rate: float | None = None
-    load: Mapping[str, int | float] = field(default_factory=dict)
-    server_arguments: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    repeats: int = 1
-    baseline_repeats: int = 3
-    finalists: int = 3
-    confirm_rounds: int = 3
-    search_load: float = 1.0
-    seed: int = 0
-    sampler: str = AUTO
-    learn_from: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+_STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A request that was checked as far as it can be without knowing the installed engine and the hardware."""
+class StudyPlan:
+    """A study as far as it is known without the engine and the hardware; its settings are checked so far."""
 
-    request: Request
+    settings: StudySettings
     preset: Preset
     name: str
     model: ModelRef
@@ -66,57 +57,157 @@ class Draft:
     workload: Workload
     judge: Judge
 
+    @property
+    def server(self) -> ServerSettings:
+        """Flags and environment of every server, the sampling temperature included."""
+        given = self.settings.server
+        return replace(given, arguments=(*sampling_arguments(self.workload), *given.arguments))
 
-RESERVED = ("--host", "--port", "--served-model-name", "--model", "--uds")
-"""Server arguments that are the tuner's to set."""
-_STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
+    @property
+    def enqueue(self) -> tuple[str, ...]:
+        """Texts of the configurations to enqueue: the preset's, then the user's."""
+        return (*self.preset.enqueue, *self.settings.space.enqueue)
 
 
-def draft(request: Request, on_cpu: bool, simulated: bool = False) -> Draft:
-    """Check a request.
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A study that is ready to run: its spec, the engine that runs it, and its source studies."""
+
+    spec: StudySpec
+    engine: EngineInfo
+    sources: tuple[SourceStudy, ...] = ()
+
+
+def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool = False) -> StudyPlan:
+    """Check settings as far as possible without the engine.
 
     Args:
-        request: what the user asked for.
-        on_cpu: whether the workers have no GPU; then the default space is the one for CPUs.
-        simulated: whether nothing is measured; then a model need only be known by its shape.
+        settings: settings of the study.
+        on_cpu: whether the workers have no GPU; the default space is then the one for CPUs.
+        simulated: whether nothing is measured; the model's shape is then enough.
 
     Raises:
-        UserError: one line with the rule, the value and the next step.
+        UserError: for a setting that cannot work.
     """
-    preset = load_preset(request.preset)
+    preset = load_preset(settings.preset)
     try:
-        space = load_space(request.space or ("cpu" if on_cpu else preset.space))
+        space = load_space(settings.space.name or ("cpu" if on_cpu else preset.space))
     except SpaceError as error:
         raise UserError(str(error)) from None
-    name = preset.name if request.study is None else request.study
+    name = preset.name if settings.name is None else settings.name
     if not _STUDY_NAME.fullmatch(name):
-        raise UserError(f"--study {name!r}: a name starts with a letter or digit and holds no slash; choose another")
-    if request.sampler not in SAMPLERS:
-        raise UserError(f"--sampler {request.sampler!r}: there is none of that name; samplers: {', '.join(SAMPLERS)}")
-    _check_server_arguments(request.server_arguments)
-    workload = find_workload(preset, request.workloads, request.rate, request.load)
-    judge = find_judge(preset, workload, request.objectives, request.slos, own=not request.workloads)
+        rule = "a name starts with a letter or digit and has no slash"
+        raise SettingError("study", name, rule, "choose another")
+    _check_values(settings)
+    _check_server_arguments(settings.server.arguments)
+    workload = find_workload(preset, settings.workload)
+    judge = find_judge(preset, workload, settings.goals, own=not settings.workload.files)
     find = find_simulated_model if simulated else find_model
-    model, shape = find(preset.model if request.model is None else request.model, request.tokenizer)
+    model_name = preset.model if settings.model.name is None else settings.model.name
+    model, shape = find(model_name, settings.model.tokenizer)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
-        raise UserError(too_long(workload, longest))
-    return Draft(request, preset, name, model, shape, space, workload, judge)
+        raise too_long(workload, longest)
+    plan = StudyPlan(settings, preset, name, model, shape, space, workload, judge)
+    _check_names(plan)
+    return plan
+
+
+def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
+    """Return the specification of a study for an engine and a device.
+
+    Args:
+        plan: the checked settings.
+        engine: the installed engine.
+        hardware: the device of a worker.
+        artifacts: folder of all studies' artifacts.
+
+    Raises:
+        UserError: for a setting that cannot work with this engine or hardware.
+    """
+    settings = plan.settings
+    _check_known_flags(settings.server.arguments, engine)
+    space = _resolve(plan, engine, hardware)
+    return StudySpec(
+        name=plan.name,
+        model=plan.model,
+        workload=plan.workload,
+        space=space,
+        space_source=plan.space.to_dict(),
+        judge=plan.judge,
+        server=plan.server,
+        artifacts=artifacts / plan.name,
+        enqueue=tuple(_enqueued(space, text) for text in plan.enqueue),
+        search_prompts=_search_prompts(settings, plan.workload),
+        search=settings.search,
+        confirmation=settings.confirmation,
+        limits=settings.limits,
+        facts={"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()},
+    )
+
+
+def prepare(spec: StudySpec, engine: EngineInfo, store: Store) -> PreparedStudy:
+    """Return a study that is ready to run.
+
+    Args:
+        spec: the specification by the settings of this run.
+        engine: the engine that runs it.
+        store: the database of the study and of its source studies.
+
+    Raises:
+        SettingError: for a source study that does not exist or cannot be used.
+    """
+    spec = with_stored_settings(spec, store)
+    return PreparedStudy(spec, engine, tuple(source_studies(store, spec, engine)))
+
+
+def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
+    """Return the study with settings that it keeps from its first run, if there was one.
+
+    These are the search's number of prompts, since trials of two workloads cannot be compared, and the source
+    studies where none are given.
+    """
+    stored = store.study(spec.name)
+    if stored is None:
+        return spec
+    learn_from = spec.search.learn_from or tuple(stored.facts.get("learn_from", ()))
+    prompts = stored.premise.get("search", {}).get("num_prompts")
+    return replace(spec, search_prompts=prompts, search=replace(spec.search, learn_from=learn_from))
+
+
+def _check_values(settings: StudySettings) -> None:
+    """Refuse numbers out of range and samplers that do not exist."""
+    for field, value, least, most in _bounds(settings):
+        if not least <= value <= most:
+            rule = f"at least {least:g} is needed" if value < least else f"at most {most:g} is possible"
+            raise SettingError(field, value, rule)
+    sampler = settings.search.sampler
+    if sampler not in SAMPLERS:
+        raise SettingError("sampler", sampler, f"no sampler has this name; samplers: {', '.join(SAMPLERS)}")
+
+
+def _bounds(settings: StudySettings) -> Iterator[tuple[str, float, float, float]]:
+    """Yield the numbers of the settings: field, value, smallest and largest possible value."""
+    yield "repeats", settings.search.repeats, 1, math.inf
+    yield "seed", settings.search.seed, 0, math.inf
+    yield "search_load", settings.search_load, 0, 1
+    yield "finalists", settings.confirmation.finalists, 1, math.inf
+    yield "confirm_rounds", settings.confirmation.rounds, 0, math.inf
+    yield "baseline_repeats", settings.confirmation.baseline_repeats, 0, math.inf
 
 
 def _check_server_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what cannot stand after `--`, as far as that is known without the installed vLLM."""
+    """Refuse arguments that no server can get, as far as that is known without the installed vLLM."""
     if arguments and not arguments[0].startswith("-"):
-        raise UserError(
-            f"{arguments[0]!r} is neither an option nor a server's flag; options stand before `--`, flags after it"
-        )
+        raise SettingError("server_arguments", arguments[0], "the first argument of a server is a flag")
     for argument in arguments:
-        if argument.split("=")[0] in RESERVED:
-            raise UserError(f"{argument.split('=')[0]} is set by the tuner; leave it out of the server's arguments")
+        flag = argument.split("=")[0]
+        if flag in RESERVED_FLAGS:
+            raise SettingError("server_arguments", flag, "the tuner sets this flag", "leave it out")
 
 
 def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
-    """Refuse a server's flag that the installed parser does not know; without its flags the first trial tells."""
+    """Refuse a server's flag that the installed vLLM lacks; if its flags are unknown, the first trial fails on it."""
     if engine.flags is None:
         return
     for argument in arguments:
@@ -127,104 +218,96 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         if flag not in engine.flags:
             near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
             hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
-            raise UserError(f"{name} is not a flag of the installed {engine.name} {engine.version}; {hint}")
+            rule = f"the installed {engine.name} {engine.version} has no such flag"
+            raise SettingError("server_arguments", name, rule, hint)
 
 
-def context_of(plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile) -> Context:
-    """Return what the space's rules are told."""
-    return Context(
+def _check_names(plan: StudyPlan) -> None:
+    """Refuse names of parameters and configurations that the declared space does not have."""
+    for text in plan.enqueue:
+        config = _read_configuration(text)
+        if config is None and text not in plan.space.named:
+            raise _unknown_configuration(text, plan.space.named)
+        _check_parameters(plan.space, "enqueue", text, config or {})
+    for name in plan.settings.space.only:
+        _check_parameters(plan.space, "only", name, (name,))
+
+
+def _check_parameters(space: Space, field: str, value: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in space.parameter_names:
+            near = difflib.get_close_matches(name, space.parameter_names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(space.parameter_names)}"
+            raise SettingError(field, value, f"space {space.name!r} has no parameter {name!r}", hint)
+
+
+def _read_configuration(text: str) -> dict[str, ParameterValue] | None:
+    """Return a configuration that is written as JSON, such as `{"max_num_seqs": 64}`; None for a name."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        rule = f"not valid JSON ({error.msg} at character {error.pos + 1})"
+        raise SettingError("enqueue", text, rule, 'write for example {"max_num_seqs": 64}') from None
+    assert isinstance(config, dict)
+    return config
+
+
+def _unknown_configuration(name: str, named: Iterable[str]) -> SettingError:
+    known = ", ".join(named) or "none for this space and hardware"
+    return SettingError("enqueue", name, f"no configuration has this name; known: {known}")
+
+
+def _enqueued(space: ResolvedSpace, text: str) -> Enqueued:
+    """Return a configuration, by its name in the space or as JSON."""
+    config = _read_configuration(text)
+    if config is None and text not in space.named:
+        raise _unknown_configuration(text, space.named)
+    try:
+        return Enqueued(text, space.complete(space.named[text].config if config is None else config))
+    except SpaceError as error:
+        raise SettingError("enqueue", text, str(error)) from None
+
+
+def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> ResolvedSpace:
+    """Return the space without what the hardware, the engine or the settings rule out."""
+    settings = plan.settings
+    context = Context(
         hardware=hardware,
-        engine_version=engine.version if engine else None,
-        flags=engine.flags if engine else None,
+        engine_version=engine.version,
+        flags=engine.flags,
         model=plan.shape,
-        packages=engine.packages if engine else None,
+        packages=engine.packages,
         concurrency=plan.workload.max_concurrency,
         input_len=plan.workload.input_len,
         output_len=plan.workload.output_len,
-        draft_model=plan.request.draft_model,
-        checkpoints=plan.request.checkpoints,
-        base_argv=(*sampling(plan.workload), *plan.request.server_arguments),
+        draft_model=settings.model.draft_model,
+        checkpoints=settings.model.checkpoints,
+        base_argv=plan.server.arguments,
     )
-
-
-def finish(plan: Draft, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
-    """Return the study, its space resolved for what is installed.
-
-    Raises:
-        UserError: when a name is not in the space, nothing is left to tune, or vLLM lacks a flag of the server.
-    """
-    request = plan.request
-    _check_known_flags(request.server_arguments, engine)
-    space, enqueue = resolve(plan, engine, hardware)
-    return StudySpec(
-        name=plan.name,
-        model=plan.model,
-        workload=plan.workload,
-        space=space,
-        space_source=plan.space.to_dict(),
-        judge=plan.judge,
-        base_argv=(*sampling(plan.workload), *request.server_arguments),
-        base_environment=dict(request.environment),
-        artifacts=artifacts / plan.name,
-        enqueue=enqueue,
-        repeats=request.repeats,
-        baseline_repeats=request.baseline_repeats,
-        finalists=request.finalists,
-        confirm_rounds=request.confirm_rounds,
-        search_prompts=_search_prompts(request, plan.workload),
-        seed=request.seed,
-        sampler=request.sampler,
-        learn_from=request.learn_from,
-        limits=request.limits,
-        facts={"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()},
-    )
-
-
-def _search_prompts(request: Request, load: Workload) -> int | None:
-    """Return what the search sends of a closed loop; all where no rounds of the finalists and the defaults decide."""
-    if not isinstance(load, ClosedLoop) or not request.confirm_rounds or not request.baseline_repeats:
-        return None
-    prompts = load.shortened(request.search_load).num_prompts
-    return prompts if prompts < load.num_prompts else None
-
-
-def resolve(
-    plan: Draft, engine: EngineInfo | None, hardware: HardwareProfile
-) -> tuple[ResolvedSpace, tuple[Enqueued, ...]]:
-    """Return the space for this hardware and engine, and what is enqueued; None: without knowing the engine yet.
-
-    Raises:
-        UserError: when a name is not in the space, or nothing is left to tune.
-    """
-    request = plan.request
+    only = settings.space.only or None
     try:
-        space = plan.space.resolve(
-            context_of(plan, engine, hardware), keep_answers=request.keep_answers, only=request.only or None
-        )
-        enqueue = tuple(_enqueued(space, name) for name in (*plan.preset.enqueue, *request.enqueue))
+        space = plan.space.resolve(context, keep_answers=settings.space.keep_answers, only=only)
     except SpaceError as error:
         raise UserError(str(error)) from None
     if not space.parameters:
         reasons = "; ".join(dict.fromkeys(dropped.reason for dropped in space.dropped))
-        raise UserError(f"--space {plan.space.name!r} has no parameter left on {hardware.name}: {reasons}")
-    return space, enqueue
+        raise SettingError("space", plan.space.name, f"no parameter is left on {hardware.name}: {reasons}")
+    return space
 
 
-def sampling(workload: Workload) -> tuple[str, ...]:
-    """Return the server's arguments that fix how it samples."""
+def _search_prompts(settings: StudySettings, workload: Workload) -> int | None:
+    """Return how many requests of a closed loop the search sends; None for all, as without a confirmation."""
+    confirmation = settings.confirmation
+    if not isinstance(workload, ClosedLoop) or not confirmation.rounds or not confirmation.baseline_repeats:
+        return None
+    prompts = workload.shortened(settings.search_load).num_prompts
+    return prompts if prompts < workload.num_prompts else None
+
+
+def sampling_arguments(workload: Workload) -> tuple[str, ...]:
+    """Return the server's arguments that set the sampling temperature."""
     if workload.temperature is None:
         return ()
     return ("--override-generation-config", json.dumps({"temperature": workload.temperature}))
-
-
-def _enqueued(space: ResolvedSpace, name: str) -> Enqueued:
-    """Return a named configuration of the space, or one written as JSON, `{"max_num_seqs": 64}`."""
-    if name.lstrip().startswith("{"):
-        try:
-            return Enqueued(name, space.complete(json.loads(name)))
-        except ValueError as error:
-            raise UserError(f"--enqueue {name!r}: {error}") from None
-    if name not in space.named:
-        known = ", ".join(space.named) or "none for this space and hardware"
-        raise UserError(f"--enqueue {name!r}: no configuration is called so; known: {known}")
-    return Enqueued(name, space.complete(space.named[name].config))

@@ -1,4 +1,4 @@
-"""The model of a study: is it there, and what shape has it?"""
+"""Finds the model of a study and its shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ModelShape, known_model, known_models
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.specs import ModelRef
 
@@ -26,27 +26,28 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
         tokenizer: of the load generator; the model's own by default.
 
     Raises:
-        UserError: when the folder has no config.json, or the hub has no such model.
+        SettingError: when the folder has no config.json, or the hub has no such model.
     """
     folder = Path(name).expanduser()
     if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
         if not (folder / "config.json").is_file():
-            raise UserError(f"--model {name!r}: the folder has no config.json; give a model folder or a hub name")
+            raise SettingError("model", name, "the folder has no config.json", "give a model folder or a hub name")
         path = os.fspath(folder.resolve())
         return ModelRef(path, tokenizer or path, path), _shape(folder / "config.json")
     if not _HUB_NAME.fullmatch(name):
-        raise UserError(f"--model {name!r} is neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B")
+        rule = "neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B"
+        raise SettingError("model", name, rule, "give a model folder or a hub name")
     config = cached_config(name)
     if config is None:
-        _ask_hub(name)
+        _check_hub(name)
     return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
 
 
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:
-    """Return the model and its shape, without asking anybody: a known one, a folder's, or one downloaded before.
+    """Return the model and its shape: a known one, a folder's, or a downloaded one. Sends no request.
 
     Raises:
-        UserError: when no shape of it is known.
+        SettingError: when its shape is not known.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -58,7 +59,7 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     if shape is None:
         near = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? or give" if near else "give"
-        raise UserError(f"--model {name!r}: no shape of it is known to simulate; {hint} a folder with its config.json")
+        raise SettingError("model", name, "its shape is not known", f"{hint} a folder with its config.json")
     return reference, shape
 
 
@@ -70,10 +71,11 @@ def _shape(config: Path) -> ModelShape | None:
         return None
 
 
-def _ask_hub(name: str) -> None:
-    """Make sure that the hub has the model, so that sixty launches do not find out one by one."""
+def _check_hub(name: str) -> None:
+    """Refuse a model that the hub does not have; otherwise every launch would fail on it."""
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
-        raise UserError(f"--model {name!r} is not downloaded and HF_HUB_OFFLINE is set; download it or give a folder")
+        rule = "the model is not downloaded and HF_HUB_OFFLINE is set"
+        raise SettingError("model", name, rule, "download it, or give a model folder")
     import httpx
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -81,13 +83,10 @@ def _ask_hub(name: str) -> None:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         url = f"{endpoint}/{name}/resolve/main/config.json"
-        answer = httpx.head(url, headers=headers, timeout=HUB_TIMEOUT_S, follow_redirects=True)
+        response = httpx.head(url, headers=headers, timeout=HUB_TIMEOUT_S, follow_redirects=True)
     except httpx.HTTPError as error:
-        raise UserError(
-            f"--model {name!r} is not downloaded and {endpoint} cannot be reached ({type(error).__name__}); "
-            "give a model folder, or download it first"
-        ) from None
-    if answer.status_code in (401, 403, 404):
-        raise UserError(
-            f"--model {name!r}: {endpoint} answers {answer.status_code}; check the name, or set HF_TOKEN if it is gated"
-        )
+        rule = f"the model is not downloaded and {endpoint} cannot be reached ({type(error).__name__})"
+        raise SettingError("model", name, rule, "download it first, or give a model folder") from None
+    if response.status_code in (401, 403, 404):
+        rule = f"{endpoint} answers {response.status_code}"
+        raise SettingError("model", name, rule, "check the name, or set HF_TOKEN if the model is gated")

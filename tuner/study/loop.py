@@ -17,7 +17,8 @@ from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
-from tuner.study.spec import Budget, StudySpec
+from tuner.study.settings import Budget
+from tuner.study.spec import StudySpec
 
 TICK_S = 0.5
 FIRST_FAILURES = 3
@@ -57,9 +58,9 @@ class Loop:
         self._given_up = 0
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
-        self.walls: list[float] = []
-        self.loads: list[float] = []
-        """Seconds of each trial that ran to its end in this run, and of its loads."""
+        self.trial_seconds: list[float] = []
+        self.benchmark_seconds: list[float] = []
+        """Duration of each trial that ran to its end in this run, and of its benchmarks."""
 
     def run(self, source: TrialSource, time_is_up: Callable[[], bool]) -> RunEnding:
         """Run until the source is exhausted or something ends the run.
@@ -92,7 +93,8 @@ class Loop:
 
     def _overtime_s(self) -> float:
         """Return how long trials may run on when the time is up; one that is cut off is run again another time."""
-        return OVERTIME * statistics.median(self.walls) if self.walls else self._spec.limits.startup_s
+        walls = self.trial_seconds
+        return OVERTIME * statistics.median(walls) if walls else self._spec.limits.startup_s
 
     def _hand_out(self, source: TrialSource) -> None:
         for slot in self._executor.idle():
@@ -180,7 +182,7 @@ class Loop:
         defaults = [r.number for r in every if r.kind is TrialKind.BASELINE]
         finished = [r for r in every if (r.round > 0) == decides]
         baseline = [r for r in finished if r.number in defaults]
-        if not baseline and self._spec.baseline_repeats:
+        if not baseline and self._spec.confirmation.baseline_repeats:
             return None
         ranked = [*_in_order(baseline), *_in_order([] if decides else finished)]
         return self._spec.judge.metrics(ranked[0]) if ranked else None
@@ -205,8 +207,8 @@ class Loop:
         if failure is None:
             self._given_up = 0
             self._one_worked = True
-            self.walls.append((outcome.ended_at - outcome.started_at).total_seconds())
-            self.loads.append(outcome.timings.get(Phase.BENCHMARK, 0.0))
+            self.trial_seconds.append((outcome.ended_at - outcome.started_at).total_seconds())
+            self.benchmark_seconds.append(outcome.timings.get(Phase.BENCHMARK, 0.0))
             return None
         if failure.culprit is not Culprit.CONFIGURATION:
             self._given_up += 1

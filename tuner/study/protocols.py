@@ -11,7 +11,8 @@ from storage.records import Config, Failure, TrialKind, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.spec import Budget, StudySpec
+from tuner.study.settings import Budget
+from tuner.study.spec import StudySpec
 
 
 class RunEnding(StrEnum):

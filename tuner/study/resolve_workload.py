@@ -1,4 +1,4 @@
-"""The load of a study and what it is judged by, from what the user asked for and the preset."""
+"""The workload of a study and the objectives and SLOs that fit it, from settings and preset."""
 
 from __future__ import annotations
 
@@ -8,185 +8,181 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from storage.metrics import TRAFFIC_ONLY
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.scoring.judge import Judge
-from tuner.scoring.objectives import PUBLISHED_WEIGHTS, Objective, parse_objective
-from tuner.scoring.slo import Slo, parse_slo
+from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
+from tuner.scoring.slo import parse_slo
+from tuner.study.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import POOLED_METRICS, Suite
 from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, load_traffic
 
-_LOAD_OPTIONS = {"max_concurrency": "--users", "num_prompts": "--prompts"}
+TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
+GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
+"""Default objectives of traffic from a file; the second where its classes have SLOs."""
 
 
 def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
-    """Return the judge of the texts of `--objective` and `--slo`.
+    """Read objectives and SLOs; the score also weighs the success rate.
 
     Raises:
-        UserError: for an unknown metric, or a metric named twice.
+        SettingError: for an unknown metric, or a metric with two weights.
     """
-    try:
-        wanted: list[Objective] = [parse_objective(text) for text in objectives]
-        limits: list[Slo] = [parse_slo(text) for text in slos]
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    names = [objective.metric for objective in wanted]
-    if len(set(names)) != len(names):
-        raise UserError(f"--objective names a metric twice: {', '.join(names)}; name each once")
-    scored = list(wanted)
+    chosen = [parse_objective(text) for text in objectives]
+    names = [objective.metric for objective in chosen]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise SettingError("objective", repeated, "this metric is given twice", "give each metric once")
+    scored = list(chosen)
     if "success_rate" not in names:
         scored.append(parse_objective(f"success_rate:{PUBLISHED_WEIGHTS['success_rate']:g}"))
-    return Judge(tuple(wanted), tuple(limits), tuple(scored))
+    return Judge(tuple(chosen), tuple(parse_slo(text) for text in slos), tuple(scored))
 
 
-def find_judge(
-    preset: Preset, workload: Workload, objectives: Sequence[str], slos: Sequence[str], *, own: bool
-) -> Judge:
-    """Return the judge: what the user asked for, else the preset's, with what the load's classes were promised.
+def find_judge(preset: Preset, workload: Workload, goals: GoalSettings, *, own: bool) -> Judge:
+    """Return the objectives and SLOs: the given ones or the preset's, and the SLOs of the request classes.
 
     Args:
-        preset: what decides where the user said nothing.
-        workload: the load.
-        objectives: texts of `--objective`.
-        slos: texts of `--slo`.
-        own: whether the load is the preset's own; its objectives and SLOs are about no other.
+        preset: its objectives and SLOs count where none are given.
+        workload: the workload of the study.
+        goals: the given objectives and SLOs.
+        own: whether the workload is the preset's; its objectives and SLOs fit no other.
 
     Raises:
-        UserError: for what cannot be read, or cannot be measured under this load.
+        SettingError: for a text that cannot be read, or a metric that this workload does not have.
     """
     if own:
-        objectives, slos = objectives or preset.objectives, slos or preset.slos
+        objectives: Sequence[str] = goals.objectives or preset.objectives
+        slos = goals.slos or preset.slos
     else:
-        promised = isinstance(workload, Traffic | Suite) and bool(workload.slos)
-        objectives = objectives or _usual_objectives(workload)
-        slos = slos or (() if promised else ("success_rate>=1",))
-    promises = [] if isinstance(workload, ClosedLoop) else _promises(workload)
-    judge = make_judge(objectives, list(dict.fromkeys([*slos, *promises])))
-    for name in (*(objective.metric for objective in judge.objectives), *(slo.metric for slo in judge.slos)):
-        _check_measured(name, workload)
+        has_slos = isinstance(workload, Traffic | Suite) and bool(workload.slos)
+        objectives = goals.objectives or _default_objectives(workload)
+        slos = goals.slos or (() if has_slos else ("success_rate>=1",))
+    class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
+    judge = make_judge(objectives, list(dict.fromkeys([*slos, *class_slos])))
+    for objective in judge.objectives:
+        _check_measured("objective", objective.metric, workload)
+    for slo in judge.slos:
+        _check_measured("slo", slo.metric, workload)
     _check_capacity(judge, workload)
     return judge
 
 
-def _promises(traffic: Traffic | Suite) -> list[str]:
+def _class_slos(traffic: Traffic | Suite) -> list[str]:
     return [f"{name}.{text}" for name, slo in traffic.slos.items() for text in slo.constraints]
 
 
-def _usual_objectives(workload: Workload) -> Sequence[str]:
-    """Return the objectives of a load that no preset has judged; those of each load where there are several."""
+def _default_objectives(workload: Workload) -> Sequence[str]:
+    """Return the objectives of a workload that is not a preset's; those of each part of a suite."""
     if isinstance(workload, Suite):
-        return [f"{name}.{each}" for name, load in workload.loads.items() for each in _usual_objectives(load)]
-    return GOOD_TRAFFIC if isinstance(workload, Traffic) and workload.slo else TRAFFIC
+        return [f"{name}.{each}" for name, load in workload.loads.items() for each in _default_objectives(load)]
+    return GOODPUT_OBJECTIVES if isinstance(workload, Traffic) and workload.slo else TRAFFIC_OBJECTIVES
 
 
-def _check_measured(name: str, workload: Workload) -> None:
-    """Refuse a metric that this load does not give."""
+def _check_measured(field: str, name: str, workload: Workload) -> None:
+    """Refuse a metric that this workload does not have."""
     prefix, _, base = name.rpartition(".")
     if isinstance(workload, ClosedLoop):
         if prefix or base in TRAFFIC_ONLY:
-            raise UserError(f"{name} is a metric of traffic; give --workload, or a preset with classes of requests")
+            remedy = "give traffic by {workload}, or a preset with request classes"
+            raise SettingError(field, name, "this metric needs traffic", remedy)
         return
     if isinstance(workload, Suite):
-        known = workload.metric_prefixes
         if not prefix and base not in (*POOLED_METRICS, "capacity"):
-            raise UserError(f"{name} has no meaning over several loads; name one: {next(iter(workload.loads))}.{name}")
-        if prefix and prefix not in known:
-            raise UserError(f"{name}: there is no load or class {prefix!r}; known: {', '.join(known)}")
+            remedy = f"name one: {next(iter(workload.loads))}.{name}"
+            raise SettingError(field, name, "this metric is not defined over several workloads", remedy)
+        if prefix and prefix not in workload.metric_prefixes:
+            rule = f"no workload or class is called {prefix!r}; known: {', '.join(workload.metric_prefixes)}"
+            raise SettingError(field, name, rule)
     elif prefix and prefix not in (*workload.sent_classes, *RESERVED_PREFIXES):
         classes = ", ".join(workload.sent_classes)
-        raise UserError(f"{name}: there is no class {prefix!r}; classes: {classes}, or worst, client")
+        raise SettingError(field, name, f"no class is called {prefix!r}; classes: {classes}, or worst, client")
     if base in ("goodput", "goodput_share") and not workload.slos:
-        raise UserError(f"{name}: no class was promised anything; give `slo` in the traffic")
+        raise SettingError(field, name, "no request class has an SLO", "add `slo` to the traffic file")
 
 
 def _check_capacity(judge: Judge, workload: Workload) -> None:
-    if any(slo.metric.rpartition(".")[2] == "capacity" for slo in judge.slos):
-        raise UserError(
-            "capacity is an objective, not an SLO: it is the rate at which SLOs hold; give --objective capacity"
-        )
+    capacity = next((str(slo) for slo in judge.slos if slo.metric.rpartition(".")[2] == "capacity"), None)
+    if capacity is not None:
+        rule = "capacity is an objective, not an SLO: it is the highest rate at which the SLOs hold"
+        raise SettingError("slo", capacity, rule, "give {objective} capacity")
     if not judge.wants("capacity"):
         return
     if not isinstance(workload, Traffic) or workload.rate is None:
-        raise UserError("capacity is searched by rate; give one traffic of process poisson, gamma or constant")
+        rule = "a capacity search needs one traffic file with arrivals of process poisson, gamma or constant"
+        raise SettingError("objective", "capacity", rule)
     if not judge.slos:
-        raise UserError(
-            "capacity is the rate at which SLOs hold, and there are none; give `slo` in the traffic, or --slo"
-        )
+        rule = "capacity is the highest rate at which the SLOs hold, and there are none"
+        raise SettingError("objective", "capacity", rule, "add `slo` to the traffic file, or give {slo}")
 
 
-TRAFFIC = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
-GOOD_TRAFFIC = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
-"""Objectives of traffic that no preset has judged; the second where its classes were promised something."""
-
-
-def too_long(workload: Workload, context: int) -> str:
-    """Return the line that refuses a load whose longest request exceeds the model's context of so many tokens."""
+def too_long(workload: Workload, context: int) -> SettingError:
+    """Return the error for a workload whose longest request exceeds the model's context, in tokens."""
     load = workload.longest_workload if isinstance(workload, Suite) else workload
     if isinstance(load, Traffic):
         name = max(load.sent_classes, key=lambda name: load.classes[name].longest())
-        return (
+        rule = (
             f"class {name!r} has requests of up to {load.longest_request} tokens, more than the model's context of "
-            f"{context}; lower its lengths"
+            f"{context}"
         )
-    return (
-        f"requests of {load.input_len} + {load.output_len} tokens exceed the model's context of {context}; "
-        "lower --input-len or --output-len"
-    )
+        return SettingError("workload", None, rule, "lower its lengths")
+    rule = f"requests of {load.input_len} + {load.output_len} tokens exceed the model's context of {context}"
+    return SettingError("input_len", None, rule, "lower {input_len} or {output_len}")
 
 
-def find_workload(
-    preset: Preset, files: Sequence[str], rate: float | None, given: Mapping[str, int | float]
-) -> Workload:
-    """Return the load: the files' or the preset's, with what the command line says of it.
+def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
+    """Return the workload: that of the files or the preset's, with the given rate and fields.
 
     Raises:
-        UserError: when a file cannot be read, or what was said does not fit the load.
+        UserError: when a file cannot be read, or a setting does not fit the workload.
     """
+    files = settings.files
     if len(files) > 1:
-        return _suite(files, rate, given)
-    known = load_traffic(Path(files[0])) if files else preset.workload
-    if isinstance(known, Traffic):
-        return _checked(known, rate, given)
-    if rate is not None:
-        raise UserError(f"--rate {rate:g}: a closed loop has no rate; give --workload with an open one")
+        return _suite(settings)
+    workload = load_traffic(Path(files[0])) if files else preset.workload
+    if isinstance(workload, Traffic):
+        return _traffic(workload, settings.rate, settings.replacements)
+    if settings.rate is not None:
+        raise SettingError("rate", settings.rate, "a closed loop has no rate", "give traffic by {workload}")
     try:
-        return ClosedLoop.model_validate({**known.model_dump(), **given})
+        return ClosedLoop.model_validate({**workload.model_dump(), **settings.replacements})
     except ValidationError as error:
         first = error.errors()[0]
-        option = _option(str(first["loc"][0]))
-        raise UserError(f"{option} {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        rule = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+        raise SettingError(str(first["loc"][0]), first["input"], rule) from None
 
 
-def _checked(traffic: Traffic, rate: float | None, given: Mapping[str, int | float]) -> Traffic:
-    load = dict(given)
-    temperature = load.pop("temperature", traffic.temperature)
-    if load:
-        raise UserError(
-            f"{_option(next(iter(load)))} is for the closed loop of fixed lengths; edit the traffic instead"
-        )
+def _traffic(traffic: Traffic, rate: float | None, replacements: Mapping[str, int | float]) -> Traffic:
+    closed_loop_only = next((name for name in replacements if name != "temperature"), None)
+    if closed_loop_only is not None:
+        rule = "this setting is for the closed loop of fixed lengths"
+        raise SettingError(closed_loop_only, replacements[closed_loop_only], rule, "edit the traffic file instead")
     traffic = traffic if rate is None else traffic.at_rate(rate)
-    make_schedule(traffic, traffic.seed)  # reads what files it names, so that a mistake in one is found now
-    return traffic.model_copy(update={"temperature": temperature})
+    make_schedule(traffic, traffic.seed)  # reads the files that the traffic names, so that mistakes show now
+    return traffic.model_copy(update={"temperature": replacements.get("temperature", traffic.temperature)})
 
 
-def _suite(files: Sequence[str], rate: float | None, given: Mapping[str, int | float]) -> Suite:
-    """Return the loads of several files, each under its file's name."""
-    if rate is not None:
-        raise UserError(f"--rate {rate:g} is for one load, and --workload gives {len(files)}; edit the traffic instead")
+def _suite(settings: WorkloadSettings) -> Suite:
+    """Return the workloads of several files, each under its file's name."""
+    files = settings.files
+    if settings.rate is not None:
+        rule = f"a rate is for one traffic file, and {{workload}} gives {len(files)}"
+        raise SettingError("rate", settings.rate, rule, "edit the traffic files instead")
     names = [Path(file).stem for file in files]
     if len({*names}) < len(names):
-        raise UserError(f"--workload: loads are called by their files, and {', '.join(names)} are not distinct; rename")
-    loads = {name: _checked(load_traffic(Path(file)), None, given) for name, file in zip(names, files, strict=True)}
+        rule = f"workloads are named by their files, and {', '.join(names)} are not distinct"
+        raise SettingError("workload", list(files), rule, "rename a file")
+    loads = {
+        name: _traffic(load_traffic(Path(file)), None, settings.replacements)
+        for name, file in zip(names, files, strict=True)
+    }
     temperatures = {load.temperature for load in loads.values()}
     if len(temperatures) > 1:
-        raise UserError("--workload: the loads want different temperatures of one server; give one, or --temperature")
+        rule = "the traffic files have different temperatures, and one server has one"
+        raise SettingError("workload", list(files), rule, "give {temperature}")
     try:
         return Suite.model_validate({"loads": loads, "temperature": temperatures.pop()})
     except ValidationError as error:
-        raise UserError(f"--workload: {error.errors()[0]['ctx']['error']}; rename the file") from None
-
-
-def _option(name: str) -> str:
-    return _LOAD_OPTIONS.get(name, "--" + name.replace("_", "-"))
+        raise SettingError("workload", list(files), str(error.errors()[0]["ctx"]["error"]), "rename the file") from None

@@ -43,7 +43,8 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
 
     def predict(physics: SimulatorPrior, params: Params) -> Prediction:
         rendered = spec.space.render(params)
-        words, environment = (*spec.base_argv, *rendered.argv), {**spec.base_environment, **rendered.environment}
+        words = (*spec.server.arguments, *rendered.argv)
+        environment = {**spec.server.environment, **rendered.environment}
         return physics.foreseen(words, environment, shape if rendered.model is None else find_shape(rendered.model))
 
     return None if physics is None else lambda params: physics.safely(lambda: predict(physics, params), params)

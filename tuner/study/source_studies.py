@@ -14,13 +14,14 @@ from search_spaces import ParameterValue, ResolvedSpace
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.judge import FAILED
+from tuner.study.settings import AUTO, RESIDUAL
 from tuner.study.simulator_prior import simulator_prior_of_source
-from tuner.study.spec import AUTO, RESIDUAL, StudySpec
+from tuner.study.spec import StudySpec
 
 MOST, LEAST = 120, 10
 """Trials that are learned from, of all earlier studies together, for a choice costs more with each; and of each."""
@@ -60,22 +61,24 @@ def source_studies(store: Store, spec: StudySpec, engine: EngineInfo) -> list[So
     Raises:
         UserError: when there is no such study, it cannot teach this one, or this one's sampler does not learn.
     """
-    if spec.learn_from and spec.sampler not in (AUTO, RESIDUAL):
-        raise UserError(f"--sampler {spec.sampler}: only {RESIDUAL} learns from other studies; leave out --learn-from")
-    names = list(dict.fromkeys(spec.learn_from))
+    learn_from, sampler = spec.search.learn_from, spec.search.sampler
+    if learn_from and sampler not in (AUTO, RESIDUAL):
+        raise SettingError("sampler", sampler, f"only {RESIDUAL} uses source studies", "leave out {learn_from}")
+    names = list(dict.fromkeys(learn_from))
     return [_lessons(store, spec, engine, name, max(LEAST, MOST // len(names))) for name in names]
 
 
 def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
     known = store.study(name)
     if name == spec.name:
-        raise UserError(f"--learn-from {name!r}: a study knows its own trials; leave it out, or choose another --study")
+        rule = "a study uses its own trials anyway"
+        raise SettingError("learn_from", name, rule, "leave it out, or choose another name by {study}")
     if known is None:
         names = ", ".join(study.name for study in store.studies() if study.name != spec.name) or "none"
-        raise UserError(f"--learn-from {name!r}: there is none of that name in the database; studies: {names}")
+        raise SettingError("learn_from", name, f"the database has no study of this name; studies: {names}")
     if known.provenance is not engine.provenance:
         rule = f"it was {known.provenance}, this study is {engine.provenance}"
-        raise UserError(f"--learn-from {name!r}: {rule}; leave it out")
+        raise SettingError("learn_from", name, rule, "leave it out")
     found = SourceStudy(name, simulator_prior_of_source(known, spec, engine.packages))
     records = [record for record in store.trials(name, finished=True) if not record.round]
     shown = {key for record in records if record.kind is TrialKind.SEARCH for key in record.config}
@@ -84,7 +87,7 @@ def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most:
     if len(found.history.measured) < 2:
         metrics = ", ".join(objective.metric for objective in spec.judge.objectives)
         rule = f"fewer than 2 of its trials lie in this study's space and have {metrics}"
-        raise UserError(f"--learn-from {name!r}: {rule}; leave it out")
+        raise SettingError("learn_from", name, rule, "leave it out")
     return found
 
 

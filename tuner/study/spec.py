@@ -1,4 +1,4 @@
-"""What a study is: everything that the command line, a preset and the defaults decide, frozen."""
+"""The frozen specification of a study, and the trials that follow from it."""
 
 from __future__ import annotations
 
@@ -13,47 +13,26 @@ from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.judge import Judge
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.study.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
-AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
-SAMPLERS = (AUTO, RESIDUAL, TPE)
-"""`auto` is `residual` where trials are measured, whose minutes outweigh its tenth of a second, or where it is to learn
-from earlier studies, and else `tpe`."""
-
 
 @dataclass(frozen=True)
 class Enqueued:
-    """A configuration to measure whatever the sampler thinks, under a name."""
+    """A configuration that is measured before the search, and its label."""
 
     label: str
     config: Config
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What a run of a study may spend.
-
-    `trials` counts every trial of the study (the defaults are one), whichever run made it. `timeout_s` is this run's
-    wall clock, the finalists' re-measurement included. `attempts` bounds launches of one trial that infrastructure
-    failed. The search ends earlier once the sampler expects less than `min_gain`, a share of the score, of another
-    trial. `ablate` adds a trial for each flag of the best configuration, without that flag.
-    """
-
-    trials: int = 60
-    timeout_s: float | None = None
-    attempts: int = 3
-    min_gain: float = 0.0
-    ablate: bool = False
-
-
-@dataclass(frozen=True)
 class StudySpec:
     """One study. Its `premise` must not change when the study goes on under the same name.
 
-    `search_prompts` are the requests that a closed loop's search sends at a time; None: all, as in the rounds.
-    `learn_from` are earlier studies of the same database, whose trials the sampler learns from.
+    `search_prompts` is the number of requests of a closed loop in the search; None: all of them, as in a round.
+    `facts` are stored with the study and may change.
     """
 
     name: str
@@ -62,23 +41,17 @@ class StudySpec:
     space: ResolvedSpace
     space_source: Mapping[str, Any]
     judge: Judge
-    base_argv: tuple[str, ...]
-    base_environment: Mapping[str, str]
+    server: ServerSettings
     artifacts: Path
     enqueue: tuple[Enqueued, ...] = ()
-    repeats: int = 1
-    baseline_repeats: int = 3
-    finalists: int = 3
-    confirm_rounds: int = 3
     search_prompts: int | None = None
-    seed: int = 0
-    sampler: str = AUTO
-    learn_from: tuple[str, ...] = ()
+    search: SearchSettings = field(default_factory=SearchSettings)
+    confirmation: ConfirmationSettings = field(default_factory=ConfirmationSettings)
     limits: Limits = field(default_factory=Limits)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
-        """Return, as plain JSON, all that makes two trials of this study comparable; files by what is in them."""
+        """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""
         files = self.workload.files() if isinstance(self.workload, Traffic | Suite) else []
         return {
             "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
@@ -91,31 +64,31 @@ class StudySpec:
             "objectives": [str(objective) for objective in self.judge.objectives],
             "slos": [str(slo) for slo in self.judge.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
-            "server": {"arguments": list(self.base_argv), "environment": dict(self.base_environment)},
+            "server": {"arguments": list(self.server.arguments), "environment": dict(self.server.environment)},
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
 
     @property
     def searched_workload(self) -> Workload:
-        """What is sent to all but the finalists."""
+        """The workload of every trial of the search."""
         shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
         return self.workload.model_copy(update=shorter)
 
     @property
-    def times_the_search(self) -> float:
-        """How much more a finalist is sent in a round than a trial of the search."""
-        load, searched = self.workload, self.search_prompts
-        longer = load.num_prompts / searched if isinstance(load, ClosedLoop) and searched else 1.0
-        return longer * self._repeats(TrialKind.CONFIRM) / self.repeats
+    def round_cost(self) -> float:
+        """The requests of one measurement in a round, relative to those of a trial of the search."""
+        workload, searched = self.workload, self.search_prompts
+        longer = workload.num_prompts / searched if isinstance(workload, ClosedLoop) and searched else 1.0
+        return longer * self._repeats(TrialKind.CONFIRM) / self.search.repeats
 
     def sampler_for(self, engine: EngineInfo) -> str:
         """Return the sampler that `auto` stands for with this engine."""
-        if self.sampler != AUTO:
-            return self.sampler
-        return RESIDUAL if engine.provenance is Provenance.MEASURED or self.learn_from else TPE
+        if self.search.sampler != AUTO:
+            return self.search.sampler
+        return RESIDUAL if engine.provenance is Provenance.MEASURED or self.search.learn_from else TPE
 
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
-        """Return what a worker needs for one attempt at a trial."""
+        """Return one attempt at a trial as a worker needs it."""
         rendered = self.space.render(config)
         model = self.model
         if rendered.model is not None:
@@ -123,8 +96,8 @@ class StudySpec:
         launch = LaunchSpec(
             model=model,
             argv=rendered.argv,
-            base_argv=self.base_argv,
-            environment={**self.base_environment, **rendered.environment},
+            base_argv=self.server.arguments,
+            environment={**self.server.environment, **rendered.environment},
         )
         spec = TrialSpec(
             study=self.name,
@@ -134,7 +107,7 @@ class StudySpec:
             kind=kind,
             config=config,
             launch=launch,
-            workload=self._load(kind, round_),
+            workload=self._workload(kind, round_),
             repeats=self._repeats(kind),
             artifacts=self.artifacts,
             limits=self.limits,
@@ -143,14 +116,15 @@ class StudySpec:
         return replace(spec, artifacts=self.artifacts / spec.uid)
 
     def _repeats(self, kind: TrialKind) -> int:
-        """What decides is measured as often as the defaults: a benchmark is cheap beside the start of its server."""
+        """Return the benchmarks of a trial; more for the defaults and in rounds, where they improve the decision."""
         decides = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
-        return max(self.repeats, self.baseline_repeats) if decides else self.repeats
+        repeats = self.search.repeats
+        return max(repeats, self.confirmation.baseline_repeats) if decides else repeats
 
-    def _load(self, kind: TrialKind, round_: int) -> Workload:
-        """Each round of the finalists sends other prompts, the same to every finalist of the round."""
-        load = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
-        return load.model_copy(update={"seed": load.seed + 1000 * round_})
+    def _workload(self, kind: TrialKind, round_: int) -> Workload:
+        """Return the workload of a trial; each round has its own prompts, the same for all its measurements."""
+        workload = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
+        return workload.model_copy(update={"seed": workload.seed + 1000 * round_})
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:

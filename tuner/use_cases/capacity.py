@@ -14,11 +14,12 @@ from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.executable import find_executable
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
-from tuner.study.builder import Draft, Request, draft, sampling
+from tuner.study.builder import StudyPlan, plan_study
+from tuner.study.settings import StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import home
@@ -51,12 +52,12 @@ class CapacityResult:
 
 
 def search_capacity(
-    request: Request, vllm: str | None, output: Path, on_phase: Callable[[Phase], None], stop: threading.Event
+    settings: StudySettings, vllm: str | None, output: Path, on_phase: Callable[[Phase], None], stop: threading.Event
 ) -> CapacityResult:
     """Search the highest request rate at which every SLO holds, on one server.
 
     Args:
-        request: the settings; model, traffic, SLOs, limits, repeats and server flags are used.
+        settings: model, workload, goals, server, limits and repeats are used.
         vllm: the vLLM executable; None: the one that is found.
         output: folder of searches; this one gets a new subfolder.
         on_phase: called at the start of each phase of the trial; each rate is one benchmark phase.
@@ -67,9 +68,9 @@ def search_capacity(
     """
     devices = find_devices(1)
     executable = os.fspath(find_executable(vllm))
-    plan = draft(request, on_cpu=not devices.gpus)
+    plan = plan_study(settings, on_cpu=not devices.gpus)
     if output.exists() and not output.is_dir():
-        raise UserError(f"-o {str(output)!r}: that is a file; give a folder")
+        raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)
     engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=own_identity()))(0)
     try:
@@ -85,8 +86,8 @@ def _new_folder(output: Path) -> Path:
     return next(folder for number in itertools.count(1) if not (folder := output / str(number)).exists())
 
 
-def _trial(plan: Draft, folder: Path) -> TrialSpec:
-    request = plan.request
+def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
+    server, settings = plan.server, plan.settings
     return TrialSpec(
         study=plan.name,
         number=0,
@@ -97,12 +98,12 @@ def _trial(plan: Draft, folder: Path) -> TrialSpec:
         launch=LaunchSpec(
             model=plan.model,
             argv=(),
-            base_argv=(*sampling(plan.workload), *request.server_arguments),
-            environment=dict(request.environment),
+            base_argv=server.arguments,
+            environment=dict(server.environment),
         ),
         workload=plan.workload,
-        repeats=request.repeats,
+        repeats=settings.search.repeats,
         artifacts=folder,
-        limits=request.limits,
+        limits=settings.limits,
         capacity_slos=plan.judge.slos,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from storage import open_store
 from storage.records import StudyRecord
 from storage.store import Store
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.export.from_study import serve_script_of
 from tuner.export.serve_script import write_serve_script
 from tuner.use_cases.places import find_study, storage_url
@@ -30,7 +30,8 @@ def export(study: str | None, trial: int | None, output: Path, storage: str | No
         record = find_study(store, study)
         number = (record.conclusion or {}).get("winner") if trial is None else trial
         if number is None:
-            raise UserError(f"study {record.name!r} names no winner yet; give --trial N, see `tuner trials`")
+            rule = f"study {record.name!r} has no winner yet"
+            raise SettingError("trial", None, rule, "give {trial} N, see `tuner trials`")
         return write_script(store, record, number, output)
 
 
@@ -44,5 +45,6 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
     try:
         write_serve_script(script, output)
     except OSError as error:
-        raise UserError(f"-o {str(output)!r} cannot be written: {error.strerror}; choose another file") from None
+        rule = f"the file cannot be written: {error.strerror}"
+        raise SettingError("output", str(output), rule, "choose another file") from None
     return output

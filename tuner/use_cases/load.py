@@ -14,9 +14,10 @@ from tuner.engines.vllm.environment import base_environment
 from tuner.engines.vllm.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
-from tuner.errors import TrialFailed, TunerError, UserError
+from tuner.errors import SettingError, TrialFailed, TunerError, UserError
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.resolve_workload import find_judge, find_workload
+from tuner.study.settings import GoalSettings, WorkloadSettings
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload
@@ -73,13 +74,13 @@ def send_load(settings: LoadSettings) -> LoadResult:
     executable = find_executable(settings.vllm)
     model, root = _served(settings)
     if settings.output.exists() and not settings.output.is_dir():
-        raise UserError(f"-o {str(settings.output)!r}: that is a file; give a folder")
+        raise SettingError("output", str(settings.output), "this is a file", "give a folder")
     settings.output.mkdir(parents=True, exist_ok=True)
     tools = Toolbox(installation(executable, home()), home(), base_environment(os.environ))
     try:
         repeat, late = _send_all(settings, tools, traffic, model, settings.tokenizer or root)
     except TrialFailed as error:
-        raise TunerError(f"the load gave no figures: {error.failure.message}") from None
+        raise TunerError(f"the load generator failed: {error.failure.message}") from None
     finally:
         tools.close()
     return LoadResult(repeat, late, traffic, slos, settings.output)
@@ -104,7 +105,8 @@ def _send_all(
 def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
     given = [name for name in (settings.workload, settings.preset, settings.study) if name is not None]
     if len(given) != 1:
-        raise UserError("give one of --workload, --preset and --study: the traffic to send")
+        rule = "exactly one of {workload}, {preset} and {study} names the traffic to send"
+        raise SettingError("workload", None, rule, "give one")
     slos: tuple[str, ...] = settings.slos
     found: Workload
     if settings.study is not None:
@@ -113,17 +115,17 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
         store.close()
         found, known = read_workload(premise["workload"]), tuple(parse_slo(each) for each in slos or premise["slos"])
         if isinstance(found, Suite) and settings.rate is not None:
-            raise UserError(
-                f"--rate {settings.rate:g} is for one load, and study {settings.study!r} has several; leave it out"
-            )
+            rule = f"a rate is for one workload, and study {settings.study!r} has several"
+            raise SettingError("rate", settings.rate, rule, "leave it out")
         if isinstance(found, Traffic) and settings.rate is not None:
             found = found.at_rate(settings.rate)
     else:
         preset = load_preset(settings.preset or "mixed")
-        found = find_workload(preset, [settings.workload] if settings.workload else [], settings.rate, {})
-        known = find_judge(preset, found, (), slos, own=settings.workload is None).slos
+        files = () if settings.workload is None else (settings.workload,)
+        found = find_workload(preset, WorkloadSettings(files, settings.rate))
+        known = find_judge(preset, found, GoalSettings(slos=slos), own=settings.workload is None).slos
     if isinstance(found, ClosedLoop):
-        raise UserError("that load is the closed loop of `vllm bench serve`; send it by that command")
+        raise UserError("this workload is a closed loop of `vllm bench serve`; send it by that command")
     return found, known
 
 
@@ -134,11 +136,10 @@ def _served(settings: LoadSettings) -> tuple[str, str]:
         first = next(each for each in listed if settings.model in (None, each["id"]))
     except StopIteration:
         served = ", ".join(each["id"] for each in listed) or "none"
-        raise UserError(f"--model {settings.model!r}: the server at {settings.url} serves {served}") from None
+        raise SettingError("model", settings.model, f"the server at {settings.url} serves {served}") from None
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"--url {settings.url!r}: no OpenAI-compatible server answers there ({error}); start one"
-        ) from None
+        rule = f"no OpenAI-compatible server answers there ({error})"
+        raise SettingError("url", settings.url, rule, "start one") from None
     return first["id"], first.get("root") or first["id"]
 
 

@@ -1,4 +1,4 @@
-"""Where things are kept on this machine, and how a study is found."""
+"""The places of files on this machine, and the lookup of a study."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import UserError
+from tuner.errors import SettingError
 
 if TYPE_CHECKING:
     from storage.records import StudyRecord
     from storage.store import Store
 
 FOLDER = Path("tuner_study")
-"""The folder of a study's database, MLflow and artifacts, in the current one."""
+"""The default folder of databases and artifacts, in the current folder."""
 
 
 def home() -> Path:
-    """Return the folder for caches and the registry of started processes: TUNER_HOME, or ~/.cache/tuner."""
+    """Return the folder of caches and of the records of started processes: TUNER_HOME, or ~/.cache/tuner."""
     given = os.environ.get("TUNER_HOME")
     return Path(given).expanduser() if given else Path.home() / ".cache" / "tuner"
 
@@ -26,11 +26,11 @@ def storage_url(storage: str | None, create: bool) -> str:
     """Return the database's URL.
 
     Args:
-        storage: what the user gave.
-        create: whether the default folder may be made; without it, a missing SQLite file is the user's mistake.
+        storage: a file or an SQLAlchemy URL; None: the default database.
+        create: whether to create the default folder. If False, a SQLite file must exist.
 
     Raises:
-        UserError: when there is nothing to read.
+        SettingError: when there is no database to read.
     """
     from storage import normalise_url
 
@@ -39,29 +39,32 @@ def storage_url(storage: str | None, create: bool) -> str:
     url = normalise_url(storage or os.fspath(FOLDER / "tuner.db"))
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")
-        raise UserError(f"there is no database at {path}; run `tuner optimize` here first, or give --storage")
+        remedy = "run `tuner optimize` here first, or give {storage}"
+        raise SettingError("storage", None, f"there is no database at {path}", remedy)
     return url
 
 
 def find_study(store: Store, name: str | None) -> StudyRecord:
-    """Return the study of that name, or the one that was created last.
+    """Return the study of that name, or the latest one.
 
     Raises:
-        UserError: when there is none.
+        SettingError: when there is none.
     """
     studies = store.studies()
     if not studies:
-        raise UserError("the database holds no study; run `tuner optimize` first, or give another --storage")
+        remedy = "run `tuner optimize` first, or give another {storage}"
+        raise SettingError("storage", None, "the database has no study", remedy)
     if name is None:
         return max(studies, key=lambda study: study.created_at)
     for study in studies:
         if study.name == name:
             return study
-    raise UserError(f"--study {name!r}: there is none of that name; studies: {', '.join(s.name for s in studies)}")
+    names = ", ".join(study.name for study in studies)
+    raise SettingError("study", name, f"the database has no study of this name; studies: {names}")
 
 
 def tracking_uri(store_url: str) -> str:
-    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or a database of its own beside the study's."""
+    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's."""
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given:
         return given

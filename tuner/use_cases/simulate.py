@@ -13,10 +13,11 @@ from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
-from tuner.errors import UserError
-from tuner.study.builder import sampling
+from tuner.errors import SettingError, UserError
+from tuner.study.builder import sampling_arguments
 from tuner.study.find_model import find_simulated_model
 from tuner.study.resolve_workload import find_workload, too_long
+from tuner.study.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import load_preset
 from tuner.workloads.suite import Suite
@@ -24,17 +25,18 @@ from tuner.workloads.suite import Suite
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """What to simulate; `server_arguments` are flags of `vllm serve`, `load` replaces fields of a closed loop."""
+    """What to simulate: a server and a workload on a card; the preset decides where they are silent.
 
-    gpu: str | None
-    model: str | None
+    `gpu` is a card's name or a YAML file, `seed` is the workload's. With `noise`, the prediction differs from the
+    expected value as a measured run does.
+    """
+
     preset: str
-    workload: str | None
-    rate: float | None
-    load: Mapping[str, int | float]
-    environment: Mapping[str, str]
-    version: str | None
-    server_arguments: tuple[str, ...]
+    gpu: str | None
+    vllm_version: str | None
+    model: str | None
+    workload: WorkloadSettings
+    server: ServerSettings
     seed: int
     noise: bool
 
@@ -68,19 +70,21 @@ def simulate(settings: SimulationSettings) -> Simulation:
     """
     preset = load_preset(settings.preset)
     card = find_card(settings.gpu or preset.hardware)
-    version = find_version(settings.version, card)
-    load = find_workload(preset, [settings.workload] if settings.workload else [], settings.rate, settings.load)
-    assert not isinstance(load, Suite)  # one file makes one load
+    version = find_version(settings.vllm_version, card)
+    load = find_workload(preset, settings.workload)
+    if isinstance(load, Suite):
+        rule = "one workload is simulated at a time"
+        raise SettingError("workload", list(settings.workload.files), rule, "give one traffic file")
     load = load.model_copy(update={"seed": settings.seed})
     reference, shape = find_simulated_model(settings.model or preset.model, None)
-    words = (*sampling(load), *settings.server_arguments)
+    words = (*sampling_arguments(load), *settings.server.arguments)
     try:
         site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
-        machine = build_server(site, words, settings.environment, shape)
+        machine = build_server(site, words, settings.server.environment, shape)
         if load.longest_request > machine.config.max_model_len:
-            raise UserError(too_long(load, machine.config.max_model_len))
+            raise too_long(load, machine.config.max_model_len)
     except (ConfigRefused, StartFailed) as error:
-        raise UserError(f"vLLM {version} would not serve that on {card.name}: {error}") from None
+        raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=settings.noise)
     return Simulation(
         metrics=client_metrics(load, done, machine) or {},

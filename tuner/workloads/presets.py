@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tuner.errors import UserError
+from tuner.errors import SettingError
 from tuner.workloads.files import read_model
 from tuner.workloads.spec import Workload
 from tuner.workloads.traffic import with_absolute_files
@@ -57,7 +57,7 @@ def load_preset(name: str) -> Preset:
     if not path.is_file() or (path.parent == PRESETS_FOLDER and name not in preset_names()):
         near = difflib.get_close_matches(name, preset_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
-        raise UserError(f"--preset {name!r}: there is none of that name; {hint}")
+        raise SettingError("preset", name, "no preset has this name", hint)
     return read_model(
         path, Preset, "preset", lambda data: {"name": path.stem, **with_absolute_files(data, path.parent)}
     )

@@ -23,7 +23,8 @@ from tuner.engines.base import EngineInfo
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.protocols import StudyStart
 from tuner.study.resolve_workload import make_judge
-from tuner.study.spec import Budget, StudySpec
+from tuner.study.settings import Budget, ConfirmationSettings, ServerSettings
+from tuner.study.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,12 +59,9 @@ def study_start(
         "space": space.resolve(context),
         "space_source": space.to_dict(),
         "judge": JUDGE,
-        "base_argv": (),
-        "base_environment": {},
+        "server": ServerSettings(),
         "artifacts": folder / "artifacts",
-        "finalists": 3,
-        "confirm_rounds": 2,
-        "baseline_repeats": 1,
+        "confirmation": ConfirmationSettings(finalists=3, rounds=2, baseline_repeats=1),
         "facts": {"hardware": "Tesla T4"},
     }
     spec = StudySpec(**{**values, **changes})

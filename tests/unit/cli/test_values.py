@@ -1,36 +1,46 @@
-"""Options that need reading."""
+"""Options that need reading, and the names of settings on the command line."""
 
 import pytest
 
-from tuner.cli.values import bound_load, pairs, seconds
-from tuner.errors import UserError
+from tuner.cli.options import option_of
+from tuner.cli.values import pairs
+from tuner.errors import SettingError
+from tuner.study.settings import read_duration
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("90", 90), ("45s", 45), ("2h", 7200), ("1h30m", 5400), ("10min", 600), ("0.5h", 1800), ("1h30", 3630)],
 )
-def test_seconds(text: str, expected: float) -> None:
-    assert seconds("--timeout", text) == expected
+def test_durations(text: str, expected: float) -> None:
+    assert read_duration("timeout", text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "2x", "h", "0", "1 hour"])
 def test_bad_durations(text: str) -> None:
-    with pytest.raises(UserError, match="--timeout"):
-        seconds("--timeout", text)
+    with pytest.raises(SettingError, match=r"^timeout="):
+        read_duration("timeout", text)
 
 
 def test_pairs() -> None:
-    assert pairs("--env", ["A=1", "B_C=x=y", "D="]) == {"A": "1", "B_C": "x=y", "D": ""}
-    assert pairs("--env", None) == {}
+    assert pairs("env", ["A=1", "B_C=x=y", "D="]) == {"A": "1", "B_C": "x=y", "D": ""}
+    assert pairs("env", None) == {}
 
 
 @pytest.mark.parametrize("texts", [["A"], ["=1"], ["A B=1"], ["A=1", "A=2"]])
 def test_bad_pairs(texts: list[str]) -> None:
-    with pytest.raises(UserError, match="--env"):
-        pairs("--env", texts)
+    with pytest.raises(SettingError, match=r"^env="):
+        pairs("env", texts)
 
 
-def test_only_what_was_said_binds_the_load() -> None:
-    said = bound_load(users=5, prompts=None, input_len=None, output_len=7, temperature=0.0)
-    assert said == {"max_concurrency": 5, "output_len": 7, "temperature": 0.0}
+def test_an_error_names_a_setting_as_python_or_as_the_command_line_does() -> None:
+    error = SettingError("max_concurrency", 0, "at least 1 is needed", "raise it, or leave out {learn_from}")
+    assert str(error) == "max_concurrency=0: at least 1 is needed; raise it, or leave out learn_from"
+    line = "--users 0: at least 1 is needed; raise it, or leave out --learn-from"
+    assert error.message(option_of, " ") == line
+
+
+def test_the_error_of_a_setting_that_was_not_given_starts_with_the_rule() -> None:
+    assert str(SettingError("storage", None, "there is no database", "give {storage}")) == (
+        "there is no database; give storage"
+    )

@@ -98,7 +98,7 @@ class TestRayExecutor(ExecutorContract):
         assert gather(executor, 1)[0].outcome.succeeded
 
     def test_more_gpus_than_the_cluster_has(self, cluster: str) -> None:
-        with pytest.raises(UserError, match="needs 2 GPUs, the cluster has 0"):
+        with pytest.raises(UserError, match="each worker needs a GPU, and the cluster has 0"):
             RayExecutor(StubFactory(), ["h200"] * 2, gpus=True, provenance=Provenance.SIMULATED, address=cluster)
 
 

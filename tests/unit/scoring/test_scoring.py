@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
+from tuner.errors import SettingError
 from tuner.scoring.judge import FAILED, Judge
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.score import score
@@ -50,18 +51,18 @@ def test_published_weights_are_the_default() -> None:
 
 @pytest.mark.parametrize("text", ["tok/s", "output_throughput:0", "output_throughput:-1", "output_throughput:nan", ""])
 def test_bad_objectives(text: str) -> None:
-    with pytest.raises(ValueError, match="--objective"):
+    with pytest.raises(SettingError, match=r"^objective="):
         parse_objective(text)
 
 
 @pytest.mark.parametrize("text", ["p99_tpot<50", "p99_tpot_ms=50", "p99_tpot_ms<fast", "p99_tpot_ms<inf", "<5", ""])
 def test_bad_slos(text: str) -> None:
-    with pytest.raises(ValueError, match="--slo"):
+    with pytest.raises(SettingError, match=r"^slo="):
         parse_slo(text)
 
 
 def test_unknown_metric_names_near_ones() -> None:
-    with pytest.raises(ValueError, match="p99_tpot_ms"):
+    with pytest.raises(SettingError, match="p99_tpot_ms"):
         parse_slo("p99_tpots_ms<50")
 
 

@@ -17,10 +17,12 @@ from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
+from tuner.study.builder import prepare
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 from tuner.study.resolve_workload import make_judge
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.spec import Budget, StudySpec
+from tuner.study.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
+from tuner.study.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 SPACE = """
@@ -96,7 +98,11 @@ class Bench:
         return normalise_url(str(self.folder / "t.db"))
 
     def spec(self, **changes: Any) -> StudySpec:
+        """Return the study with some fields changed; those of its search and confirmation by their own names."""
         space = load_space(self.space_file)
+        rounds = {"rounds": changes.pop("confirm_rounds")} if "confirm_rounds" in changes else {}
+        confirmation = {name: changes.pop(name) for name in ("finalists", "baseline_repeats") if name in changes}
+        search = {name: changes.pop(name) for name in ("seed", "sampler", "learn_from", "repeats") if name in changes}
         values: dict[str, Any] = {
             "name": "s",
             "model": ModelRef("m", "m", "m"),
@@ -104,10 +110,10 @@ class Bench:
             "space": space.resolve(PLAIN),
             "space_source": space.to_dict(),
             "judge": make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
-            "base_argv": (),
-            "base_environment": {},
+            "server": ServerSettings(),
             "artifacts": self.folder / "artifacts",
-            "seed": 3,
+            "search": SearchSettings(**{"seed": 3, **search}),
+            "confirmation": ConfirmationSettings(**rounds, **confirmation),
         }
         return StudySpec(**{**values, **changes})
 
@@ -127,12 +133,12 @@ class Bench:
         executor = InlineExecutor(make, slots)
         store = self.store()
         try:
-            spec = self.spec(**changes)
             info: EngineInfo = executor.engine_info()
+            prepared = prepare(self.spec(**changes), info, store)
             from tuner.clock import RealClock
 
-            open_study(store, spec, info, ["cpu"] * slots, RealClock())
-            return run_study(spec, budget, store, self.url, executor, self.listener, self.stop)
+            open_study(store, prepared.spec, info, ["cpu"] * slots, RealClock())
+            return run_study(prepared, budget, store, self.url, executor, self.listener, self.stop)
         finally:
             executor.close()
             store.close()

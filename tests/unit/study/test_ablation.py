@@ -76,10 +76,12 @@ def test_a_study_measures_its_best_without_each_flag_and_says_what_each_earns(be
     ablation = next(plan for plan in bench.listener.stages if plan.stage is Stage.ABLATION)
     assert ablation.subjects == ("#1 without max_num_seqs", "#1 without block_size")
     assert result.conclusion is not None
-    assert [each.name for each in result.conclusion.earned] == ["max_num_seqs"]  # the engine's blocks are not known
-    earned = result.conclusion.earned[0]
-    assert (earned.value, earned.default) == (16, 32)
-    assert earned.low < 1.5**0.8 < earned.high
+    assert [each.name for each in result.conclusion.flag_effects] == [
+        "max_num_seqs"
+    ]  # the engine's blocks are not known
+    effect = result.conclusion.flag_effects[0]
+    assert (effect.value, effect.default) == (16, 32)
+    assert effect.low < 1.5**0.8 < effect.high
 
 
 def test_what_does_better_without_a_flag_may_win(bench: Bench) -> None:
@@ -139,7 +141,7 @@ def test_where_the_defaults_are_kept_nothing_is_said_to_earn(bench: Bench, ablat
     result = bench.run(worse, trials=2, enqueue=(KNOWN,), ablate=ablate)
     assert result.conclusion is not None
     assert result.conclusion.keep_defaults
-    assert result.conclusion.earned == ()
+    assert result.conclusion.flag_effects == ()
     assert len([record for record in bench.records() if record.round == 0]) == (4 if ablate else 2)
 
 
@@ -150,9 +152,9 @@ def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pyte
     monkeypatch.setattr(OptunaStudy, "flag_effects", broken)
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,))
     assert result.conclusion is not None
-    assert (result.conclusion.winner, result.conclusion.earned) == (1, ())
+    assert (result.conclusion.winner, result.conclusion.flag_effects) == (1, ())
     assert bench.listener.notes[-1] == (
-        "what the winner's flags earn is not known: ValueError: array must not contain infs or NaNs"
+        "flag effects cannot be estimated: ValueError: array must not contain infs or NaNs"
     )
 
 

@@ -1,4 +1,4 @@
-"""From what the user asked for to a study: a mistake is one line with the rule, the value and the next step."""
+"""From settings to a study; a mistake is one line with the rule, the value and the next step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,27 @@ from search_spaces import hardware_named
 from storage.records import Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
-from tuner.study.builder import Request, draft, finish
+from tuner.study.builder import build_spec, plan_study
 from tuner.study.find_model import find_model
 from tuner.study.resolve_workload import make_judge
+from tuner.study.settings import (
+    ConfirmationSettings,
+    GoalSettings,
+    ModelSettings,
+    SearchSettings,
+    ServerSettings,
+    SpaceSettings,
+    StudySettings,
+    WorkloadSettings,
+)
+from tuner.study.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)
+
+
+def spec_of(model: str, folder: Path, card: str = "t4", **settings: Any) -> StudySpec:
+    plan = plan_study(StudySettings(**{"model": ModelSettings(model), **settings}))
+    return build_spec(plan, INFO, hardware_named(card), folder)
 
 
 @pytest.fixture
@@ -40,26 +56,29 @@ def model(tmp_path: Path) -> str:
     return str(folder)
 
 
-def test_the_default_request_is_the_published_study(model: str, tmp_path: Path) -> None:
-    plan = draft(Request(model=model), on_cpu=False)
-    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path) -> None:
+    spec = spec_of(model, tmp_path)
     assert spec.name == "qwen2.5-0.5b-t4"
     assert [str(o) for o in spec.judge.objectives] == ["output_throughput:40", "p99_tpot_ms:20", "p99_ttft_ms:15"]
     assert [str(s) for s in spec.judge.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
     assert [o.metric for o in spec.judge.scored][-1] == "success_rate"
-    assert spec.base_argv == ()
-    assert (spec.baseline_repeats, spec.finalists, spec.confirm_rounds) == (3, 3, 3)
+    assert spec.server == ServerSettings()
+    assert spec.confirmation == ConfirmationSettings(finalists=3, rounds=3, baseline_repeats=3)
 
 
 @pytest.mark.parametrize(
     ("changes", "searched"),
-    [({}, 100), ({"search_load": 1.0}, 200), ({"confirm_rounds": 0}, 200), ({"baseline_repeats": 0}, 200)],
+    [
+        ({}, 100),
+        ({"search_load": 1.0}, 200),
+        ({"confirmation": ConfirmationSettings(rounds=0)}, 200),
+        ({"confirmation": ConfirmationSettings(baseline_repeats=0)}, 200),
+    ],
 )
 def test_the_search_sends_less_only_where_rounds_decide(
     model: str, tmp_path: Path, changes: dict[str, Any], searched: int
 ) -> None:
-    plan = draft(Request(**{"model": model, "search_load": 0.5, **changes}), on_cpu=False)
-    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
+    spec = spec_of(model, tmp_path, **{"search_load": 0.5, **changes})
     kinds = (TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.SEARCH)
     assert {spec.trial(1, 0, 1, kind, {}).workload.num_prompts for kind in kinds} == {searched}
     assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.num_prompts == 200
@@ -70,21 +89,19 @@ def test_the_search_sends_less_only_where_rounds_decide(
 
 
 def test_traffic_is_never_shortened(model: str, tmp_path: Path) -> None:
-    request = Request(preset="phi4-mini-l4", model=model, search_load=0.5)
-    spec = finish(draft(request, on_cpu=False), INFO, hardware_named("l4"), tmp_path)
+    spec = spec_of(model, tmp_path, "l4", preset="phi4-mini-l4", search_load=0.5)
     assert spec.searched_workload == spec.workload
     assert "search" not in spec.premise(INFO, ["NVIDIA L4"])
 
 
 def test_temperature_is_set_on_the_server(model: str, tmp_path: Path) -> None:
-    plan = draft(Request(preset="qwen2.5-0.5b-t4-greedy", model=model), on_cpu=False)
-    spec = finish(plan, INFO, hardware_named("t4"), tmp_path)
-    assert spec.base_argv == ("--override-generation-config", '{"temperature": 0.0}')
+    spec = spec_of(model, tmp_path, preset="qwen2.5-0.5b-t4-greedy")
+    assert spec.server.arguments == ("--override-generation-config", '{"temperature": 0.0}')
 
 
-def test_the_search_space_can_say_the_contests_configurations(model: str, tmp_path: Path) -> None:
-    request = Request(preset="qwen2.5-0.5b-t4-greedy", model=model, enqueue=("suffix", "winner-flags"))
-    spec = finish(draft(request, on_cpu=False), INFO, hardware_named("t4"), tmp_path)
+def test_the_search_space_has_the_published_configurations(model: str, tmp_path: Path) -> None:
+    enqueue = SpaceSettings(enqueue=("suffix", "winner-flags"))
+    spec = spec_of(model, tmp_path, preset="qwen2.5-0.5b-t4-greedy", space=enqueue)
     suffix, winner = (spec.trial(1, 0, 1, TrialKind.ENQUEUED, e.config).launch.argv for e in spec.enqueue)
     assert json.loads(suffix[suffix.index("--speculative-config") + 1])["method"] == "suffix"
     assert "--dtype" not in suffix, "a T4 takes float16 by itself"
@@ -94,42 +111,53 @@ def test_the_search_space_can_say_the_contests_configurations(model: str, tmp_pa
 
 
 def test_on_a_cpu_the_default_space_is_the_cpus(model: str) -> None:
-    assert draft(Request(model=model), on_cpu=True).space.name == "cpu"
+    assert plan_study(StudySettings(model=ModelSettings(model)), on_cpu=True).space.name == "cpu"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "nope"}, "--preset 'nope'"),
-        ({"space": "nope"}, "nope"),
-        ({"sampler": "gp"}, "--sampler 'gp'.*samplers: auto, residual, tpe"),
-        ({"slos": ("p99_tpot<50",)}, "--slo 'p99_tpot<50'.*p99_tpot_ms"),
-        ({"objectives": ("speed",)}, "--objective 'speed'"),
-        ({"objectives": ("p99_tpot_ms", "p99_tpot_ms:3")}, "names a metric twice"),
-        ({"load": {"max_concurrency": 0}}, "--users 0"),
-        ({"load": {"input_len": 2000, "output_len": 100}}, r"2000 \+ 100 tokens exceed the model's context of 2048"),
-        ({"server_arguments": ("--port", "1")}, "--port is set by the tuner"),
-        ({"server_arguments": ("--host=0.0.0.0",)}, "--host is set by the tuner"),
+        ({"preset": "nope"}, "preset='nope'"),
+        ({"name": "a/b"}, "study='a/b': a name starts with a letter or digit and has no slash"),
+        ({"space": SpaceSettings("nope")}, "nope"),
+        ({"search": SearchSettings(sampler="gp")}, "sampler='gp'.*samplers: auto, residual, tpe"),
+        ({"search": SearchSettings(repeats=0)}, "repeats=0: at least 1 is needed"),
+        ({"search_load": 1.5}, "search_load=1.5: at most 1 is possible"),
+        ({"confirmation": ConfirmationSettings(finalists=0)}, "finalists=0: at least 1 is needed"),
+        ({"goals": GoalSettings(slos=("p99_tpot<50",))}, "slo='p99_tpot<50'.*p99_tpot_ms"),
+        ({"goals": GoalSettings(("speed",))}, "objective='speed'"),
+        ({"goals": GoalSettings(("p99_tpot_ms", "p99_tpot_ms:3"))}, "objective='p99_tpot_ms': .*given twice"),
+        ({"workload": WorkloadSettings(max_concurrency=0)}, "max_concurrency=0"),
+        (
+            {"workload": WorkloadSettings(input_len=2000, output_len=100)},
+            r"2000 \+ 100 tokens exceed the model's context of 2048; lower input_len or output_len",
+        ),
+        ({"server": ServerSettings(("--port", "1"))}, "server_arguments='--port': the tuner sets this flag"),
+        ({"server": ServerSettings(("--host=0.0.0.0",))}, "server_arguments='--host'"),
+        ({"server": ServerSettings(("stray",))}, "server_arguments='stray': the first argument of a server is a flag"),
+        ({"space": SpaceSettings(only=("max_num_seqz",))}, "only='max_num_seqz'.*did you mean max_num_seqs?"),
+        ({"space": SpaceSettings(enqueue=("nonsense",))}, "enqueue='nonsense'.*known: "),
+        ({"space": SpaceSettings(enqueue=('{"max_seqs": 1}',))}, "has no parameter 'max_seqs'"),
+        ({"space": SpaceSettings(enqueue=("{max_num_seqs: 64}",))}, "not valid JSON .* at character 2"),
     ],
 )
-def test_mistakes_are_one_line(model: str, changes: dict[str, object], message: str) -> None:
+def test_mistakes_are_one_line(model: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        draft(Request(**{"model": model, **changes}), on_cpu=False)  # type: ignore[arg-type]
+        plan_study(StudySettings(**{"model": ModelSettings(model), **changes}))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"only": ("max_num_seqz",)}, "max_num_seq"),
-        ({"enqueue": ("nonsense",)}, "--enqueue 'nonsense'.*known: "),
-        ({"enqueue": ('{"max_num_seqs": "many"}',)}, "max_num_seqs"),
-        ({"enqueue": ("{broken",)}, "--enqueue"),
+        (SpaceSettings(only=("suffix_tokens",)), "suffix_tokens counts only when"),
+        (SpaceSettings(enqueue=('{"max_num_seqs": "many"}',)), "enqueue='.*max_num_seqs"),
+        (SpaceSettings(enqueue=('{"kv_cache_dtype": "fp8"}',)), "enqueue='.*kv_cache_dtype"),
     ],
 )
-def test_mistakes_about_the_space(model: str, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_mistakes_about_the_space_of_the_card(model: str, tmp_path: Path, changes: SpaceSettings, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        finish(draft(Request(**{"model": model, **changes}), on_cpu=False), INFO, hardware_named("t4"), tmp_path)  # type: ignore[arg-type]
+        spec_of(model, tmp_path, space=changes)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +187,8 @@ def test_scored_includes_success_unless_the_user_names_it() -> None:
     assert [o.weight for o in make_judge(["success_rate:3"], []).scored] == [3.0]
 
 
-def test_trust_remote_code_is_never_set_unless_the_user_says_so(model: str, tmp_path: Path) -> None:
-    silent = finish(draft(Request(model=model), on_cpu=False), INFO, hardware_named("t4"), tmp_path)
-    assert "--trust-remote-code" not in silent.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
-    said = draft(Request(model=model, server_arguments=("--trust-remote-code",)), on_cpu=False)
-    assert "--trust-remote-code" in finish(said, INFO, hardware_named("t4"), tmp_path).base_argv
+def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -> None:
+    default = spec_of(model, tmp_path)
+    assert "--trust-remote-code" not in default.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
+    given = spec_of(model, tmp_path, server=ServerSettings(("--trust-remote-code",)))
+    assert "--trust-remote-code" in given.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv

@@ -1,14 +1,16 @@
-"""The load of a study and its judge: which objectives and SLOs traffic brings, and what is refused."""
+"""The workload of a study, its objectives and SLOs, and the settings that are refused."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tuner.errors import UserError
 from tuner.study.resolve_workload import find_judge, find_workload
+from tuner.study.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset, load_preset, preset_names
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
@@ -24,8 +26,8 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def test_promises_become_constraints_of_their_class() -> None:
-    judge = find_judge(MIXED, MIXED.workload, (), (), own=True)
+def test_slos_of_classes_become_constraints() -> None:
+    judge = find_judge(MIXED, MIXED.workload, GoalSettings(), own=True)
     assert [str(slo) for slo in judge.slos] == [
         "siso.p95_ttft_ms<5000",
         "silo.p95_itl_ms<250",
@@ -35,22 +37,22 @@ def test_promises_become_constraints_of_their_class() -> None:
     assert [objective.metric for objective in judge.objectives][:2] == ["goodput", "worst.goodput_share"]
 
 
-def test_a_file_with_promises_is_judged_by_its_goodput(tmp_path: Path) -> None:
-    load = find_workload(BURST, [written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n")], None, {})
-    judge = find_judge(BURST, load, (), (), own=False)
+def test_a_file_with_slos_is_optimised_for_goodput(tmp_path: Path) -> None:
+    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"),)))
+    judge = find_judge(BURST, load, GoalSettings(), own=False)
     assert [str(slo) for slo in judge.slos] == ["a.p95_ttft_ms<9"]
     assert judge.objectives[0].metric == "goodput"
 
 
-def test_a_file_without_promises_is_judged_by_throughput(tmp_path: Path) -> None:
-    load = find_workload(BURST, [written(tmp_path, PLAIN)], None, {})
-    judge = find_judge(BURST, load, (), (), own=False)
+def test_a_file_without_slos_is_optimised_for_throughput(tmp_path: Path) -> None:
+    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
+    judge = find_judge(BURST, load, GoalSettings(), own=False)
     assert [str(slo) for slo in judge.slos] == ["success_rate>=1"]
     assert judge.objectives[0].metric == "output_throughput"
 
 
-def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
-    load = find_workload(BURST, [written(tmp_path, PLAIN)], 7.5, {"temperature": 0.0})
+def test_the_given_rate_and_temperature_replace_those_of_the_file(tmp_path: Path) -> None:
+    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),), 7.5, temperature=0.0))
     assert isinstance(load, Traffic)
     assert (load.arrivals.rate, load.temperature) == (7.5, 0.0)  # type: ignore[union-attr]
 
@@ -58,7 +60,12 @@ def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "rate", "given", "message"),
     [
-        (PLAIN, None, {"max_concurrency": 5}, "--users is for the closed loop of fixed lengths"),
+        (
+            PLAIN,
+            None,
+            {"max_concurrency": 5},
+            "max_concurrency=5: this setting is for the closed loop",
+        ),
         (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no single rate"),
         (PLAIN, 0.0, {}, "a rate of 0 requests/s is not possible; give a number above 0"),
         (PLAIN, math.nan, {}, "a rate of nan requests/s"),
@@ -70,97 +77,97 @@ def test_the_rate_and_the_temperature_are_the_users(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    tmp_path: Path, text: str, rate: float | None, given: dict[str, int], message: str
+def test_settings_that_do_not_fit_the_workload_are_refused(
+    tmp_path: Path, text: str, rate: float | None, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        find_workload(BURST, [written(tmp_path, text)], rate, given)
+        find_workload(BURST, WorkloadSettings((written(tmp_path, text),), rate, **given))
 
 
 @pytest.mark.parametrize(
     ("preset", "objective", "message"),
     [
-        (BURST, "goodput", "goodput is a metric of traffic; give --workload"),
-        (BURST, "a.p95_ttft_ms", "is a metric of traffic"),
-        (MIXED, "nobody.goodput_share", "there is no class 'nobody'; classes: siso, silo, liso, lilo"),
+        (BURST, "goodput", "objective='goodput': this metric needs traffic; give traffic by workload"),
+        (BURST, "a.p95_ttft_ms", "this metric needs traffic"),
+        (MIXED, "nobody.goodput_share", "no class is called 'nobody'; classes: siso, silo, liso, lilo"),
     ],
 )
-def test_what_the_load_cannot_measure_is_refused(preset: Preset, objective: str, message: str) -> None:
+def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, objective: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        find_judge(preset, preset.workload, (objective,), (), own=True)
+        find_judge(preset, preset.workload, GoalSettings((objective,)), own=True)
 
 
 @pytest.mark.parametrize(
     ("objectives", "slos", "message"),
     [
-        (("goodput",), (), "goodput: no class was promised anything; give `slo` in the traffic"),
-        (("a.goodput_share",), (), "no class was promised anything"),
+        (("goodput",), (), "'goodput': no request class has an SLO; add `slo` to the traffic file"),
+        (("a.goodput_share",), (), "no request class has an SLO"),
         ((), ("capacity>=4",), "capacity is an objective, not an SLO"),
     ],
 )
-def test_what_promises_nothing_cannot_be_judged_by_promises(
+def test_metrics_of_slos_need_slos(
     tmp_path: Path, objectives: tuple[str, ...], slos: tuple[str, ...], message: str
 ) -> None:
-    load = find_workload(BURST, [written(tmp_path, PLAIN)], None, {})
+    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
     with pytest.raises(UserError, match=message):
-        find_judge(BURST, load, objectives, slos, own=False)
+        find_judge(BURST, load, GoalSettings(objectives, slos), own=False)
 
 
-def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "night.yaml") -> list[str]:
+def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "night.yaml") -> tuple[str, ...]:
     (folder / "more").mkdir(exist_ok=True)
     (folder / "day.yaml").write_text(PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n")
     (folder / second).write_text(night)
-    return [str(folder / "day.yaml"), str(folder / second)]
+    return str(folder / "day.yaml"), str(folder / second)
 
 
-def test_several_loads_are_judged_each_by_its_own(tmp_path: Path) -> None:
-    load = find_workload(BURST, suite(tmp_path), None, {"temperature": 0.0})
+def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None:
+    load = find_workload(BURST, WorkloadSettings(suite(tmp_path), temperature=0.0))
     assert isinstance(load, Suite)
     assert ([*load.loads], load.temperature) == (["day", "night"], 0.0)
-    judge = find_judge(BURST, load, (), (), own=False)
+    judge = find_judge(BURST, load, GoalSettings(), own=False)
     assert [str(slo) for slo in judge.slos] == ["day.a.p95_ttft_ms<9"]
     assert [objective.metric for objective in judge.objectives] == [
         *("day.goodput", "day.p99_tpot_ms", "day.p99_ttft_ms"),
         *("night.output_throughput", "night.p99_tpot_ms", "night.p99_ttft_ms"),
     ]
     named = ("goodput_share", "worst.p99_ttft_ms", "night.b.goodput", "day.client.p50_ttft_ms", "day.worst.goodput")
-    assert find_judge(BURST, load, named, ("night.b.p99_tpot_ms<9",), own=False).objectives
+    assert find_judge(BURST, load, GoalSettings(named, ("night.b.p99_tpot_ms<9",)), own=False).objectives
 
 
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ("output_throughput", "has no meaning over several loads; name one: day.output_throughput"),
-        ("noon.goodput", "there is no load or class 'noon'; known: day, night, "),
-        ("a.goodput", "there is no load or class 'a'"),
-        ("capacity", "give one traffic of process poisson"),
+        ("output_throughput", "not defined over several workloads; name one: day.output_throughput"),
+        ("noon.goodput", "no workload or class is called 'noon'; known: day, night, "),
+        ("a.goodput", "no workload or class is called 'a'"),
+        ("capacity", "one traffic file with arrivals of process poisson"),
     ],
 )
-def test_what_several_loads_do_not_give_is_refused(tmp_path: Path, objective: str, message: str) -> None:
-    load = find_workload(BURST, suite(tmp_path), None, {})
+def test_metrics_that_a_suite_does_not_have_are_refused(tmp_path: Path, objective: str, message: str) -> None:
+    load = find_workload(BURST, WorkloadSettings(suite(tmp_path)))
     with pytest.raises(UserError, match=message):
-        find_judge(BURST, load, (objective,), (), own=False)
+        find_judge(BURST, load, GoalSettings((objective,)), own=False)
 
 
 @pytest.mark.parametrize(
     ("change", "rate", "message"),
     [
-        ({}, 5.0, "--rate 5 is for one load, and --workload gives 2"),
-        ({"night": PLAIN + "temperature: 0.5\n"}, None, "different temperatures of one server"),
+        ({}, 5.0, "rate=5: a rate is for one traffic file, and workload gives 2"),
+        ({"night": PLAIN + "temperature: 0.5\n"}, None, "different temperatures, and one server has one"),
         ({"second": "more/day.yaml"}, None, "day, day are not distinct; rename"),
         ({"second": "worst.yaml"}, None, "a workload cannot be called 'worst'.*; rename the file"),
     ],
 )
-def test_loads_that_do_not_go_together_are_refused(
+def test_workloads_that_do_not_fit_together_are_refused(
     tmp_path: Path, change: dict[str, str], rate: float | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        find_workload(BURST, suite(tmp_path, **change), rate, {})
+        find_workload(BURST, WorkloadSettings(suite(tmp_path, **change), rate))
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_preset_can_be_judged_and_scheduled(name: str) -> None:
+def test_every_preset_has_objectives_and_a_schedule(name: str) -> None:
     preset = load_preset(name)
-    load = find_workload(preset, [], None, {})
-    assert find_judge(preset, load, (), (), own=True).objectives
+    load = find_workload(preset, WorkloadSettings())
+    assert find_judge(preset, load, GoalSettings(), own=True).objectives
     assert load.longest_request > 1

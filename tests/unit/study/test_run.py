@@ -15,9 +15,11 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
+from tuner.study.builder import with_stored_settings
 from tuner.study.protocols import RunEnding
-from tuner.study.run import as_begun, expected_confirmation_s, open_study
-from tuner.study.spec import AUTO, RESIDUAL, TPE, Enqueued, difference
+from tuner.study.run import expected_confirmation_s, open_study
+from tuner.study.settings import AUTO, RESIDUAL, TPE
+from tuner.study.spec import Enqueued, difference
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 
@@ -90,10 +92,10 @@ def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench:
 def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | None, asked: int | None) -> None:
     load = ClosedLoop(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
     store, info = bench.store(), StubEngine(peak_at_16).info()
-    assert as_begun(bench.spec(workload=load, search_prompts=asked), store).search_prompts == asked
+    assert with_stored_settings(bench.spec(workload=load, search_prompts=asked), store).search_prompts == asked
     first = bench.spec(workload=load, search_prompts=began)
     open_study(store, first, info, ["cpu"], RealClock())
-    again = as_begun(bench.spec(workload=load, search_prompts=asked, confirm_rounds=0), store)
+    again = with_stored_settings(bench.spec(workload=load, search_prompts=asked, confirm_rounds=0), store)
     open_study(store, again, info, ["cpu"], RealClock())
     assert again.searched_workload == first.searched_workload
     store.close()
@@ -302,7 +304,7 @@ def test_a_small_space_is_enumerated_and_then_the_study_is_done(bench: Bench) ->
         "  enforce_eager: {description: d, type: bool, flag: --enforce-eager}\n"
     )
     result = bench.run(peak_at_16, trials=40, confirm_rounds=0)
-    assert result.ran_dry
+    assert result.space_exhausted
     configs = {tuple(sorted(record.config.items(), key=str)) for record in bench.records()}
     assert len(configs) == len(bench.records())
     rendered = {record.outcome.argv for record in bench.records() if record.outcome}

@@ -11,16 +11,17 @@ from search_spaces import HardwareProfile, hardware_named
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
-from tuner.study.builder import Request, draft, finish
+from tuner.study.builder import build_spec, plan_study
+from tuner.study.settings import AUTO, RESIDUAL, TPE, GoalSettings, ModelSettings, SearchSettings, StudySettings
 from tuner.study.simulator_prior import FAILS, simulator_prior
-from tuner.study.spec import AUTO, RESIDUAL, TPE, StudySpec
+from tuner.study.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
 
 
 def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
-    request = Request(**changes)  # type: ignore[arg-type]
-    return finish(draft(request, on_cpu=False, simulated=True), INFO, card or hardware_named("t4"), Path("artifacts"))
+    plan = plan_study(StudySettings(**changes), simulated=True)  # type: ignore[arg-type]
+    return build_spec(plan, INFO, card or hardware_named("t4"), Path("artifacts"))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ig
 
 
 def test_what_does_not_fit_is_predicted_to_fail() -> None:
-    predict = simulator_prior(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
+    predict = simulator_prior(spec(model=ModelSettings("Qwen/Qwen2.5-14B-Instruct")), INFO)
     assert predict is not None
     assert predict({}) == FAILS
 
@@ -81,7 +82,7 @@ def test_a_strange_version_is_not_predicted() -> None:
 
 
 def test_capacity_is_not_predicted() -> None:
-    made = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), objectives=("capacity",))
+    made = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), goals=GoalSettings(("capacity",)))
     assert simulator_prior(made, INFO) is None
 
 
@@ -95,4 +96,7 @@ def test_capacity_is_not_predicted() -> None:
     ],
 )
 def test_auto_is_residual_where_trials_are_measured(sampler: str, provenance: Provenance, meant: str) -> None:
-    assert replace(spec(), sampler=sampler).sampler_for(replace(INFO, provenance=provenance)) == meant
+    assert (
+        replace(spec(), search=SearchSettings(sampler=sampler)).sampler_for(replace(INFO, provenance=provenance))
+        == meant
+    )

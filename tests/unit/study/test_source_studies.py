@@ -18,11 +18,12 @@ from tuner.errors import UserError
 from tuner.scoring.judge import FAILED
 from tuner.specs import TrialSpec
 from tuner.study import source_studies as earlier
+from tuner.study.builder import with_stored_settings
 from tuner.study.resolve_workload import make_judge
-from tuner.study.run import as_begun
+from tuner.study.settings import RESIDUAL, TPE
 from tuner.study.simulator_prior import simulator_prior, simulator_prior_of_source
 from tuner.study.source_studies import SourceStudy, source_studies
-from tuner.study.spec import RESIDUAL, TPE, Enqueued
+from tuner.study.spec import Enqueued
 
 INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
 NARROW = """
@@ -104,13 +105,17 @@ def test_of_a_long_study_the_defaults_the_best_half_and_a_spread_of_the_rest_are
 @pytest.mark.parametrize(
     ("names", "changes", "told"),
     [
-        (("t",), {}, "--learn-from 't': there is none of that name in the database; studies: s"),
-        (("new",), {}, "--learn-from 'new': a study knows its own trials; leave it out, or choose another --study"),
-        (("s",), {"sampler": TPE}, "--sampler tpe: only residual learns from other studies; leave out --learn-from"),
+        (("t",), {}, "learn_from='t': the database has no study of this name; studies: s"),
+        (
+            ("new",),
+            {},
+            "learn_from='new': a study uses its own trials anyway; leave it out, or choose another name by study",
+        ),
+        (("s",), {"sampler": TPE}, "sampler='tpe': only residual uses source studies; leave out learn_from"),
         (
             ("s",),
             {"judge": make_judge(["goodput"], ["p99_tpot_ms<5"])},
-            "--learn-from 's': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
+            "learn_from='s': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
         ),
     ],
 )
@@ -157,9 +162,9 @@ def test_a_taught_study_begins_where_the_earlier_one_was_best_says_so_and_goes_o
         assert bench.listener.notes == ["learns from 12 trials of study s"]
         assert known is not None
         assert known.facts["learn_from"] == ["s"]
-        assert as_begun(bench.spec(name="new"), store).learn_from == ("s",)
-        assert as_begun(bench.spec(name="new", learn_from=("t",)), store).learn_from == ("t",)
-        assert as_begun(bench.spec(), store).learn_from == ()
+        assert with_stored_settings(bench.spec(name="new"), store).search.learn_from == ("s",)
+        assert with_stored_settings(bench.spec(name="new", learn_from=("t",)), store).search.learn_from == ("t",)
+        assert with_stored_settings(bench.spec(), store).search.learn_from == ()
     finally:
         store.close()
 
@@ -182,7 +187,7 @@ def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
     assert trial.outcome is not None
     record = of_the_first_target(replace(record, premise={**record.premise, "workload": spec.workload.model_dump()}))
     command = ("/opt/bin/vllm", "serve", "Qwen/Qwen2.5-0.5B", "--host", "127.0.0.1", "--port", "8123")
-    argv = (*command, *spec.base_argv, "--enforce-eager")
+    argv = (*command, *spec.server.arguments, "--enforce-eager")
     predict = simulator_prior_of_source(record, spec, test_simulator_prior.INFO.packages)
     assert predict is not None
     assert physics is not None

@@ -36,26 +36,22 @@ def capacity(
     """
     from tuner.cli.output.capacity import CapacityProgress, report
     from tuner.cli.signals import stop_on_signals
-    from tuner.cli.values import bound_load, pairs, seconds
+    from tuner.cli.values import pairs, server_arguments
     from tuner.specs import Limits
-    from tuner.study.builder import Request
+    from tuner.study import settings
     from tuner.use_cases.capacity import search_capacity
 
-    request = Request(
+    files = () if workload is None else (workload,)
+    study_settings = settings.StudySettings(
         preset=preset,
-        study="capacity",
-        model=model,
-        tokenizer=tokenizer,
-        objectives=("capacity",),
-        slos=tuple(slo or ()),
-        workloads=() if workload is None else (workload,),
-        rate=rate,
-        load=bound_load(users=None, prompts=None, input_len=None, output_len=None, temperature=temperature),
-        server_arguments=tuple(context.args),
-        environment=pairs("--env", env),
-        repeats=repeats,
-        limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
+        name="capacity",
+        model=settings.ModelSettings(model, tokenizer),
+        workload=settings.WorkloadSettings(files, rate, temperature=temperature),
+        goals=settings.GoalSettings(("capacity",), tuple(slo or ())),
+        search=settings.SearchSettings(repeats=repeats),
+        server=settings.ServerSettings(server_arguments(context), pairs("env", env)),
+        limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
     with stop_on_signals() as stop:
-        result = search_capacity(request, vllm, output, CapacityProgress(), stop)
+        result = search_capacity(study_settings, vllm, output, CapacityProgress(), stop)
     raise typer.Exit(report(result, as_json=as_json))

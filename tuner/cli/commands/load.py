@@ -33,7 +33,7 @@ def load(
     Exits with 1 if an SLO is broken, or if the load generator was itself too late for its figures to count.
     """
     from tuner.cli.output.load import report
-    from tuner.cli.values import seconds
+    from tuner.study.settings import read_duration
     from tuner.use_cases.load import LoadSettings, send_load
 
     settings = LoadSettings(
@@ -46,7 +46,7 @@ def load(
         model=model,
         tokenizer=tokenizer,
         seed=seed,
-        limit_s=seconds("--timeout", timeout),
+        limit_s=read_duration("timeout", timeout),
         vllm=vllm,
         storage=storage,
         output=output,

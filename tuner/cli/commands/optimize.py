@@ -11,9 +11,7 @@ import typer
 from tuner.cli.options import AsJson, Storage
 
 if TYPE_CHECKING:
-    from tuner.study.builder import Request
-    from tuner.study.spec import Budget
-    from tuner.use_cases.optimize import RunOptions
+    from tuner.study.settings import RunSettings, StudySettings
 
 _LOAD = "The load"
 _SEARCH = "The search"
@@ -91,48 +89,42 @@ def optimize(
 
     What follows `--` goes to every server: `tuner optimize --model DIR -- --load-format dummy`.
     """
-    from tuner.cli.values import bound_load, pairs, seconds
+    from tuner.cli.values import pairs, server_arguments
     from tuner.specs import Limits
-    from tuner.study.builder import Request
-    from tuner.study.spec import Budget
-    from tuner.use_cases.optimize import RunOptions
+    from tuner.study import settings
 
-    load = bound_load(users=users, prompts=prompts, input_len=input_len, output_len=output_len, temperature=temperature)
-    request = Request(
+    study_settings = settings.StudySettings(
         preset=preset,
-        study=study,
-        model=model,
-        tokenizer=tokenizer,
-        space=space,
-        only=tuple(only or ()),
-        keep_answers=keep_answers,
-        objectives=tuple(objective or ()),
-        slos=tuple(slo or ()),
-        enqueue=tuple(enqueue or ()),
-        checkpoints=pairs("--checkpoint", checkpoint),
-        draft_model=draft_model,
-        workloads=tuple(workload or ()),
-        rate=rate,
-        load=load,
-        server_arguments=tuple(context.args),
-        environment=pairs("--env", env),
-        repeats=repeats,
-        baseline_repeats=baseline_repeats,
-        finalists=finalists,
-        confirm_rounds=confirm_rounds,
+        name=study,
+        model=settings.ModelSettings(model, tokenizer, pairs("checkpoint", checkpoint), draft_model),
+        workload=settings.WorkloadSettings(
+            files=tuple(workload or ()),
+            rate=rate,
+            max_concurrency=users,
+            num_prompts=prompts,
+            input_len=input_len,
+            output_len=output_len,
+            temperature=temperature,
+        ),
         search_load=search_load,
-        seed=seed,
-        sampler=sampler,
-        learn_from=tuple(learn_from or ()),
-        limits=Limits(startup_s=seconds("--startup-timeout", startup_timeout)),
+        goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ())),
+        space=settings.SpaceSettings(space, tuple(only or ()), keep_answers, tuple(enqueue or ())),
+        search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
+        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats),
+        server=settings.ServerSettings(server_arguments(context), pairs("env", env)),
+        limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
-    time = None if timeout is None else seconds("--timeout", timeout)
-    budget = Budget(trials, time, min_gain=min_gain / 100, ablate=ablate)
-    options = RunOptions(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, storage, output)
-    raise typer.Exit(_run(request, budget, options, plain=plain, as_json=as_json))
+    timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
+    run = settings.RunSettings(
+        budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
+        engine=settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        storage=storage,
+        output=output,
+    )
+    raise typer.Exit(_run(study_settings, run, plain=plain, as_json=as_json))
 
 
-def _run(request: Request, budget: Budget, options: RunOptions, *, plain: bool, as_json: bool) -> int:
+def _run(study_settings: StudySettings, run: RunSettings, *, plain: bool, as_json: bool) -> int:
     """Run the study behind a view, print its result and return the exit code."""
     from tuner.cli.output.result import report
     from tuner.cli.output.views import new_view
@@ -141,5 +133,5 @@ def _run(request: Request, budget: Budget, options: RunOptions, *, plain: bool, 
 
     view = new_view(plain)
     with stop_on_signals() as stop, closing(view):
-        result = optimize(request, budget, options, view, stop)
+        result = optimize(study_settings, run, view, stop)
     return report(result, as_json=as_json)

@@ -34,20 +34,25 @@ def simulate(
     `tuner simulate --gpu h200 --model Qwen/Qwen2.5-7B -- --max-num-seqs 64 --quantization fp8`
     """
     from tuner.cli.output.simulate import report
-    from tuner.cli.values import bound_load, pairs
+    from tuner.cli.values import pairs, server_arguments
+    from tuner.study.settings import ServerSettings, WorkloadSettings
     from tuner.use_cases import simulate as use_case
 
-    load = bound_load(users=users, prompts=prompts, input_len=input_len, output_len=output_len, temperature=temperature)
     settings = use_case.SimulationSettings(
-        gpu=gpu,
-        model=model,
         preset=preset,
-        workload=workload,
-        rate=rate,
-        load=load,
-        environment=pairs("--env", env),
-        version=vllm_version,
-        server_arguments=tuple(context.args),
+        gpu=gpu,
+        vllm_version=vllm_version,
+        model=model,
+        workload=WorkloadSettings(
+            files=() if workload is None else (workload,),
+            rate=rate,
+            max_concurrency=users,
+            num_prompts=prompts,
+            input_len=input_len,
+            output_len=output_len,
+            temperature=temperature,
+        ),
+        server=ServerSettings(server_arguments(context), pairs("env", env)),
         seed=seed,
         noise=noise,
     )

@@ -32,6 +32,6 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         command = f"tuner space --gpu {hardware.key} --vllm-version {engine.version}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
     if spec.search_prompts:
-        rounds = "; the rounds of the finalists send all" if spec.confirm_rounds else ""
+        rounds = "; the rounds of the finalists send all" if spec.confirmation.rounds else ""
         lines.append(f"a trial of the search sends {spec.search_prompts} requests{rounds}")
     return lines

@@ -136,15 +136,16 @@ class Progress:
         return (left + self._confirmation_trials() * self._round_factor()) * pace
 
     def _confirmation_trials(self) -> int:
-        return (self.spec.finalists + 1) * self.spec.confirm_rounds if self.spec.baseline_repeats else 0
+        confirmation = self.spec.confirmation
+        return (confirmation.finalists + 1) * confirmation.rounds if confirmation.baseline_repeats else 0
 
     def _round_factor(self) -> float:
         """Return how much longer a measurement of a round takes than a trial of the search.
 
-        Only the benchmark is longer, `times_the_search` times. A simulation spends its real time on the benchmark.
+        Only the benchmark is longer, `round_cost` times. A simulation spends its real time on the benchmark.
         """
         share = 1.0 if self.simulated else _benchmark_share(self._trials)
-        return 1.0 - share + share * self.spec.times_the_search
+        return 1.0 - share + share * self.spec.round_cost
 
 
 class _Pace:

@@ -73,7 +73,7 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
 def _reason_lines(result: RunResult) -> list[str]:
     """Return why the run ended before all trials, if it did."""
     lines = []
-    if result.ran_dry:
+    if result.space_exhausted:
         lines.append("the search space has no other configuration: all were measured")
     if result.converged:
         lines.append("the search converged: expected gain is below --min-gain; use --min-gain 0 to continue")

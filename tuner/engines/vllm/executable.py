@@ -10,11 +10,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import UserError
+from tuner.errors import SettingError, UserError
 from tuner.files import write_atomically
 
 PROBE = Path(__file__).parent / "resident" / "probe.py"
@@ -23,6 +23,7 @@ _VERSION_S = 600.0
 _HEAD_BYTES = 4096
 _ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
+_NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
@@ -33,26 +34,32 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
         UserError: if there is none, or the named one cannot be run.
     """
     environment = os.environ if environment is None else environment
-    for source, name in (("--vllm", given), ("TUNER_VLLM", environment.get("TUNER_VLLM"))):
-        if name:
-            return _resolve_named(source, name, environment)
+    if given:
+        return _named(given, environment, lambda rule: SettingError("vllm", given, rule, _NAME_THE_PROGRAM))
+    from_variable = environment.get("TUNER_VLLM")
+    if from_variable:
+        return _named(
+            from_variable,
+            environment,
+            lambda rule: UserError(f"TUNER_VLLM={from_variable!r}: {rule}; {_NAME_THE_PROGRAM}"),
+        )
     on_path = shutil.which("vllm", path=environment.get("PATH"))
     beside = Path(sys.executable).with_name("vllm")
     if on_path is not None:
         return Path(on_path).absolute()
     if _is_executable(beside):
         return beside
-    raise UserError(
-        "no vLLM found on PATH or beside this Python; install it in an environment of its own (`pip install vllm`, or "
-        "scripts/install_vllm_cpu.sh DIR without a GPU) and give its executable by --vllm PATH or TUNER_VLLM"
+    remedy = (
+        "install one (`pip install vllm` in an environment of its own; without a GPU: scripts/install_vllm_cpu.sh DIR) "
+        "and name its executable by {vllm} PATH or TUNER_VLLM"
     )
+    raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)
 
 
-def _resolve_named(source: str, name: str, environment: Mapping[str, str]) -> Path:
+def _named(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
     found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
     if found is None:
-        problem = "is not executable" if Path(name).exists() else "does not exist"
-        raise UserError(f"{source} {name!r} {problem}; give the `vllm` program itself, such as VENV/bin/vllm")
+        raise error("the file is not executable" if Path(name).exists() else "there is no such file")
     return Path(found).absolute()
 
 

@@ -37,7 +37,7 @@ class Contender:
 @dataclass(frozen=True)
 class Conclusion:
     """What the study says. `winner` is None when nothing can be recommended; `confirmed` False when it rests on the
-    search's own measurements. `earned` is what each of the winner's parameters is thought to earn, from all trials."""
+    search's own measurements. `flag_effects` are those of the winner's parameters, estimated from all trials."""
 
     winner: int | None
     keep_defaults: bool
@@ -46,7 +46,7 @@ class Conclusion:
     rounds: int
     contenders: tuple[Contender, ...] = ()
     noise: float | None = None
-    earned: tuple[FlagEffect, ...] = ()
+    flag_effects: tuple[FlagEffect, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -58,7 +58,7 @@ class Conclusion:
             "rounds": self.rounds,
             "noise": self.noise,
             "contenders": [contender.to_dict() for contender in self.contenders],
-            "earned": [asdict(each) for each in self.earned],
+            "earned": [asdict(each) for each in self.flag_effects],
         }
 
 

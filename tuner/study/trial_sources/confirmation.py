@@ -53,8 +53,8 @@ class Confirmation:
         known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
         rounds = sorted({round_ for _, round_ in known})
         following = max((r.round for r in records), default=0) + 1
-        rounds += range(following, following + max(spec.confirm_rounds - len(rounds), 0))
-        self.rounds = rounds[: spec.confirm_rounds] if spec.confirm_rounds else []
+        rounds += range(following, following + max(spec.confirmation.rounds - len(rounds), 0))
+        self.rounds = rounds[: spec.confirmation.rounds]
         for turn, round_ in enumerate(self.rounds):
             for finalist in _rotated(finalists, turn):
                 self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))

@@ -12,7 +12,8 @@ from storage.store import Store
 from tuner.errors import UserError
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
 from tuner.study.protocols import StudyObserver, WorkItem
-from tuner.study.spec import Budget, StudySpec
+from tuner.study.settings import Budget
+from tuner.study.spec import StudySpec
 
 MAX_REDRAWS = 200
 """Proposals in a row that may be ruled out or known before the space counts as exhausted."""
@@ -66,7 +67,7 @@ class Proposals:
         """Queue the defaults and the named configurations that have not been tried."""
         kinds = {r.kind for r in self._store.trials(self._spec.name)}
         labels = {r.label for r in self._store.trials(self._spec.name)}
-        if self._spec.baseline_repeats and TrialKind.BASELINE not in kinds:
+        if self._spec.confirmation.baseline_repeats and TrialKind.BASELINE not in kinds:
             self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, "defaults"))
         for enqueued in self._spec.enqueue:
             if enqueued.label not in labels:
@@ -101,7 +102,7 @@ class Proposals:
         return not self._queue and spent
 
     @property
-    def ran_dry(self) -> bool:
+    def space_exhausted(self) -> bool:
         """True if the space had fewer configurations than the budget."""
         return self._spent
 

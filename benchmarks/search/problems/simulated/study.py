@@ -26,8 +26,9 @@ from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
-from tuner.study.builder import Request, draft, finish
+from tuner.study.builder import build_spec, plan_study
 from tuner.study.resolve_workload import make_judge
+from tuner.study.settings import ModelSettings, StudySettings, WorkloadSettings
 from tuner.study.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
@@ -87,8 +88,8 @@ class SimulatedStudy:
         """Return the trial of a configuration, without noise."""
         rendered = self.spec.space.render(config)
         shape = self.shape if rendered.model is None else find_shape(rendered.model)
-        words = (*self.spec.base_argv, *rendered.argv)
-        environment = {**self.spec.base_environment, **rendered.environment}
+        words = (*self.spec.server.arguments, *rendered.argv)
+        environment = {**self.spec.server.environment, **rendered.environment}
         platform = Platform(self.card, parameters, version_tuple(self.version), self.packages)
         try:
             server = build_server(platform, words, environment, shape)
@@ -120,36 +121,35 @@ def _compilations(config: ServeConfig, parameters: Parameters) -> Compilations:
     return ((compile_key(config), new / speed), (kernel_key(config), cold / speed))
 
 
-def _simulate_request(
-    request: Request, card: HardwareProfile, workload: SingleWorkload | None = None
-) -> SimulatedStudy:
-    """Return the simulated study of a request.
+def _simulate(settings: StudySettings, card: HardwareProfile, workload: SingleWorkload | None = None) -> SimulatedStudy:
+    """Return the simulated study of settings.
 
     Args:
-        request: the settings of the study.
+        settings: the settings of the study.
         card: the simulated GPU.
         workload: replaces the preset's workload, with the objectives and SLOs of `sim-h200-7b`.
     """
-    plan = draft(request, on_cpu=False, simulated=True)
+    plan = plan_study(settings, simulated=True)
     if workload is not None:
         plan = replace(plan, workload=workload, judge=make_judge(H200_7B_OBJECTIVES, H200_7B_SLOS))
-    elif request.rate is not None and isinstance(plan.workload, Traffic):
-        requests = round(RATE_SPAN_S * request.rate)
+    elif settings.workload.rate is not None and isinstance(plan.workload, Traffic):
+        requests = round(RATE_SPAN_S * settings.workload.rate)
         plan = replace(plan, workload=plan.workload.model_copy(update={"requests": requests}))
     version = default_version(card)
     info = EngineInfo("simulated vllm", version, None, flag_names(), Provenance.SIMULATED, SIMULATED_PACKAGES)
-    spec = finish(plan, info, card, Path("artifacts"))
+    spec = build_spec(plan, info, card, Path("artifacts"))
     assert plan.shape is not None
     return SimulatedStudy(spec, card, version, plan.shape)
 
 
 def _simulate_preset(preset: str, card: str | None = None, rate: float | None = None) -> SimulatedStudy:
-    return _simulate_request(Request(preset=preset, rate=rate), hardware_named(card or load_preset(preset).hardware))
+    settings = StudySettings(preset, workload=WorkloadSettings(rate=rate))
+    return _simulate(settings, hardware_named(card or load_preset(preset).hardware))
 
 
 def _simulate_7b() -> SimulatedStudy:
-    request = Request(model="Qwen/Qwen2.5-7B-Instruct")
-    return _simulate_request(request, hardware_named("h200"), Traffic.model_validate(H200_7B_TRAFFIC))
+    settings = StudySettings(model=ModelSettings("Qwen/Qwen2.5-7B-Instruct"))
+    return _simulate(settings, hardware_named("h200"), Traffic.model_validate(H200_7B_TRAFFIC))
 
 
 SIMULATED_STUDIES: dict[str, Callable[[], SimulatedStudy]] = {

@@ -44,9 +44,9 @@ def test_without_any_the_message_says_how_to_get_one(tmp_path: Path, monkeypatch
 
 def test_a_named_one_that_cannot_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vllm").write_text("")
-    with pytest.raises(UserError, match=r"--vllm .* is not executable"):
+    with pytest.raises(UserError, match=r"vllm=.*: the file is not executable"):
         find_executable(str(tmp_path / "vllm"), {})
-    with pytest.raises(UserError, match="TUNER_VLLM '/no/vllm' does not exist"):
+    with pytest.raises(UserError, match="TUNER_VLLM='/no/vllm': there is no such file"):
         find_executable(None, {"TUNER_VLLM": "/no/vllm"})
 
 

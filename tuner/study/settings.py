@@ -1,0 +1,200 @@
+"""Settings of a study and of one run of it, as the command line and the Python API give them.
+
+None and empty collections leave a choice to the preset. `tuner.study.builder` turns settings into a `StudySpec`.
+Errors name a setting by the keyword of `tuner.optimize` (`tuner.errors.SettingError`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner.errors import SettingError
+from tuner.specs import Limits
+
+AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
+SAMPLERS = (AUTO, RESIDUAL, TPE)
+"""`auto` is `residual` for measured trials, whose minutes outweigh its tenth of a second, and with source studies;
+otherwise it is `tpe`."""
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+DEFAULT_PRESET = "qwen2.5-0.5b-t4"
+SCRIPT = Path("best_serve.sh")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model that is served, and models that configurations may use beside it.
+
+    `name` and `tokenizer` are folders or hub names; the tokenizer is the load generator's, by default the model's.
+    `checkpoints` maps a quantization method to a quantized checkpoint; `draft_model` drafts speculative tokens.
+    """
+
+    name: str | None = None
+    tokenizer: str | None = None
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    draft_model: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkloadSettings:
+    """The workload: that of the preset, or of traffic files, which are sent one after another.
+
+    `rate` is the mean of arrivals in requests per second. `max_concurrency`, `num_prompts`, `input_len` and
+    `output_len` (tokens) replace fields of a closed loop; `temperature` is set on the server.
+    """
+
+    files: tuple[str, ...] = ()
+    rate: float | None = None
+    max_concurrency: int | None = None
+    num_prompts: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    temperature: float | None = None
+
+    @property
+    def replacements(self) -> dict[str, int | float]:
+        """The given fields of the workload, by their names there."""
+        names = ("max_concurrency", "num_prompts", "input_len", "output_len", "temperature")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True)
+class GoalSettings:
+    """Objectives (`METRIC` or `METRIC:WEIGHT`) and SLOs (such as `p99_tpot_ms<50`)."""
+
+    objectives: tuple[str, ...] = ()
+    slos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SpaceSettings:
+    """The search space: the name of a shipped one or a YAML file.
+
+    `only` restricts it to the named parameters; `keep_answers` leaves out parameters that change the model's
+    answers. `enqueue` are configurations that are measured before the search, by name or as JSON.
+    """
+
+    name: str | None = None
+    only: tuple[str, ...] = ()
+    keep_answers: bool = False
+    enqueue: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The search: `repeats` is benchmarks of a trial, `learn_from` names source studies of the same database."""
+
+    seed: int = 0
+    sampler: str = AUTO
+    learn_from: tuple[str, ...] = ()
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class ConfirmationSettings:
+    """The confirmation: `rounds` of the best `finalists` and the defaults.
+
+    `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults.
+    """
+
+    finalists: int = 3
+    rounds: int = 3
+    baseline_repeats: int = 3
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Flags and environment variables of every server."""
+
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Settings of a study; the preset decides where they are silent.
+
+    `name` is the study's, by default the preset's. `search_load` is the share of a closed loop's requests that the
+    search sends; the rounds send all.
+    """
+
+    preset: str = DEFAULT_PRESET
+    name: str | None = None
+    model: ModelSettings = field(default_factory=ModelSettings)
+    workload: WorkloadSettings = field(default_factory=WorkloadSettings)
+    search_load: float = 1.0
+    goals: GoalSettings = field(default_factory=GoalSettings)
+    space: SpaceSettings = field(default_factory=SpaceSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
+    confirmation: ConfirmationSettings = field(default_factory=ConfirmationSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run of a study may spend.
+
+    `trials` counts every trial of the study, the defaults and trials of earlier runs included. `timeout_s` is the
+    wall-clock time of this run in seconds, the confirmation included. `attempts` bounds the launches of a trial
+    that fails for reasons of infrastructure. The search ends once the maximum expected improvement stays below
+    `min_gain`, a share of the score. `ablate` adds one trial for each flag of the best configuration.
+    """
+
+    trials: int = 60
+    timeout_s: float | None = None
+    attempts: int = 3
+    min_gain: float = 0.0
+    ablate: bool = False
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine of a run and where it runs.
+
+    `engine` is `vllm`, `simulated`, or `auto`: simulated without a GPU. `vllm` is the executable; `gpu` and
+    `vllm_version` are for a simulation. `workers` is one worker per GPU by default. `warm_start` forks servers from a
+    process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
+    """
+
+    engine: str = "auto"
+    vllm: str | None = None
+    gpu: str | None = None
+    vllm_version: str | None = None
+    workers: int | None = None
+    warm_start: bool = True
+    ray_address: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of one run, which may differ when the study goes on.
+
+    `storage` is a file or an SQLAlchemy URL, None for the default database; `output` is the script of the winner.
+    """
+
+    budget: Budget = field(default_factory=Budget)
+    engine: EngineChoice = field(default_factory=EngineChoice)
+    storage: str | None = None
+    output: Path = SCRIPT
+
+
+def read_duration(field: str, text: str) -> float:
+    """Return the seconds of a duration such as `90`, `45s`, `30m`, `2h` or `1h30m`.
+
+    Raises:
+        SettingError: about the setting `field`, for another form and for 0.
+    """
+    remedy = "give for example 90s, 45m or 2h"
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd]?)", text.strip())
+    if not parts or re.sub(r"\s", "", text) != "".join(number + unit for number, unit in parts):
+        raise SettingError(field, text, "not a duration", remedy)
+    seconds = math.fsum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds <= 0:
+        raise SettingError(field, text, "a duration is longer than 0", remedy)
+    return seconds
