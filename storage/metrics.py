@@ -114,8 +114,8 @@ def metric(name: str) -> Metric:
     """
     prefix, dot, base = name.rpartition(".")
     if dot and prefix and base in METRICS:
-        known = METRICS[base]
-        return Metric(name, known.unit, known.direction, f"For {_scope(prefix)}: {known.meaning}")
+        unprefixed = METRICS[base]
+        return Metric(name, unprefixed.unit, unprefixed.direction, f"For {_scope(prefix)}: {unprefixed.meaning}")
     if name in METRICS:
         return METRICS[name]
     near = difflib.get_close_matches(name, METRICS, n=3)

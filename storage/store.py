@@ -230,10 +230,10 @@ class Store(Outbox):
             StorageError: if one of the trials does not exist or is pending.
         """
         with self._writing() as session:
-            found = finished_trial_ids(session, study)
-            missing = [key for key in verdicts if key not in found]
+            ids = finished_trial_ids(session, study)
+            missing = [key for key in verdicts if key not in ids]
             if missing:
                 raise StorageError(f"{trial_text(study, *missing[0])} has no outcome for a verdict")
-            changes = [{"id": found[key], **mapping.verdict_columns(verdict)} for key, verdict in verdicts.items()]
+            changes = [{"id": ids[key], **mapping.verdict_columns(verdict)} for key, verdict in verdicts.items()]
             if changes:
                 session.execute(update(TrialRow), changes)

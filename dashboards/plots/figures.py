@@ -132,10 +132,10 @@ def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
 
 def _bins(uppers: pd.Series) -> dict[int | None, str]:
     """Return the last length of each bin to its label, empty bins in between included; unknown lengths come last."""
-    known = [int(upper) for upper in uppers.dropna()]
+    lengths = [int(upper) for upper in uppers.dropna()]
     bins: dict[int | None, str] = {}
-    upper = min(known, default=0)
-    while known and upper <= max(known):
+    upper = min(lengths, default=0)
+    while lengths and upper <= max(lengths):
         bins[upper] = f"{lower_edge(upper)}–{upper}"
         upper *= 2
     return bins | ({None: "unknown"} if uppers.isna().any() else {})

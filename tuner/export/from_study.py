@@ -125,15 +125,15 @@ def _server_arguments(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Split the command of a trial's server, `VLLM serve MODEL …`, into the model and the arguments after it."""
     start = list(argv).index("serve")
     words = [*argv[start + 2 :]]
-    kept: list[str] = []
+    arguments: list[str] = []
     position = 0
     while position < len(words):
         if words[position] == "--served-model-name":
             position += 2
             continue
-        kept.append(words[position])
+        arguments.append(words[position])
         position += 1
-    return argv[start + 1], tuple(kept)
+    return argv[start + 1], tuple(arguments)
 
 
 def _environment(trial: TrialRecord) -> dict[str, str]:

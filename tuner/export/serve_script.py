@@ -128,7 +128,7 @@ class ServeScript:
 
 def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
     """Return `argv` without host, port and log settings, given as `--flag value` or as `--flag=value`."""
-    kept: list[str] = []
+    remaining: list[str] = []
     words = iter(argv)
     for word in words:
         flag = word.partition("=")[0]
@@ -138,8 +138,8 @@ def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
             if flag == word:
                 next(words, None)
             continue
-        kept.append(word)
-    return tuple(kept)
+        remaining.append(word)
+    return tuple(remaining)
 
 
 def escape_unprintable(text: str) -> str:
@@ -208,12 +208,12 @@ def _header(script: ServeScript) -> str:
 def _reference(script: ServeScript) -> str:
     metrics = {
         name: {
-            "value": known.value,
-            "low": known.low,
-            "high": known.high,
+            "value": recorded.value,
+            "low": recorded.low,
+            "high": recorded.high,
             "up": metric(name).direction is Direction.MAXIMIZE,
         }
-        for name, known in script.reference.items()
+        for name, recorded in script.reference.items()
     }
     slos = [[slo.metric, slo.op, slo.threshold] for slo in script.slos]
     return _quoted(json.dumps({"metrics": metrics, "slos": slos}))
@@ -235,7 +235,7 @@ def render_serve_script(script: ServeScript) -> str:
         "REFERENCE": lambda: _reference(script),
     }
     template = _TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"@@([A-Z]+)@@", lambda found: parts[found[1]](), template)
+    return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]](), template)
 
 
 def write_serve_script(script: ServeScript, path: Path) -> None:

@@ -73,8 +73,8 @@ def legend(holder: Figure | Axes) -> list[str]:
 
 
 def test_the_tradeoff_matrix(tmp_path: Path) -> None:
-    died = replace(samples.pending(2), outcome=samples.failed(FailureKind.ENGINE_CRASH), label="awq")
-    frame = tradeoff_frame(study(), [trial(0, 0.5, 1.0), trial(1, 0.75, 1.0), died])
+    failed = replace(samples.pending(2), outcome=samples.failed(FailureKind.ENGINE_CRASH), label="awq")
+    frame = tradeoff_frame(study(), [trial(0, 0.5, 1.0), trial(1, 0.75, 1.0), failed])
     figure = figures.draw_tradeoff(frame, tmp_path / "x.png", "demo $x$ (measured)")
     matrix, explained = figure.axes[:2]
     assert written(tmp_path / "x.png")

@@ -1,4 +1,4 @@
-"""Trade-offs, requests by prompt length and rates, against values worked out by hand and a published matrix."""
+"""The trade-off matrix, against values worked out by hand and a published matrix."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tuner.workloads.summary import summarise_run
 
 
 def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = "goodput:1") -> StudyRecord:
-    """A study of traffic of these classes, and of one that is never sent."""
+    """A study whose traffic has these classes and one that is never sent."""
     workload = {
         "classes": {name: {"weight": 1.0} for name in classes} | {"never": {"weight": 0.0}},
         "slo": {"a": {"ttft_ms": 1.0}} if slo is None else slo,
@@ -42,9 +42,9 @@ def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = 
     return replace(samples.study(), premise={"workload": workload, "objectives": [objective]})
 
 
-def test_classes_of_several_loads_carry_their_loads_name() -> None:
-    loads = {"day": study("a", "b").premise["workload"], "night": study("c", slo={}).premise["workload"]}
-    found = replace(study(), premise={"workload": {"loads": loads}})
+def test_classes_of_a_suite_have_the_name_of_their_workload() -> None:
+    suite = {"day": study("a", "b").premise["workload"], "night": study("c", slo={}).premise["workload"]}
+    found = replace(study(), premise={"workload": {"loads": suite}})
     assert request_classes(found) == ["day.a", "day.b", "night.c"]
     assert has_class_slos(found)
     assert metric_by_row(found)["day.a"] == "day.a.goodput_share"
@@ -57,7 +57,7 @@ def trial(
     label: str | None = None,
     score: float | None = None,
 ) -> TrialRecord:
-    """A trial with one repeat for each mapping of a metric's prefix to its share within SLO."""
+    """A trial with one repeat for each mapping of a metric's prefix to its share of requests within the SLO."""
     repeats = [
         Repeat(
             index, index, 10, 10, 0, 1.0, {f"{name}.goodput_share".lstrip("."): share for name, share in each.items()}
@@ -73,7 +73,7 @@ def trial(
     )
 
 
-def dead(number: int, kind: FailureKind, round: int = 0) -> TrialRecord:
+def failed(number: int, kind: FailureKind, round: int = 0) -> TrialRecord:
     return replace(samples.pending(number, round), config={}, label="awq", outcome=samples.failed(kind))
 
 
@@ -88,7 +88,7 @@ PUBLISHED = {
     "admission": {"siso": 0, "silo": 52, "liso": 6, "lilo": 41},
     "prefix+chunked": {"siso": 44, "silo": 68, "liso": 56, "lilo": 74},
 }
-PROMISED = {
+CLASS_SLOS = {
     "siso": {"ttft_ms": 5000.0},
     "silo": {"p95_itl_ms": 250.0},
     "liso": {"ttft_ms": 5000.0},
@@ -98,7 +98,7 @@ PROMPTS = {"siso": 83, "silo": 83, "liso": 1440, "lilo": 1440}
 
 
 def request(index: int, name: str, good: bool) -> RequestRecord:
-    """A request due at `index` / 32 s that meets its class's SLO, or misses it in one of four ways."""
+    """A request due at `index` / 32 s that meets the SLO of its class, or misses it in one of four ways."""
     due = index / 32
     paced = name in ("silo", "lilo")
     answered = RequestRecord(
@@ -139,8 +139,8 @@ def recorded(shares: Mapping[str, int]) -> list[RequestRecord]:
 
 
 def measured(number: int, label: str, records: list[RequestRecord]) -> TrialRecord:
-    slos = {name: read_class_slo(bounds).request for name, bounds in PROMISED.items()}
-    summary = summarise_run(records, PROMISED, slos)
+    slos = {name: read_class_slo(bounds).request for name, bounds in CLASS_SLOS.items()}
+    summary = summarise_run(records, CLASS_SLOS, slos)
     overall = summary.overall
     repeat = Repeat(
         0,
@@ -157,10 +157,10 @@ def measured(number: int, label: str, records: list[RequestRecord]) -> TrialReco
 @pytest.fixture(scope="module")
 def published() -> pd.DataFrame:
     trials = [measured(number, label, recorded(shares)) for number, (label, shares) in enumerate(PUBLISHED.items())]
-    return tradeoff_frame(study(*PROMISED, slo=PROMISED), trials).set_index("class")
+    return tradeoff_frame(study(*CLASS_SLOS, slo=CLASS_SLOS), trials).set_index("class")
 
 
-def test_the_published_matrix_comes_out_of_recorded_requests(published: pd.DataFrame) -> None:
+def test_the_published_matrix_follows_from_request_records(published: pd.DataFrame) -> None:
     assert list(published.index) == ["siso", "silo", "liso", "lilo", "worst", "all"]
     for number, (label, shares) in enumerate(PUBLISHED.items()):
         column = published[f"#{number} {label}"]
@@ -186,7 +186,7 @@ def test_only_prefix_caching_serves_every_class(published: pd.DataFrame) -> None
     assert [name for name in shares if (shares[name] > 0.4).all()] == ["#1 prefix", "#6 prefix+chunked"]
 
 
-def test_no_published_request_is_missing_by_length(tmp_path: Path) -> None:
+def test_every_published_request_is_counted_by_length(tmp_path: Path) -> None:
     write_records(tmp_path / "requests-0.parquet", recorded(PUBLISHED["baseline"]))
     frame = requests_by_length_frame([tmp_path / "requests-0.parquet"])
     assert list(zip(frame["class"], frame["from"], frame["to"], strict=True)) == [
@@ -206,8 +206,8 @@ def matrix(*trials: TrialRecord, classes: Iterable[str] = ("a", "b")) -> pd.Data
     return tradeoff_frame(study(*classes), trials).set_index("class")
 
 
-def test_a_finalist_is_the_mean_of_its_rounds() -> None:
-    # The trial's own share, 0.9, made it a finalist and so flatters it; the rounds gave 0.6 and 0.3.
+def test_the_share_of_a_finalist_is_the_mean_of_its_rounds() -> None:
+    # The trial became a finalist by its own share of 0.9, which is biased upwards; the rounds measured 0.6 and 0.3.
     frame = matrix(
         trial(3, {"a": 0.6}, round=2),
         trial(3, {"a": 0.8}, {"a": 1.0}),
@@ -224,15 +224,15 @@ def test_a_share_that_one_measurement_lacks_is_absent() -> None:
     assert frame["best"].to_dict() == {"a": "#2", "b": "#1", "worst": "", "all": ""}
 
 
-def test_what_died_keeps_its_column_and_says_why() -> None:
+def test_a_failed_trial_keeps_its_column_with_the_reason() -> None:
     shares = {"a": 0.5, "b": 0.5, "worst": 0.5, "": 0.5}
     frame = matrix(
-        dead(2, FailureKind.OUT_OF_MEMORY_STARTUP),
+        failed(2, FailureKind.OUT_OF_MEMORY_STARTUP),
         trial(0, shares, label="defaults"),
         samples.pending(9),
         trial(1, shares),
-        dead(1, FailureKind.ENGINE_CRASH, round=1),
-        dead(1, FailureKind.ENGINE_CRASH, round=2),
+        failed(1, FailureKind.ENGINE_CRASH, round=1),
+        failed(1, FailureKind.ENGINE_CRASH, round=2),
     )
     assert list(frame.columns) == [
         "#0 defaults",
@@ -246,33 +246,35 @@ def test_what_died_keeps_its_column_and_says_why() -> None:
     assert to_csv(frame.reset_index()).splitlines()[1] == "a,0.5,,,#0"
 
 
-def test_ties_are_marked_together_even_if_the_last_digit_differs() -> None:
+def test_ties_within_rounding_errors_are_marked_together() -> None:
     assert 0.1 + 0.2 != 0.3
     frame = matrix(trial(1, {"a": 0.1 + 0.2}), trial(2, {"a": 0.3}), trial(3, {"a": 0.2999}), classes=["a"])
     assert frame["best"]["a"] == "#1 #2"
 
 
-def test_rows_are_the_classes_that_are_sent() -> None:
+def test_rows_are_the_classes_that_the_study_sends() -> None:
     assert request_classes(study("a", "b")) == ["a", "b"]
     assert request_classes(samples.study()) == []
     assert list(matrix(trial(0, {"all": 1.0, "": 0.5}), classes=["all"]).index) == ["all", "worst", "all classes"]
 
 
-def test_a_long_configuration_is_cut() -> None:
+def test_a_long_column_name_is_cut_and_the_description_is_not() -> None:
     long = replace(trial(7, {"a": 1.0}), config={"max-num-batched-tokens": 8192, "max-num-seqs": 128, "block": 16})
     assert matrix(long).columns[0] == "#7 max-num-batched-tokens=8192 max-num-seq…"
+    (configuration,) = finished_configurations(study("a"), [long])
+    assert configuration.description == "#7 max-num-batched-tokens=8192 max-num-seqs=128 block=16"
 
 
-def test_few_columns_are_the_defaults_the_best_of_rows_and_the_best_by_score() -> None:
+def test_columns_are_selected_by_kind_and_score() -> None:
     trials = [
         trial(0, {"a": 0.1}, label="defaults", score=1.0),
         trial(1, {"a": 0.2}, score=1.2),
         trial(2, {"a": 0.9}, score=0.4),
         trial(3, {"a": 0.3}, score=1.5),
         replace(trial(4, {"a": 0.3}, score=9.0), verdict=samples.verdict(9.0, constraint=1.0)),
-        dead(5, FailureKind.ENGINE_CRASH),
-        dead(6, FailureKind.PORT_TAKEN),
-        dead(7, FailureKind.ENGINE_CRASH),
+        failed(5, FailureKind.ENGINE_CRASH),
+        failed(6, FailureKind.PORT_TAKEN),
+        failed(7, FailureKind.ENGINE_CRASH),
     ]
     found = finished_configurations(study("a"), trials)
     assert best_by_row(found)["a"] == [2]
@@ -286,7 +288,7 @@ def test_few_columns_are_the_defaults_the_best_of_rows_and_the_best_by_score() -
     assert frame["best"][0] == "#2"
 
 
-def test_studies_say_what_their_shares_mean() -> None:
+def test_class_slos_and_capacity_are_read_from_the_premise() -> None:
     assert has_class_slos(study("a"))
     assert not has_class_slos(study("a", slo={}))
     assert not has_class_slos(samples.study())

@@ -39,12 +39,12 @@ def test_every_offered_request_is_in_one_bin(tmp_path: Path) -> None:
     ]
 
 
-def test_no_files_give_no_row() -> None:
+def test_without_files_there_are_no_rows() -> None:
     assert to_csv(requests_by_length_frame([])) == "class,from,to,offered,completed\n"
     assert server_frame([]).empty
 
 
-def test_files_of_loads_are_in_the_order_of_the_loads(tmp_path: Path) -> None:
+def test_files_are_in_the_order_of_the_benchmarks(tmp_path: Path) -> None:
     for name in (
         "requests-10.parquet",
         "requests-2.parquet",
@@ -71,7 +71,7 @@ def rates(tmp_path: Path, *rows: tuple[float, bool]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("rows", "knees"),
+    ("rows", "capacities"),
     [
         ([(16, True), (32, True), (64, False), (45, True), (54, True), (59, False)], [54]),
         ([(16, True), (32, False), (64, True)], [16]),  # 64 held by chance: a lower rate missed
@@ -82,14 +82,16 @@ def rates(tmp_path: Path, *rows: tuple[float, bool]) -> pd.DataFrame:
         ([], []),
     ],
 )
-def test_the_knee(tmp_path: Path, rows: list[tuple[float, bool]], knees: list[float]) -> None:
+def test_the_capacity_is_the_highest_rate_below_every_miss(
+    tmp_path: Path, rows: list[tuple[float, bool]], capacities: list[float]
+) -> None:
     frame = rates(tmp_path, *rows)
     assert list(frame["rate"]) == sorted(rate for rate, _ in rows)
-    assert list(frame.loc[frame["is_capacity"], "rate"]) == knees
+    assert list(frame.loc[frame["is_capacity"], "rate"]) == capacities
     assert frame["held"].dtype == frame["is_capacity"].dtype == bool
 
 
-def test_a_rate_at_which_nothing_completed(tmp_path: Path) -> None:
+def test_a_rate_without_completed_requests(tmp_path: Path) -> None:
     (tmp_path / "capacity.csv").write_text(f"{HEADER}\n128,False,x<1,100,0,0,0,,,,,\n64,True,,100,100,1,1,64,5,6,7,8\n")
     frame = rate_frame(tmp_path / "capacity.csv")
     assert frame["missed"].tolist() == ["", "x<1"]
@@ -98,7 +100,7 @@ def test_a_rate_at_which_nothing_completed(tmp_path: Path) -> None:
     assert frame["is_capacity"].tolist() == [True, False]
 
 
-def test_the_server_over_several_loads(tmp_path: Path) -> None:
+def test_the_server_over_several_benchmarks(tmp_path: Path) -> None:
     header = "at_s,running,waiting,kv_usage,preemptions"
     for name, lines in (("0", ["0.5,1,0,0.1,0", "1.0,2,,0.2,0"]), ("1", []), ("2", ["0.5,3,4,0.3,1"])):
         (tmp_path / f"server-{name}.csv").write_text("\n".join([header, *lines]) + "\n")
@@ -109,7 +111,7 @@ def test_the_server_over_several_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"rate,held\n1,True\n", b"\xff\xfe\x00", None])
-def test_a_file_that_is_no_such_thing_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)

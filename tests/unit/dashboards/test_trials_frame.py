@@ -36,7 +36,7 @@ def records() -> list[TrialRecord]:
     return [good, bad, dataclasses.replace(samples.pending(2), config={})]
 
 
-def test_a_frame_has_one_row_a_trial_in_the_order_given(records: list[TrialRecord]) -> None:
+def test_a_frame_has_one_row_for_each_trial_in_order(records: list[TrialRecord]) -> None:
     frame = trials_frame(records)
     assert frame["number"].tolist() == [0, 1, 2]
     assert frame["state"].tolist() == ["ok", "failed", "pending"]
@@ -86,7 +86,7 @@ def test_csv_reads_back(records: list[TrialRecord]) -> None:
     assert [row["started_at"] for row in rows] == ["2026-03-01T12:00:00.123456+0000"] * 2 + [""]
 
 
-def test_no_trials_give_the_known_columns_and_no_row() -> None:
+def test_without_trials_the_fixed_columns_exist() -> None:
     frame = trials_frame([])
     assert len(frame) == 0
     assert set(METRICS) <= set(frame.columns)
