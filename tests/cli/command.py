@@ -7,12 +7,17 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tuner.cli.main import main
+
+STALL_S = 240.0
+"""A command without progress for this long hangs; imports take less, even on a machine with ten busy processes."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +42,45 @@ def run_here(folder: Path, *argv: str) -> Said:
     return Said(ended.value.code, out.getvalue(), err.getvalue())
 
 
-def run_apart(folder: Path, *argv: str, timeout_s: float = 1500.0, **environment: str) -> Said:
-    """Run `tuner ARGV…` in a process of its own, in `folder`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *argv],
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return Said(done.returncode, done.stdout, done.stderr)
+def run_apart(folder: Path, *argv: str, **environment: str) -> Said:
+    """Run `tuner ARGV…` in a process of its own, in `folder`, for as long as it makes progress."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.cli.main", *argv],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+        try:
+            _wait_while_progressing(process, folder, [out.fileno(), err.fileno()])
+        finally:
+            process.kill()
+            process.wait()
+        texts = [os.pread(file.fileno(), 1 << 24, 0).decode() for file in (out, err)]
+    return Said(process.returncode, *texts)
+
+
+def _wait_while_progressing(process: subprocess.Popen[bytes], folder: Path, outputs: list[int]) -> None:
+    """Wait for a process; fail when neither its output nor a database in the folder changed for `STALL_S`."""
+    seen, since = None, time.monotonic()
+    while process.poll() is None:
+        databases = sorted(folder.glob("tuner_study/*.db*"))
+        now = [os.fstat(file).st_size for file in outputs], [_changed(file) for file in databases]
+        if now != seen:
+            seen, since = now, time.monotonic()
+        assert time.monotonic() - since < STALL_S, f"no progress for {STALL_S:.0f} s; output so far: {now[0]} bytes"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+
+
+def _changed(file: Path) -> int:
+    """Return when a file last changed; 0 if it is gone."""
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def everything_in(folder: Path) -> list[str]:

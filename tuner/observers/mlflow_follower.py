@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -129,7 +129,8 @@ class MlflowFollower:
     def status(self) -> SyncStatus:
         """Return how far MLflow is."""
         for line in self._messages:
-            self._problem = _problem(line)
+            if (report := _report_of(line)) is not None:
+                self._problem = _problem(report)
         logged, finished = self._store.logged_counts(self._study)
         return SyncStatus(logged, finished, self._problem)
 
@@ -194,13 +195,16 @@ def _cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _problem(line: bytes) -> str | None:
-    """Return the error that a line of the follower's log reports; None for a sync without one."""
+def _report_of(line: bytes) -> Mapping[str, Any] | None:
+    """Return the report of a sync that a line of the follower's log holds; None for other output."""
     try:
         report = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(report, dict):
-        return None
-    failed = report.get("failed") or ()
-    return report.get("error") or (failed[0] if failed else None)
+    return report if isinstance(report, dict) else None
+
+
+def _problem(report: Mapping[str, Any]) -> str | None:
+    """Return the error of a sync: MLflow's, else that of the first trial that could not be logged."""
+    problem: str | None = report.get("error") or next(iter(report.get("failed") or ()), None)
+    return problem

@@ -1,0 +1,134 @@
+"""The wait for MLflow: as long as there is progress, and no longer."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage import normalise_url, open_store
+from storage.store import Store
+from tests import store_samples as samples
+from tuner.observers import mlflow_follower
+from tuner.observers.mlflow_follower import STALL_S, MlflowFollower, _ProgressWatch, unreachable
+from tuner.study.protocols import SyncStatus
+
+Start = Callable[[str], MlflowFollower]
+
+FINISHES = "import sys; sys.stdin.read(); print('{}', flush=True)"
+FAILS = """
+import json, sys
+sys.stdin.readline()
+print(json.dumps({"error": "no route to host"}), flush=True)
+sys.stdin.read()
+sys.exit(1)
+"""
+HANGS = "import time; time.sleep(3600)"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A study of three finished trials, of which one is logged."""
+    with closing(open_store(normalise_url(str(tmp_path / "t.db")))) as found:
+        found.create_study(samples.study("s"))
+        for number in range(3):
+            found.add_trial(samples.pending(number))
+            found.finish_trial("s", number, 0, samples.success(), None)
+        found.mark_synced("s", 0, 0, "r")
+        yield found
+
+
+@pytest.fixture
+def reports() -> list[SyncStatus]:
+    return []
+
+
+@pytest.fixture
+def start(store: Store, tmp_path: Path, reports: list[SyncStatus], monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a follower whose process runs a given program instead of the real one."""
+    started: list[MlflowFollower] = []
+
+    def begin(program: str) -> MlflowFollower:
+        real = mlflow_follower.subprocess.Popen
+        monkeypatch.setattr(
+            mlflow_follower.subprocess,
+            "Popen",
+            lambda command, **kwargs: real([sys.executable, "-c", program], **kwargs),
+        )
+        follower = MlflowFollower(store, "sqlite:///t.db", "s", "sqlite:///m.db", tmp_path / "log", reports.append)
+        monkeypatch.setattr(mlflow_follower.subprocess, "Popen", real)
+        started.append(follower)
+        return follower
+
+    yield begin
+    for follower in started:
+        follower.close()
+
+
+def test_a_follower_that_ends_well_has_logged_everything(start: Start, reports: list[SyncStatus]) -> None:
+    assert start(FINISHES).wait(threading.Event())
+    assert reports[0] == SyncStatus(1, 3, None, waiting=True)
+
+
+def test_a_follower_that_fails_is_reported_and_not_waited_for(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(json.dumps({"error": "of an earlier run"}) + "\n")
+    follower = start(FAILS)
+    while (status := follower.status()).problem is None:
+        time.sleep(0.01)
+    assert status == SyncStatus(1, 3, "no route to host")
+    assert not follower.wait(threading.Event())
+
+
+def test_a_later_sync_without_an_error_takes_the_problem_back(start: Start, tmp_path: Path) -> None:
+    follower = start(HANGS)
+    with (tmp_path / "log").open("a") as log:
+        log.write('{"error": "down"}\nTraceback: not JSON\n')
+    assert follower.status().problem == "down"
+    with (tmp_path / "log").open("a") as log:
+        log.write('{"logged": 2, "already": 0, "failed": []}\n')
+    assert follower.status().problem is None
+    with (tmp_path / "log").open("a") as log:
+        log.write('{"logged": 1, "already": 0, "failed": ["trial 2 of s: no"]}\n')
+    assert follower.status().problem == "trial 2 of s: no"
+
+
+def test_the_wait_ends_when_it_is_skipped(start: Start) -> None:
+    skip = threading.Event()
+    skip.set()
+    assert not start(HANGS).wait(skip)
+
+
+def test_ctrl_c_skips_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = start(HANGS)
+
+    def interrupted() -> SyncStatus:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(follower, "status", interrupted)
+    assert not follower.wait(threading.Event())
+
+
+def test_a_follower_without_progress_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_follower, "STALL_S", -1.0)
+    assert not start(HANGS).wait(threading.Event())
+
+
+def test_a_logged_trial_and_used_processor_time_are_progress() -> None:
+    watch = _ProgressWatch(0.0)
+    assert not watch.stalled(STALL_S, 1, 0.0)  # the first trial is logged
+    assert not watch.stalled(2 * STALL_S, 1, 5.0)  # the processor worked
+    assert not watch.stalled(3 * STALL_S, 1, 5.05)
+    assert watch.stalled(3 * STALL_S + 1, 1, 5.05)
+    assert not watch.stalled(4 * STALL_S, 2, 5.05)
+
+
+def test_only_a_server_can_be_unreachable() -> None:
+    assert unreachable("sqlite:///m.db") is None
+    assert unreachable("http://127.0.0.1:9") is not None
+    assert unreachable("http://[::1") is not None
