@@ -10,9 +10,6 @@ import pytest
 
 from tests.cli.command import everything_in, refused, run_apart, run_here
 
-pytestmark = pytest.mark.timeout(1800)
-"""Commands are waited for as long as they make progress, on a busy machine too."""
-
 CARD = """
 name: My card
 compute_capability: [8, 9]

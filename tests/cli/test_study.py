@@ -24,9 +24,6 @@ from tuner.engines.factory import EngineFactory
 from tuner.executors.inline import InlineExecutor
 from tuner.use_cases import optimize as optimize_run
 
-pytestmark = pytest.mark.timeout(1800)
-"""Commands are waited for as long as they make progress, on a busy machine too."""
-
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
 FAILING = '{"speculative": "off", "max_num_seqs": 32}'
 TRIALS = 5
