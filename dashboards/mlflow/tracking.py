@@ -29,9 +29,11 @@ def one_at_a_time(store_url: str) -> Iterator[None]:
 
     MLflow would accept a second run for a trial that two processes log at once.
     """
-    digest = hashlib.sha256(store_url.encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"tuner-sync-{os.getuid()}-{digest}.lock"
-    with path.open("w") as file:
+    prefix, _, path = store_url.partition("sqlite:///")  # the same relative path in two folders is two databases
+    database = store_url if prefix or not path else str(Path(path).resolve())
+    digest = hashlib.sha256(database.encode()).hexdigest()[:16]
+    lock = Path(tempfile.gettempdir()) / f"tuner-sync-{os.getuid()}-{digest}.lock"
+    with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

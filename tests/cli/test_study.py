@@ -312,4 +312,6 @@ def test_doctor(tmp_path: Path) -> None:
     assert told["started_processes"] == []
     said = run_here(tmp_path, "doctor", "--vllm", str(tmp_path / "none"))
     assert said.code == 1
-    assert "would_run: nothing: there is no vLLM" in said.out
+    assert "  runs     nothing: there is no vLLM" in said.out.splitlines()
+    assert "  executable  none found" in said.out.splitlines()
+    assert "{" not in said.out

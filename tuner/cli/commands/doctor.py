@@ -1,4 +1,4 @@
-"""`tuner doctor`: what is installed, which GPU, what would run."""
+"""`tuner doctor`: what is installed, which GPUs there are, what `tuner optimize` would run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ def doctor(
     vllm: Annotated[str | None, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is installed, which GPUs there are, what would run, and what was left running by a killed tuner."""
+    """Show what is installed and what would run.
+
+    Lists packages, hardware, vLLM, and processes that a killed tuner left running. Exits with 1 if nothing can run.
+    """
     facts = _facts(vllm)
     if as_json:
         print(json.dumps(facts, indent=1))
     else:
-        for name, value in facts.items():
-            print(f"{name}: {value if not isinstance(value, list) else '; '.join(map(str, value)) or 'none'}")
+        from tuner.cli.output.doctor import print_doctor
+
+        print_doctor(facts)
     if facts["problem"] is not None:
         raise typer.Exit(1)
 
@@ -57,6 +61,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
 
 
 def _would_run(gpus: bool, vllm: str | None, problem: str | None) -> str:
+    """Return what `tuner optimize` without options runs here."""
     from tuner.use_cases.simulated_engine import wants_simulation
 
     if wants_simulation("auto", vllm, None):

@@ -59,6 +59,7 @@ class LiveView:
         self._progress = Progress(start)
         for line in opening_lines(start, self._progress.done):
             self.note(line)
+        self.note("")
         self._live.start()
 
     def stage(self, plan: StagePlan) -> None:

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tuner.cli.output import text
+from tuner.cli.output.console import new_table, show
+from tuner.cli.output.labelled import labelled
+from tuner.cli.output.opening import BANNER
 from tuner.engines.simulator.parameters import error_bands
 from tuner.use_cases.simulate import Simulation
 
@@ -54,20 +57,28 @@ def _document(simulation: Simulation) -> dict[str, Any]:
 def _print(simulation: Simulation) -> None:
     roof, machine = simulation.roofline, simulation.machine
     print(
-        f"SIMULATED: predicted, not measured, for vLLM {simulation.vllm_version} serving {simulation.model} "
-        f"on one {simulation.card.name}"
+        f"{BANNER}: vLLM {simulation.vllm_version} serving {simulation.model} on one {simulation.card.name}\n"
+        f"{simulation.completed} of {simulation.offered} requests completed\n"
     )
-    print(f"{simulation.completed} of {simulation.offered} requests completed")
     bands = error_bands()
+    table = new_table()
+    for heading in ("metric", "predicted", "error of nine in ten recorded runs"):
+        table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
     for name in SHOWN:
         band = bands.get(name)
-        likely = "" if band is None else f"   (nine of ten recorded runs within {band:.0%})"
-        print(f"  {name:<22}{text.number(simulation.metrics.get(name)):>12}{likely}")
-    preemptions = simulation.run.counts.preemptions
-    print(f"  KV cache {machine.budget.tokens:,} tokens, {preemptions} preemptions, {machine.config.backend}")
+        value = text.with_unit(name, simulation.metrics.get(name))
+        table.add_row(name, value, "" if band is None else f"within {band:.0%}")
     shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.time_shares.items())
-    print(f"  a step's time: {shares}")
-    print(
-        f"  roofline: {roof.intensity:.0f} FLOP a byte, the {roof.roof} is the roof (ridge at {roof.ridge:.0f}); "
-        f"{roof.share:.0%} of it reached"
+    roofline = (
+        f"{roof.intensity:.0f} FLOP per byte, below"
+        if roof.intensity < roof.ridge
+        else f"{roof.intensity:.0f} FLOP per byte, above"
     )
+    rows = [
+        ("KV cache", f"{machine.budget.tokens:,} tokens"),
+        ("preemptions", text.number(simulation.run.counts.preemptions)),
+        ("attention backend", str(machine.config.backend)),
+        ("time of a step", shares),
+        ("roofline", f"{roofline} the ridge at {roof.ridge:.0f}: bound by {roof.roof}, {roof.share:.0%} of it reached"),
+    ]
+    show(table, "", labelled(rows))

@@ -14,13 +14,11 @@ from storage.records import Config, Failure, ServerFacts, TrialOutcome, TrialRec
 from tuner.cli.output import configuration, text
 from tuner.cli.output.conclusion import LATENCIES
 from tuner.cli.output.console import new_table, show
+from tuner.cli.output.labelled import Rows, labelled
 from tuner.scoring.objectives import Objective
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
 """Columns of the table of latencies; p50 is the median."""
-
-
-Rows = list[tuple[str, str]]
 
 
 def print_trial(trial: TrialRecord, objectives: Sequence[Objective], defaults: Config) -> None:
@@ -31,21 +29,11 @@ def print_trial(trial: TrialRecord, objectives: Sequence[Objective], defaults: C
     rows: Rows = [("differs", configuration.full(trial.config, defaults))]
     outcome = trial.outcome
     if outcome is None:
-        show(heading, _grid(rows))
+        show(heading, labelled(rows))
         return
     rows += [*_origin(outcome), *_failure(outcome.failure), *_verdict(trial)]
     rows.append(("time", text.timings(outcome.timings) or "under a second"))
-    show(heading, _grid(rows), *_figures(outcome, objectives), *_server(outcome.server))
-
-
-def _grid(rows: Rows) -> Table:
-    """Return labels with texts that wrap beside them."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for label, value in rows:
-        grid.add_row(label, value)
-    return grid
+    show(heading, labelled(rows), *_figures(outcome, objectives), *_server(outcome.server))
 
 
 def _origin(outcome: TrialOutcome) -> Rows:
@@ -86,7 +74,7 @@ def _figures(outcome: TrialOutcome, objectives: Sequence[Objective]) -> list[Ren
         for objective in objectives:
             values = " / ".join(text.number(repeat.metrics.get(objective.metric)) for repeat in outcome.repeats)
             rows.append((f"{objective.metric}, each repeat", values))
-    parts: list[RenderableType] = [Text(""), Text(f"metrics, {basis}", style="bold"), _grid(rows)]
+    parts: list[RenderableType] = [Text(""), Text(f"metrics, {basis}", style="bold"), labelled(rows)]
     return [*parts, Text(""), _latency_table(outcome, latencies)] if latencies else parts
 
 
@@ -116,4 +104,4 @@ def _server(facts: ServerFacts | None) -> list[RenderableType]:
     if not known:
         return []
     rows = [(name, value if isinstance(value, str) else text.number(value)) for name, value in known.items()]
-    return [Text(""), Text("the server's own figures", style="bold"), _grid(rows)]
+    return [Text(""), Text("the server's own figures", style="bold"), labelled(rows)]
