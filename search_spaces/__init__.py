@@ -24,6 +24,7 @@ from search_spaces.parameter import Parameter, ParameterValue, Trial
 from search_spaces.render import Rendered
 from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
 from search_spaces.space import Space
+from search_spaces.value_trial import NumberRange, ValueTrial
 
 __all__ = [
     "Context",
@@ -31,6 +32,7 @@ __all__ = [
     "HardwareProfile",
     "ModelShape",
     "NamedConfig",
+    "NumberRange",
     "Parameter",
     "ParameterValue",
     "Rendered",
@@ -38,6 +40,7 @@ __all__ = [
     "Space",
     "SpaceError",
     "Trial",
+    "ValueTrial",
     "Violation",
     "hardware_from_file",
     "hardware_named",

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from search_spaces import Context, ModelShape, ParameterValue, Rendered, Space, hardware_named
+from search_spaces import (
+    Context,
+    ModelShape,
+    NumberRange,
+    ParameterValue,
+    Rendered,
+    Space,
+    ValueTrial,
+    hardware_named,
+)
 from search_spaces.parameter import same_value
 
 COMMON_FLAGS = frozenset(
@@ -52,28 +61,24 @@ QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", Non
 """The shape of Qwen2.5-0.5B."""
 
 
-class RandomTrial:
-    """A trial that suggests values from a seeded generator and records the calls."""
+class RandomTrial(ValueTrial):
+    """A trial that draws from a seeded generator and records the domain of each parameter."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.calls: dict[str, object] = {}
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        self.calls[name] = ("int", low, high, step, log)
-        return self.random.randrange(low, high + 1, step)
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        self.calls[name] = ("float", low, high, step, log)
-        if step is None:
-            return self.random.uniform(low, high)
-        return low + step * self.random.randrange(round((high - low) / step) + 1)
-
-    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         self.calls[name] = tuple(choices)
         return self.random.choice(list(choices))
+
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        self.calls[name] = numbers
+        if numbers.step is None:
+            return self.random.uniform(numbers.low, numbers.high)
+        value = self.random.choice(numbers.listed())
+        assert isinstance(value, int | float)
+        return value
 
 
 def generous(hardware: str, version: str) -> Context:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from search_spaces import ParameterValue, Trial
+from search_spaces import NumberRange, ParameterValue, Trial, ValueTrial
 from storage.records import Config
 
 SuggestedValue = TypeVar("SuggestedValue", bound=ParameterValue)
@@ -43,7 +43,7 @@ class KnownValues:
         return None if None in choices else choices[0]
 
 
-class RandomTrial:
+class RandomTrial(ValueTrial):
     """A trial that draws its values at random.
 
     Args:
@@ -63,30 +63,25 @@ class RandomTrial:
         self.params: dict[str, ParameterValue] = {}
         self.integer_ranges: dict[str, tuple[int, int]] = {}
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return an integer in [low, high]."""
-        self.integer_ranges[name] = low, high
-        given = self._given.get(name)
-        if isinstance(given, int) and not isinstance(given, bool):
-            return self._record(name, given)
-        value = self._number(name, float(low), float(high), log)
-        return self._record(name, min(high - (high - low) % step, low + step * round((value - low) / step)))
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Return a number in [low, high]."""
-        given = self._given.get(name)
-        if isinstance(given, float):
-            return self._record(name, given)
-        value = self._number(name, low, high, log)
-        return self._record(name, value if step is None else min(high, low + step * round((value - low) / step)))
-
-    def suggest_categorical(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
-        """Return one of the choices."""
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
+        """Return the given choice, or a random one."""
         if name in self._given and self._given[name] in choices:
             return self._record(name, self._given[name])
         return self._record(name, choices[int(self._random.integers(len(choices)))])
+
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        """Return the given number, one near the parameter's number, or a random one."""
+        low, high, step = numbers.low, numbers.high, numbers.step
+        if numbers.integer:
+            self.integer_ranges[name] = int(low), int(high)
+        given = self._given.get(name)
+        if isinstance(given, int if numbers.integer else float) and not isinstance(given, bool):
+            return self._record(name, given)
+        value = self._number(name, float(low), float(high), numbers.log)
+        if step is None:
+            return self._record(name, value)
+        highest = high - (high - low) % step if numbers.integer else high
+        return self._record(name, min(highest, low + step * round((value - low) / step)))
 
     def _record(self, name: str, value: SuggestedValue) -> SuggestedValue:
         self.params[name] = value

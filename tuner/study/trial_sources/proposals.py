@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from search_spaces import ResolvedSpace
+from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
 from storage.records import Config, JsonScalar, TrialKind
 from storage.store import Store
 from tuner.errors import UserError
@@ -164,39 +164,31 @@ class Proposals:
         return None
 
 
-class _Replay:
-    """A trial that follows a given path of choices and notes how many there were at each step."""
+class _PathTrial(ValueTrial):
+    """A trial that follows a path of indices and records how many values each parameter has.
+
+    Args:
+        path: index of the value of each parameter, in the order of suggestion; 0 beyond its end.
+    """
 
     def __init__(self, path: Sequence[int]) -> None:
         self._path = path
         self.sizes: list[int] = []
         self.chosen: list[int] = []
 
-    def _pick(self, values: Sequence[JsonScalar]) -> JsonScalar:
-        index = self._path[len(self.chosen)] if len(self.chosen) < len(self._path) else 0
-        self.sizes.append(len(values))
-        self.chosen.append(index)
-        return values[index]
-
-    def suggest_categorical(self, name: str, choices: Sequence[JsonScalar]) -> JsonScalar:
+    def choose(self, name: str, choices: Sequence[ParameterValue]) -> ParameterValue:
         """Return the path's choice."""
-        return self._pick(list(choices))
+        index = self._path[len(self.chosen)] if len(self.chosen) < len(self._path) else 0
+        self.sizes.append(len(choices))
+        self.chosen.append(index)
+        return choices[index]
 
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Return the path's integer."""
-        value = self._pick(list(range(low, high + 1, step)))
-        assert isinstance(value, int)
-        return value
-
-    def suggest_float(
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float:
-        """Return the path's number; a continuous range has no list of them."""
-        if step is None:
+    def choose_number(self, name: str, numbers: NumberRange) -> float:
+        """Return the path's number."""
+        if numbers.step is None:
             raise UserError(f"{name} is continuous and cannot be enumerated; give it a step")
-        count = round((high - low) / step)
-        value = self._pick([low + step * i for i in range(count + 1)])
-        assert isinstance(value, float)
+        value = self.choose(name, numbers.listed())
+        assert isinstance(value, int | float)
         return value
 
 
@@ -204,10 +196,10 @@ def enumerate_configs(space: ResolvedSpace) -> Iterator[dict[str, JsonScalar]]:
     """Yield every configuration of a space without continuous parameters, the last parameter varying fastest."""
     path: list[int] | None = []
     while path is not None:
-        replay = _Replay(path)
-        yield space.suggest(replay)
+        trial = _PathTrial(path)
+        yield space.suggest(trial)
         path = None
-        for depth in reversed(range(len(replay.sizes))):
-            if replay.chosen[depth] + 1 < replay.sizes[depth]:
-                path = [*itertools.islice(replay.chosen, depth), replay.chosen[depth] + 1]
+        for depth in reversed(range(len(trial.sizes))):
+            if trial.chosen[depth] + 1 < trial.sizes[depth]:
+                path = [*itertools.islice(trial.chosen, depth), trial.chosen[depth] + 1]
                 break
