@@ -156,7 +156,7 @@ def named_options(modules: Modules) -> list[str]:
     for path, module in modules.items():
         if path.startswith((f"{CLI_FOLDER}/", "benchmarks/")):
             continue
-        for text in strings(module):
+        for text in sorted(strings(module), key=lambda text: (text.lineno, text.col_offset)):
             value = str(text.value)
             named = {match for match in OPTION.findall(value) if match in options}
             if " " not in value:

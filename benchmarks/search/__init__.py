@@ -1,1 +1,1 @@
-"""Comparison of samplers on problems with known answers."""
+"""The comparison of samplers on problems whose best configurations are known."""

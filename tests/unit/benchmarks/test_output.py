@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
+import benchmarks
 from benchmarks.command_line import documented_parser, environment_variables
 from benchmarks.text_table import MISSING, number_text, print_table
 
@@ -48,3 +51,12 @@ def test_variables_need_an_equals_sign() -> None:
 def test_every_benchmark_says_how_to_run_it(command: str) -> None:
     doc = importlib.import_module(command).__doc__ or ""
     assert f"python -m {command.removesuffix('.__main__')} " in doc
+
+
+def test_the_readme_lists_every_benchmark() -> None:
+    table = (Path(benchmarks.__file__).parent / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\| `(benchmarks[\w.]*)", table))
+    simulator = {f"benchmarks.simulator.{name}" for name in ("accuracy", "calibrate", "speed")}
+    assert listed == {command.removesuffix(".__main__") for command in COMMANDS} | simulator
+    for report in re.findall(r"\((\.\./docs/[^)]+)\)", table):
+        assert (Path(benchmarks.__file__).parent / report).exists(), report

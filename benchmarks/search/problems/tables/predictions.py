@@ -30,12 +30,12 @@ FLAGS = {
 }
 SWITCHES = {"prefix_caching": "enable-prefix-caching", "async_scheduling": "async-scheduling"}
 STUDIES_OF_TABLES = {"h200-study": "sim-h200", "h200-7b-study": "sim-h200-7b"}
-"""The tables that are studies on a card that the simulator knows, with the simulated study of the same space."""
+"""Tables of studies on a card that can be simulated, with the simulated study of the same search space."""
 COMPILATION = {"cudagraph_mode": "cudagraph_mode", "capture_max": "max_cudagraph_capture_size"}
 
 
 def predictor(name: str) -> Predict | None:
-    """Return the prior of a table; None if the simulator does not know its card."""
+    """Return the prior of a table; None if its card cannot be simulated."""
     if name in STUDIES_OF_TABLES:
         study = replace(SIMULATED_STUDIES[STUDIES_OF_TABLES[name]](), packages=H200_PACKAGES)
         return lambda config: _predict_by_study(study, config)

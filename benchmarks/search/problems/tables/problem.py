@@ -46,7 +46,7 @@ class Table:
         objectives: the objectives, as on the command line.
         slos: the SLOs, as on the command line.
         hints: the engine's effective values of the defaults.
-        predict: the prior; None if the simulator does not know the table's card.
+        predict: the prior; None if its card cannot be simulated.
     """
 
     name: str
