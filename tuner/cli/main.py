@@ -16,15 +16,17 @@ from tuner.cli.commands import (
     doctor,
     export,
     load,
-    mlflow,
     optimize,
     presets,
+    requests,
     show,
     simulate,
     space,
     studies,
-    traffic,
+    sync,
+    tradeoff,
     trials,
+    ui,
 )
 from tuner.cli.options import option_of
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
@@ -49,11 +51,11 @@ app.command("studies")(studies.studies)
 app.command("trials")(trials.trials)
 app.command("best")(best.best)
 app.command("show")(show.show)
-app.command("tradeoff")(traffic.tradeoff)
-app.command("requests")(traffic.requests)
+app.command("tradeoff")(tradeoff.tradeoff)
+app.command("requests")(requests.requests)
 app.command("export")(export.export)
-app.command("sync")(mlflow.sync)
-app.command("ui")(mlflow.ui)
+app.command("sync")(sync.sync)
+app.command("ui")(ui.ui)
 app.command("presets")(presets.presets)
 app.command("space")(space.space)
 app.command("doctor")(doctor.doctor)

@@ -76,3 +76,18 @@ def read_study(storage: str | None, study: str | None) -> StoredStudy:
     with closing(open_store(storage_url(storage, create=False))) as store:
         record = find_study(store, study)
         return StoredStudy(record, tuple(store.trials(record.name)))
+
+
+def require_classes(study: StudyRecord) -> None:
+    """Check that the study's workload has request classes.
+
+    Raises:
+        UserError: for a closed loop, which has none.
+    """
+    from dashboards.analysis.tradeoff import request_classes
+
+    if not request_classes(study):
+        raise UserError(
+            f"the workload of study {study.name!r} has no request classes; "
+            "start a study with traffic, `tuner optimize --workload FILE`, or see `tuner trials`"
+        )

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finish(store, "mixed", 1, served(0.8, 0.7), {"max_num_seqs": 64}, round=1)
     finish(store, "mixed", 2, replace(samples.failed(), artifacts=str(logs.parent)), {"max_num_seqs": 512})
     store.update_study("mixed", conclusion={"winner": 1})
-    made(store, "unpromised", {"classes": CLASSES, "slo": {}})
+    made(store, "without-slo", {"classes": CLASSES, "slo": {}})
     made(store, "new", {"classes": CLASSES, "slo": SLO}, "capacity:1")
     made(store, "many", {"classes": CLASSES, "slo": SLO}, "capacity:1")
     for number in range(20):
@@ -131,7 +131,7 @@ def test_many_configurations_are_cut_on_the_terminal_only(folder: Path) -> None:
     header = next(line for line in lines(said.out) if line[0] == "class")
     assert header == ["class", "#0", *(f"#{number}" for number in range(9, 20))]
     assert "8 more, 1 of them failed (engine_crash 1): --csv has all\n" in said.out
-    assert "each configuration was loaded at its own capacity" in said.out
+    assert "each configuration was measured at its own capacity" in said.out
     assert run_here(folder, "tradeoff", "--study", "many", "--csv").out.splitlines()[0].count(",") == 21
 
 
@@ -139,7 +139,7 @@ def test_requests_of_the_winner_and_its_rates(folder: Path) -> None:
     said = run_here(folder, "requests", "--study", "mixed")
     assert (said.code, said.err) == (0, "")
     found = lines(said.out)
-    assert said.out.startswith("mixed #1 (measured): requests of 1 load by planned prompt length\n")
+    assert said.out.startswith("mixed #1 (measured): requests of 1 benchmark by planned prompt length\n")
     assert found[1] == ["class", "tokens", "offered", "completed", "not", "sent", "timed", "out"]
     assert found[3:7] == [
         ["chat", "1–64", "1", "1", "0", "0"],
@@ -147,7 +147,7 @@ def test_requests_of_the_winner_and_its_rates(folder: Path) -> None:
         ["docs", "unknown", "1", "0", "1", "0"],
         ["all", "3", "1", "1", "1"],
     ]
-    assert ["16", "100", "100", "41.5", "103.5", "114.2", "22.5", "99.9%", "held,", "the", "knee"] in found
+    assert ["16", "100", "100", "41.5", "103.5", "114.2", "22.5", "99.9%", "held,", "the", "capacity"] in found
     assert ["64", "100", "0", "–", "–", "–", "–", "0%", "missed", "p95_ttft_ms<1000"] in found
 
 
@@ -164,13 +164,16 @@ def test_requests_for_programs(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["tradeoff", "--study", "closed"], ["'closed' has no classes", "--workload FILE"]),
-        (["requests", "--study", "closed"], ["'closed' has no classes", "--workload FILE"]),
-        (["tradeoff", "--study", "unpromised"], ["'unpromised' promises", "`slo:`", "`tuner requests`"]),
+        (["tradeoff", "--study", "closed"], ["'closed' has no request classes", "--workload FILE"]),
+        (["requests", "--study", "closed"], ["'closed' has no request classes", "--workload FILE"]),
+        (
+            ["tradeoff", "--study", "without-slo"],
+            ["'without-slo' have no SLO", "`slo:`", "`tuner requests`"],
+        ),
         (["tradeoff", "--study", "new"], ["'new' has no finished trial"]),
         (["tradeoff", "--study", "mixed", "--csv", "--json"], ["exclude each other"]),
         (["tradeoff", "--study", "nothing"], ["'nothing'", "mixed"]),
-        (["requests", "--study", "mixed", "--trial", "9"], ["no trial 9 round 0", "`tuner trials`"]),
+        (["requests", "--study", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner trials`"]),
         (["requests", "--study", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
         (["requests", "--study", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner show 2`"]),
         (["requests", "--study", "many"], ["trial 0 has no records of requests in nowhere"]),

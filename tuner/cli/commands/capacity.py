@@ -1,4 +1,4 @@
-"""`tuner capacity`: the highest request rate at which every SLO holds, for one configuration of the server."""
+"""`tuner capacity`: the highest request rate that meets every SLO, for one configuration."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ Text = str | None
 
 def capacity(
     context: typer.Context,
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's load]")] = None,
-    preset: Annotated[str, typer.Option(help="Preset whose traffic, model and SLOs count.")] = "chat",
-    rate: Annotated[float | None, typer.Option(help="Requests a second to begin with.")] = None,
+    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's]")] = None,
+    preset: Annotated[str, typer.Option(help="Preset that gives traffic, model and SLOs.")] = "chat",
+    rate: Annotated[float | None, typer.Option(help="First rate to try, in requests per second.")] = None,
     slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_ttft_ms<500'; repeatable.")] = None,
     model: Annotated[Text, typer.Option(help="Model folder or hub name.")] = None,
     tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the prompts.  [default: the model's]")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
     vllm: Annotated[Text, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Searches on the one server.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Searches on the same server; the median counts.")] = 1,
     startup_timeout: Annotated[str, typer.Option(help="Deadline of the server's start.")] = "15m",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of searches, each in one of its own.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of numbered results.")] = Path(
         "tuner_capacity"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Search the highest request rate at which every SLO holds, by bisection on one server.
+    """Find the highest request rate that meets every SLO.
 
-    What follows `--` are the server's flags: `tuner capacity --workload chat.yaml -- --max-num-seqs 64`.
+    Starts one server and bisects the rate. This measures: it needs a vLLM and does not simulate.
+    The flags of `vllm serve` follow `--`: `tuner capacity --workload chat.yaml -- --max-num-seqs 64`.
     """
     from tuner.cli.output.capacity import CapacityProgress, report
     from tuner.cli.signals import stop_on_signals

@@ -1,4 +1,4 @@
-"""`tuner export`: a trial as a script."""
+"""`tuner export`: a trial as a bash script."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tuner.cli.options import Storage, StudyName
 def export(
     study: StudyName = None,
     trial: Annotated[int | None, typer.Option(help="Trial's number.  [default: the winner]")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("best_serve.sh"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Bash script to write.")] = Path("best_serve.sh"),
     storage: Storage = None,
 ) -> None:
-    """Write a trial as a script that starts its server, and verifies itself with --verify."""
+    """Write a trial as a bash script that starts its server.
+
+    The script's own --verify runs the benchmark and compares the figures with the study's.
+    """
     from tuner.use_cases.export import export as write_export
 
-    print(f"wrote {write_export(study, trial, output, storage)}")
+    print(f"wrote {write_export(study, trial, output, storage)}, a bash script")

@@ -1,4 +1,4 @@
-"""`tuner load`: send traffic to a server that runs already, and say how users fared."""
+"""`tuner load`: one benchmark of a server that already runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ Text = str | None
 
 
 def load(
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option(help="URL of the server.")] = "http://127.0.0.1:8000",
     workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.")] = None,
-    preset: Annotated[Text, typer.Option(help="Preset whose traffic and SLOs count.")] = None,
-    study: Annotated[Text, typer.Option(help="Study whose traffic and SLOs count.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean requests a second.")] = None,
+    preset: Annotated[Text, typer.Option(help="Preset that gives traffic and SLOs.")] = None,
+    study: Annotated[Text, typer.Option(help="Study that gives traffic and SLOs.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Mean requests per second.")] = None,
     slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_ttft_ms<500'; repeatable.")] = None,
     model: Annotated[Text, typer.Option(help="Name in requests.  [default: what the server serves]")] = None,
     tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the prompts.  [default: the model's]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of schedule and prompts.")] = 900_000,
-    timeout: Annotated[str, typer.Option(help="The load is cut off after this.")] = "30m",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule and the prompts.")] = 900_000,
+    timeout: Annotated[str, typer.Option(help="Deadline of the benchmark.")] = "30m",
     vllm: Annotated[Text, typer.Option(help="The vllm executable, for its tokenizer.  [env: TUNER_VLLM]")] = None,
     storage: Storage = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for a record a request.")] = Path("tuner_load"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of request records.")] = Path("tuner_load"),
     as_json: AsJson = False,
 ) -> None:
-    """Send traffic to a running server once; print figures by class and whether each SLO holds.
+    """Benchmark a running server and check its SLOs.
 
-    Exits with 1 if an SLO is broken, or if the load generator was itself too late for its figures to count.
+    Prints metrics by request class. Exits with 1 if an SLO is missed, or if the load generator sent requests too
+    late for its figures to count.
     """
     from tuner.cli.output.load import report
     from tuner.study.settings import read_duration

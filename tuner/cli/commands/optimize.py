@@ -85,7 +85,9 @@ def optimize(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of a live view.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best configuration: search, measure the finalists again, write best_serve.sh.
+    """Find the best configuration and write it as a script.
+
+    Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh.
 
     What follows `--` goes to every server: `tuner optimize --model DIR -- --load-format dummy`.
     """

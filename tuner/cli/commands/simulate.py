@@ -1,4 +1,4 @@
-"""`tuner simulate`: what one configuration would do on a card that is not there."""
+"""`tuner simulate`: the predicted metrics of one configuration."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ def simulate(
     context: typer.Context,
     gpu: Annotated[Text, typer.Option(help="Card, or a YAML file that describes one.  [default: preset]")] = None,
     model: Annotated[Text, typer.Option(help="Known model, or a folder with its config.json.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset whose load, model and card count.")] = "qwen2.5-0.5b-t4",
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's load]")] = None,
+    preset: Annotated[str, typer.Option(help="Preset that gives workload, model and card.")] = "qwen2.5-0.5b-t4",
+    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's workload]")] = None,
     rate: Annotated[float | None, typer.Option(help="Mean requests a second of the traffic.")] = None,
     users: Annotated[int | None, typer.Option(help="Concurrent users.")] = None,
-    prompts: Annotated[int | None, typer.Option(help="Prompts of the load.")] = None,
+    prompts: Annotated[int | None, typer.Option(help="Prompts of the benchmark.")] = None,
     input_len: Annotated[int | None, typer.Option(help="Tokens of a prompt.")] = None,
     output_len: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
     vllm_version: Annotated[Text, typer.Option(help="The vLLM to simulate.  [default: by card]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the load.")] = 1000,
-    noise: Annotated[bool, typer.Option("--noise", help="Differ from the prediction as a measured run does.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the workload.")] = 1000,
+    noise: Annotated[bool, typer.Option("--noise", help="Add the noise of a measured run.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict one configuration from the flags of `vllm serve`, which follow `--`.
+    """Predict the metrics of one configuration.
+
+    The flags of `vllm serve` follow `--`. Nothing is started and no GPU is needed:
 
     `tuner simulate --gpu h200 --model Qwen/Qwen2.5-7B -- --max-num-seqs 64 --quantization fp8`
     """

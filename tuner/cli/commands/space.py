@@ -1,4 +1,4 @@
-"""`tuner space`: what would be tuned on a card, and what is ruled out, with the reason."""
+"""`tuner space`: the search space on a card."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ def space(
         str | None, typer.Option(help="Card such as t4, l4, h200, or cpu.  [default: this machine's]")
     ] = None,
     name: Annotated[str | None, typer.Option("--space", help="Search space: a shipped one or a YAML file.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset whose load and model count.")] = "qwen2.5-0.5b-t4",
+    preset: Annotated[str, typer.Option(help="Preset that gives workload and default space.")] = "qwen2.5-0.5b-t4",
     vllm_version: Annotated[str | None, typer.Option(help="Version of vLLM, such as 0.25.1.")] = None,
     keep_answers: Annotated[bool, typer.Option("--keep-answers", help="Leave out what changes the answers.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the search space on a card: parameters, values, and what is ruled out, with the reason."""
+    """Show the search space on a card.
+
+    Lists parameters with their values, what is ruled out and why, and the named configurations.
+    """
     from search_spaces import Context, hardware_named, load_space
     from tuner.use_cases.devices import find_devices
     from tuner.workloads.presets import load_preset
@@ -61,17 +64,25 @@ def _as_json(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, ob
 
 
 def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | None) -> None:
-    print(f"on {hardware.name}, vLLM {version or 'of any version'}:")
+    from rich.text import Text
+
+    from tuner.cli.output.console import new_table, show
+    from tuner.cli.output.labelled import labelled
+
+    defaults = resolved.known_defaults()
+    table = new_table()
+    for heading in ("parameter", "values", "default", "only when"):
+        table.add_column(heading, no_wrap=heading == "parameter", overflow="fold")
     for parameter in resolved.parameters:
-        marks = "  (changes the answers)" if parameter.changes_answers else ""
-        condition = f"  when {parameter.when}" if parameter.when else ""
-        print(f"  {parameter.name}: {parameter.domain}{condition}{marks}")
+        mark = " *" if parameter.changes_answers else ""
+        default = "" if parameter.name not in defaults else str(defaults[parameter.name])
+        table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
+    show(f"search space {resolved.name} on {hardware.name}, vLLM {version or 'of any version'}", table, width=140)
+    if any(parameter.changes_answers for parameter in resolved.parameters):
+        print("* changes the answers; --keep-answers leaves it out")
     if resolved.dropped:
-        print("ruled out:")
-        for dropped in resolved.dropped:
-            value = "" if dropped.value is None else f" = {dropped.value}"
-            print(f"  {dropped.parameter}{value}: {dropped.reason}")
+        dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
+        show("", Text("ruled out", style="bold"), labelled(dropped), width=140)
     if resolved.named:
-        print("named configurations (--enqueue):")
-        for name, known in resolved.named.items():
-            print(f"  {name}: {known.note} [{known.source}]")
+        named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
+        show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)

@@ -1,9 +1,8 @@
-"""`tuner studies`: what a database holds, by the names that `--study` and `--learn-from` take."""
+"""`tuner studies`: the studies of a database."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def studies(storage: Storage = None, as_json: AsJson = False) -> None:
-    """List the studies of a database: what each is about, how far it came, and what it found."""
+    """List the studies of a database.
+
+    Shows model, hardware, number of trials and conclusion of each; `--study` and `--learn-from` take the names.
+    """
     from storage import open_store
 
     with closing(open_store(storage_url(storage, create=False))) as store:
@@ -47,23 +49,21 @@ def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from tuner.cli.output.console import new_table, show
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("study", "figures", "created (UTC)", "model", "on", "trials", "conclusion"):
-        table.add_column(name, justify="right" if name == "trials" else "left", overflow="fold")
+    table = new_table()
+    for name in ("study", "figures", "created (UTC)", "model, hardware", "trials", "conclusion"):
+        table.add_column(name, justify="right" if name == "trials" else "left", no_wrap=name == "trials")
     for row in rows:
-        more = f" + {row['remeasurements']}" if row["remeasurements"] else ""
+        again = f" + {row['remeasurements']}" if row["remeasurements"] else ""
         table.add_row(
-            escape(row["study"]),
+            row["study"],
             row["provenance"],
             row["created_at"][:16].replace("T", " "),
-            escape(row["model"]),
-            row["hardware"] or "–",
-            f"{row['trials']}{more}",
-            escape(row["reason"] or "none yet"),
+            f"{row['model']} on {row['hardware'] or 'unknown hardware'}",
+            f"{row['trials']}{again}",
+            row["reason"] or "none yet",
         )
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    show(table, width=140)
+    if any(row["remeasurements"] for row in rows):
+        print("trials: those of the search + measurements of finalists in the rounds")
