@@ -169,7 +169,7 @@ def check_flag_effects() -> None:
             rows.append([name, kind, *_cells(selected)])
     header = [
         "problem",
-        "trials",
+        "estimated from",
         "n flags",
         "error",
         "effect",
