@@ -81,7 +81,7 @@ def test_a_study_learns_from_an_earlier_one_of_another_card(folder: Path) -> Non
     taught = (*simulated, "3", "--learn-from", "l4", "--study", "t4")
     said = run_apart(folder, *taught, TUNER_VLLM="")
     assert said.code == 0, said.err
-    assert len([line for line in said.err.splitlines() if line.startswith("learns from ")]) == 1
+    assert len([line for line in said.err.splitlines() if line.startswith("warm start from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")
     assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; studies: l4, t4\n"

@@ -130,7 +130,7 @@ def _optuna_study(prepared: PreparedStudy, storage_url: str) -> OptunaStudy:
     spec = prepared.spec
     sampler = spec.sampler_for(prepared.engine)
     prior = simulator_prior(spec, prepared.engine) if sampler == RESIDUAL else None
-    sources = [source.earlier for source in prepared.sources]
+    sources = [source.source_history for source in prepared.sources]
     objectives, seed = spec.judge.objectives, spec.search.seed
     return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources)
 

@@ -1,6 +1,6 @@
-"""What the simulated engine predicts of a study's configurations: where the search for real measurements begins.
+"""The simulator prior: predictions of a study's configurations by the simulated engine.
 
-A simulated study has no such prior: it would be told its own answers.
+Only measured studies have it. In a simulated study the predictions would equal the measurements.
 """
 
 from __future__ import annotations
@@ -26,64 +26,68 @@ from tuner.workloads.suite import Suite
 
 _log = logging.getLogger(__name__)
 
-FAILS = Prediction(None, {FAILED: FAILED_VIOLATION})
+PREDICTED_FAILURE = Prediction(None, {FAILED: FAILED_VIOLATION})
 
 
 def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
-    """Return what predicts a configuration of a study; None where the simulator knows too little.
+    """Return the prior of a study; None if the study is simulated or the simulator cannot predict it.
 
-    It has to know the card's arithmetic, the model's shape and the version, and the load has to be one load.
+    The simulator needs the arithmetic of the GPU, the shape of the model and the version of the engine. It predicts a
+    single workload, and no capacity.
     """
     context = spec.space.context
-    site = _site(context.hardware, engine.version, engine.packages)
-    if engine.provenance is not Provenance.MEASURED or site is None or context.model is None:
+    platform = _platform(context.hardware, engine.version, engine.packages)
+    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
         return None
-    physics = _physics(site, spec.judge, spec.searched_workload, spec.limits.benchmark_s)
+    simulator = _simulator(platform, spec.judge, spec.searched_workload, spec.limits.benchmark_s)
     shape = context.model
 
-    def predict(physics: SimulatorPrior, params: Params) -> Prediction:
-        rendered = spec.space.render(params)
-        words = (*spec.server.arguments, *rendered.argv)
-        environment = {**spec.server.environment, **rendered.environment}
-        return physics.foreseen(words, environment, shape if rendered.model is None else find_shape(rendered.model))
+    def predict(simulator: SimulatorPrior, params: Params) -> Prediction | None:
+        def prediction() -> Prediction:
+            rendered = spec.space.render(params)
+            argv = (*spec.server.arguments, *rendered.argv)
+            environment = {**spec.server.environment, **rendered.environment}
+            return simulator.predict(argv, environment, shape if rendered.model is None else find_shape(rendered.model))
 
-    return None if physics is None else lambda params: physics.safely(lambda: predict(physics, params), params)
+        return simulator.guard(prediction, params)
+
+    return None if simulator is None else lambda params: predict(simulator, params)
 
 
 def simulator_prior_of_source(
     study: StudyRecord, spec: StudySpec, packages: frozenset[str] | None
 ) -> Callable[[TrialRecord], Prediction | None] | None:
-    """Return what predicts the trials of a source study by the objectives of another; None as in `simulator_prior`.
+    """Return a function that predicts the trials of a source study; None as in `simulator_prior`.
 
     Args:
-        study: the earlier one; its trials are predicted as they were launched.
-        spec: whose judge and deadlines hold.
-        packages: what is taken to have been installed beside vLLM.
+        study: the source study; its trials are predicted with the commands that launched them.
+        spec: the new study, whose objectives, SLOs and deadlines apply.
+        packages: assumed to have been installed beside vLLM.
     """
     premise = study.premise
     try:
-        site = _site(hardware_named(str(study.facts["hardware"])), premise["engine"]["version"], packages)
+        platform = _platform(hardware_named(str(study.facts["hardware"])), premise["engine"]["version"], packages)
     except (KeyError, SpaceError):
         return None
-    load = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
-    physics = None if site is None else _physics(site, spec.judge, load, spec.limits.benchmark_s)
-    if physics is None:
+    workload = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
+    simulator = None if platform is None else _simulator(platform, spec.judge, workload, spec.limits.benchmark_s)
+    if simulator is None:
         return None
 
     def predict(record: TrialRecord) -> Prediction | None:
         outcome = record.outcome
         if outcome is None or "serve" not in outcome.argv:
             return None
-        _, model, *words = outcome.argv[outcome.argv.index("serve") :]
-        return physics.safely(
-            lambda: physics.foreseen(tuple(words), outcome.environment, find_shape(model)), record.config
+        _, model, *argv = outcome.argv[outcome.argv.index("serve") :]
+        return simulator.guard(
+            lambda: simulator.predict(tuple(argv), outcome.environment, find_shape(model)), record.config
         )
 
     return predict
 
 
-def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Platform | None:
-    """Return where servers run, if the simulator knows the card and the version."""
+def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Platform | None:
+    """Return the platform of the servers; None if the simulator lacks the GPU or the version."""
     try:
         known = version_tuple(version.partition("+")[0])
     except ValueError:
@@ -93,44 +97,69 @@ def _site(card: HardwareProfile, version: str, packages: frozenset[str] | None) 
     return Platform(card, parameters_of(card.key), known, packages or frozenset())
 
 
-def _physics(site: Platform, judge: Judge, load: Workload, limit_s: float) -> SimulatorPrior | None:
-    """Return what predicts one load; None for several one after another, and for a search for the highest rate."""
-    return None if isinstance(load, Suite) or judge.wants("capacity") else SimulatorPrior(site, judge, load, limit_s)
+def _simulator(platform: Platform, judge: Judge, workload: Workload, limit_s: float) -> SimulatorPrior | None:
+    """Return the prior of a workload; None for a suite of workloads and where capacity is judged."""
+    if isinstance(workload, Suite) or judge.wants("capacity"):
+        return None
+    return SimulatorPrior(platform, judge, workload, limit_s)
 
 
 class SimulatorPrior:
-    """Predictions of one load on one card."""
+    """Predictions of one workload on one platform.
 
-    def __init__(self, site: Platform, judge: Judge, load: SingleWorkload, limit_s: float) -> None:
-        self._site, self._judge, self._load, self._limit_s = site, judge, load, limit_s
-        self._told = False
+    Args:
+        platform: GPU, simulator parameters, version and packages.
+        judge: objectives and SLOs.
+        workload: what is sent.
+        limit_s: deadline of the benchmark, in simulated seconds.
+    """
 
-    def safely(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
-        """Return a prediction; None where the simulator does not know a flag, or breaks."""
+    def __init__(self, platform: Platform, judge: Judge, workload: SingleWorkload, limit_s: float) -> None:
+        self._platform, self._judge, self._workload, self._limit_s = platform, judge, workload, limit_s
+        self._warned = False
+
+    def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
+        """Return a prediction; None if the simulator does not support a flag, or raises an error of its own.
+
+        Args:
+            predict: computes the prediction.
+            params: named in the warning, which is logged once per study.
+        """
         try:
             return predict()
         except (ConfigRefused, StartFailed):
-            return FAILS
+            return PREDICTED_FAILURE
         except TunerError:
             return None
         except (ArithmeticError, LookupError, ValueError) as error:
-            if not self._told:  # once: what breaks it for one configuration does for hundreds
-                what, detail = f"{type(error).__name__}: {error}", _log.isEnabledFor(logging.DEBUG)
-                _log.warning("no prediction of %s, the simulator broke: %s", dict(params), what, exc_info=detail)
-            self._told = True
+            if not self._warned:  # An error for one configuration is likely one for hundreds.
+                cause, detail = f"{type(error).__name__}: {error}", _log.isEnabledFor(logging.DEBUG)
+                _log.warning("no prediction of %s, the simulator failed: %s", dict(params), cause, exc_info=detail)
+            self._warned = True
             return None
 
-    def foreseen(self, words: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
-        """Return what is predicted of a command."""
-        machine = build_server(self._site, words, environment, shape)
-        run = run_workload(machine, self._load, self._load.repeat_seed(0), self._limit_s)
-        return self._judged(client_metrics(self._load, run, machine) if any_completed(run) else None)
+    def predict(self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
+        """Return the prediction of a server.
+
+        Args:
+            argv: arguments of `vllm serve` after the model.
+            environment: environment variables of the server.
+            shape: of the model.
+
+        Raises:
+            ConfigRefused: if vLLM would refuse the arguments.
+            StartFailed: if the server would not start.
+        """
+        server = build_server(self._platform, argv, environment, shape)
+        run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
+        return self._judged(client_metrics(self._workload, run, server) if any_completed(run) else None)
 
     def _judged(self, metrics: dict[str, float | None] | None) -> Prediction:
+        """Return the prediction with such metrics; None: no request was completed."""
         if metrics is None:
-            return FAILS
+            return PREDICTED_FAILURE
         judge = self._judge
         values = [metrics.get(objective.metric) for objective in judge.objectives]
         known = tuple(value for value in values if value is not None)
         constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in judge.slos}
-        return Prediction(known, constraints) if len(known) == len(values) else FAILS
+        return Prediction(known, constraints) if len(known) == len(values) else PREDICTED_FAILURE

@@ -1,8 +1,9 @@
-"""What earlier studies in the database teach a new one (`--learn-from`): their trials, by its objectives and SLOs.
+"""Source studies of a new study (`--learn-from`): their trials, by the objectives and SLOs of the new one.
 
-A study of the same model on another card, of another model on the same card, or of other traffic: what changes is
-mostly the level, and lessons are relative to the defaults (`sampling.transfer`). Metrics were kept, so objectives and
-SLOs need not be the same. Simulated studies teach simulated ones, measured ones measured ones.
+A source study has the same model on another GPU, another model on the same GPU, or another workload. Its level differs,
+so values are relative to its own defaults (`tuner.sampler.transfer`). The database contains every metric, so the
+objectives and SLOs of the two studies may differ. Simulated studies are sources of simulated studies only, measured
+ones of measured ones.
 """
 
 from __future__ import annotations
@@ -23,116 +24,134 @@ from tuner.study.settings import AUTO, RESIDUAL
 from tuner.study.simulator_prior import simulator_prior_of_source
 from tuner.study.spec import StudySpec
 
-MOST, LEAST = 120, 10
-"""Trials that are learned from, of all earlier studies together, for a choice costs more with each; and of each."""
+SOURCE_TRIALS = 120
+"""Trials of all source studies together; the cost of a suggestion grows with them."""
+LEAST_OF_EACH = 10
+"""Trials of each source study, however many studies there are."""
+LEAST_MEASURED = 2
+"""Measured trials that a source study needs: the reference and one more."""
 
 
 @dataclass
 class SourceStudy:
-    """What one study teaches: `history`, the defaults first; `left` trials are outside the space of the new one.
+    """A source study.
 
-    `measured` and `failed` are the trials that the history's are, `physics` predicts them, if anybody can.
+    Args:
+        study: its name.
+        predict: predicts its trials; None if the simulator cannot.
+        history: its trials in the search space of the new study, the defaults first.
+        measured: the records of `history.measured`.
+        failed: the records of `history.failed`.
+        outside: number of its trials that lie outside the new search space.
     """
 
     study: str
-    physics: Callable[[TrialRecord], Prediction | None] | None
+    predict: Callable[[TrialRecord], Prediction | None] | None
     history: History = field(default_factory=History)
     measured: list[TrialRecord] = field(default_factory=list)
     failed: list[TrialRecord] = field(default_factory=list)
-    left: int = 0
+    outside: int = 0
 
     @property
-    def earlier(self) -> SourceHistory:
-        """The same for the sampler."""
-        physics = self.physics
-        if physics is None:
+    def source_history(self) -> SourceHistory:
+        """The trials as the sampler reads them."""
+        predict = self.predict
+        if predict is None:
             return SourceHistory(self.history)
-        return SourceHistory(self.history, lambda: ([*map(physics, self.measured)], [*map(physics, self.failed)]))
+        return SourceHistory(self.history, lambda: ([*map(predict, self.measured)], [*map(predict, self.failed)]))
 
     def __str__(self) -> str:
-        taken = len(self.history.measured) + len(self.history.failed)
-        left = f"; {self.left} more are outside this study's space" if self.left else ""
-        return f"learns from {taken} trials of study {self.study}{left}"
+        used = len(self.history.measured) + len(self.history.failed)
+        outside = f"; {self.outside} more lie outside this study's space" if self.outside else ""
+        return f"warm start from {used} trials of study {self.study}{outside}"
 
 
 def source_studies(store: Store, spec: StudySpec, engine: EngineInfo) -> list[SourceStudy]:
-    """Return what the studies that a study is to learn from teach it.
+    """Return the source studies that the new study names.
 
     Raises:
-        UserError: when there is no such study, it cannot teach this one, or this one's sampler does not learn.
+        SettingError: if a source study does not exist or does not fit the new study, or its sampler uses no sources.
     """
     learn_from, sampler = spec.search.learn_from, spec.search.sampler
     if learn_from and sampler not in (AUTO, RESIDUAL):
         raise SettingError("sampler", sampler, f"only {RESIDUAL} uses source studies", "leave out {learn_from}")
     names = list(dict.fromkeys(learn_from))
-    return [_lessons(store, spec, engine, name, max(LEAST, MOST // len(names))) for name in names]
+    most = max(LEAST_OF_EACH, SOURCE_TRIALS // max(len(names), 1))
+    return [_source_study(store, spec, engine, name, most) for name in names]
 
 
-def _lessons(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
-    known = store.study(name)
+def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, most: int) -> SourceStudy:
+    """Return the source study of a name, with at most `most` trials."""
+    record = store.study(name)
     if name == spec.name:
         rule = "a study uses its own trials anyway"
         raise SettingError("learn_from", name, rule, "leave it out, or choose another name by {study}")
-    if known is None:
+    if record is None:
         names = ", ".join(study.name for study in store.studies() if study.name != spec.name) or "none"
         raise SettingError("learn_from", name, f"the database has no study of this name; studies: {names}")
-    if known.provenance is not engine.provenance:
-        rule = f"it was {known.provenance}, this study is {engine.provenance}"
+    if record.provenance is not engine.provenance:
+        rule = f"it was {record.provenance}, this study is {engine.provenance}"
         raise SettingError("learn_from", name, rule, "leave it out")
-    found = SourceStudy(name, simulator_prior_of_source(known, spec, engine.packages))
-    records = [record for record in store.trials(name, finished=True) if not record.round]
-    shown = {key for record in records if record.kind is TrialKind.SEARCH for key in record.config}
-    for record in _chosen(records, most):
-        _take(found, record, spec, shown)
-    if len(found.history.measured) < 2:
+    source = SourceStudy(name, simulator_prior_of_source(record, spec, engine.packages))
+    trials = [trial for trial in store.trials(name, finished=True) if not trial.round]
+    searched = {key for trial in trials if trial.kind is TrialKind.SEARCH for key in trial.config}
+    for trial in _most_useful(trials, most):
+        _add(source, trial, spec, searched)
+    if len(source.history.measured) < LEAST_MEASURED:
         metrics = ", ".join(objective.metric for objective in spec.judge.objectives)
-        rule = f"fewer than 2 of its trials lie in this study's space and have {metrics}"
+        rule = f"fewer than {LEAST_MEASURED} of its trials lie in this study's space and have {metrics}"
         raise SettingError("learn_from", name, rule, "leave it out")
-    return found
+    return source
 
 
-def _chosen(records: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
-    """Return the defaults, then the best half of what may be taken, then others, evenly spread over the study."""
-    baseline = [record for record in records if record.kind is TrialKind.BASELINE]
-    others = [record for record in records if record.kind is not TrialKind.BASELINE]
-    if len(records) <= most:
+def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
+    """Return the defaults, then the best trials up to half of `most`, then others, evenly spread over the study."""
+    baseline = [trial for trial in trials if trial.kind is TrialKind.BASELINE]
+    others = [trial for trial in trials if trial.kind is not TrialKind.BASELINE]
+    if len(trials) <= most:
         return [*baseline, *others]
-    ranked = sorted(others, key=lambda record: -((record.verdict and record.verdict.score) or 0.0))
-    best, rest = ranked[: most // 2], sorted(ranked[most // 2 :], key=lambda record: record.number)
-    wanted = most - len(best) - len(baseline)
-    return [*baseline, *best, *(rest[place * len(rest) // wanted] for place in range(wanted))]
+    ranked = sorted(others, key=lambda trial: -((trial.verdict and trial.verdict.score) or 0.0))
+    best, rest = ranked[: most // 2], sorted(ranked[most // 2 :], key=lambda trial: trial.number)
+    count = most - len(best) - len(baseline)
+    return [*baseline, *best, *(rest[index * len(rest) // count] for index in range(count))]
 
 
-def _take(lessons: SourceStudy, record: TrialRecord, spec: StudySpec, shown: set[str]) -> None:
-    """Add a trial to what a study teaches, if its configuration is one of the new space and anything came of it."""
-    verdict = None if record.outcome is None else spec.judge.verdict(record.outcome, None)
-    if verdict is None or record.outcome is None:
+def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set[str]) -> None:
+    """Add a trial to a source study, if it was measured or failed by its configuration, in the new search space."""
+    verdict = None if trial.outcome is None else spec.judge.verdict(trial.outcome, None)
+    if verdict is None or trial.outcome is None:
         return
-    config = _translated(spec.space, record, shown)
+    config = _translated(spec.space, trial, searched)
     if config is None:
-        lessons.left += 1
+        source.outside += 1
         return
     values = tuple(value for value in verdict.values.values() if value is not None)
-    history = lessons.history
-    if record.outcome.failure is not None:
+    history = source.history
+    if trial.outcome.failure is not None:
         history.failed.append(config)
-        lessons.failed.append(record)
+        source.failed.append(trial)
     elif len(values) == len(verdict.values):
-        unknown = {str(slo) for slo in spec.judge.slos if record.outcome.metric(slo.metric) is None}
-        lessons.measured.append(record)
+        unmeasured = {str(slo) for slo in spec.judge.slos if trial.outcome.metric(slo.metric) is None}
+        constraints = {k: v for k, v in verdict.constraints.items() if k not in {FAILED, *unmeasured}}
+        source.measured.append(trial)
         history.measured.append(config)
         history.values.append(values)
-        history.constraints.append({k: v for k, v in verdict.constraints.items() if k not in {FAILED, *unknown}})
+        history.constraints.append(constraints)
 
 
-def _translated(space: ResolvedSpace, record: TrialRecord, shown: set[str]) -> dict[str, ParameterValue] | None:
-    """Return a configuration in the parameters of another space; None where a value is not in it.
+def _translated(space: ResolvedSpace, trial: TrialRecord, searched: set[str]) -> dict[str, ParameterValue] | None:
+    """Return the configuration of a source trial in the new search space; None if a value is not in it.
 
-    What the engine decided by itself is taken for the defaults that it has in that space: of the defaults everything,
-    of a searched trial what its study did not search.
+    A parameter that the trial left to the engine gets the engine's default of the new space. A search trial left a
+    parameter to the engine only if its study did not search it.
+
+    Args:
+        space: the new search space.
+        trial: of the source study.
+        searched: names of the parameters that the source study searched.
     """
-    searched = record.kind is TrialKind.SEARCH
-    hints = {key: value for key, value in space.engine_defaults().items() if not (searched and key in shown)}
+    skipped = searched if trial.kind is TrialKind.SEARCH else set()
+    hints = {key: value for key, value in space.engine_defaults().items() if key not in skipped}
     known = {parameter.name: parameter for parameter in space.parameters}
-    config = {key: value for key, value in {**hints, **record.config}.items() if key in known}
+    config = {key: value for key, value in {**hints, **trial.config}.items() if key in known}
     return config if all(known[key].contains(value) for key, value in config.items()) else None

@@ -1,4 +1,4 @@
-"""Predictions as a study's prior: of what, when, and what they say."""
+"""The simulator prior: which studies have it, and what it predicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.study.builder import build_spec, plan_study
 from tuner.study.settings import AUTO, RESIDUAL, TPE, GoalSettings, ModelSettings, SearchSettings, StudySettings
-from tuner.study.simulator_prior import FAILS, simulator_prior
+from tuner.study.simulator_prior import PREDICTED_FAILURE, simulator_prior
 from tuner.study.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
@@ -26,68 +26,70 @@ def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
 
 @pytest.fixture(scope="module")
 def predict():  # type: ignore[no-untyped-def]
-    found = simulator_prior(spec(), INFO)
-    assert found is not None
-    return found
+    prior = simulator_prior(spec(), INFO)
+    assert prior is not None
+    return prior
 
 
-def test_the_first_target_is_predicted_as_the_simulator_does(predict) -> None:  # type: ignore[no-untyped-def]
-    said = predict({})
-    assert said.values[0] == pytest.approx(3400, rel=0.1)  # published: 3,332 tok/s
-    assert all(violation <= 0 for violation in said.constraints.values())
+def test_the_default_preset_is_predicted_as_the_simulator_does(predict) -> None:  # type: ignore[no-untyped-def]
+    prediction = predict({})
+    assert prediction.values[0] == pytest.approx(3400, rel=0.1)  # published: 3,332 tok/s
+    assert all(violation <= 0 for violation in prediction.constraints.values())
 
 
 def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ignore[no-untyped-def]
     assert predict({"cudagraph_mode": "eager"}).values[0] < 0.9 * predict({}).values[0]
 
 
-def test_what_does_not_fit_is_predicted_to_fail() -> None:
+def test_a_model_that_does_not_fit_the_gpu_is_predicted_to_fail() -> None:
     predict = simulator_prior(spec(model=ModelSettings("Qwen/Qwen2.5-14B-Instruct")), INFO)
     assert predict is not None
-    assert predict({}) == FAILS
+    assert predict({}) == PREDICTED_FAILURE
 
 
 @pytest.mark.parametrize("version", ["0.25.1+cpu", "0.15.1"])
-def test_builds_of_a_version_are_that_version(version: str) -> None:
+def test_a_build_of_a_version_is_predicted_as_the_version(version: str) -> None:
     assert simulator_prior(spec(), replace(INFO, version=version)) is not None
 
 
-def test_a_simulator_that_breaks_leaves_the_study_without_a_prediction_and_says_so_in_one_line(
+def test_an_error_of_the_simulator_gives_no_prediction_and_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def breaks(*_: object) -> object:
+    def fail(*_: object) -> object:
         raise ZeroDivisionError
 
     predict = simulator_prior(spec(), INFO)
     assert predict is not None
-    monkeypatch.setattr("tuner.study.simulator_prior.build_server", breaks)
+    monkeypatch.setattr("tuner.study.simulator_prior.build_server", fail)
     assert predict({}) is None
     assert predict({"block_size": 32}) is None
-    (said,) = caplog.records
-    assert said.getMessage() == "no prediction of {}, the simulator broke: ZeroDivisionError: "
-    assert not said.exc_info
+    (warning,) = caplog.records
+    assert warning.getMessage() == "no prediction of {}, the simulator failed: ZeroDivisionError: "
+    assert not warning.exc_info
 
 
-def test_a_simulated_study_is_not_told_its_own_answers() -> None:
+def test_a_simulated_study_has_no_prior() -> None:
     assert simulator_prior(spec(), replace(INFO, provenance=Provenance.SIMULATED)) is None
 
 
-def test_an_unknown_card_is_not_predicted() -> None:
+def test_an_unknown_gpu_has_no_prior() -> None:
     card = replace(hardware_named("t4"), tflops={})
     assert simulator_prior(spec(card), INFO) is None
 
 
-def test_a_strange_version_is_not_predicted() -> None:
+def test_an_unknown_version_has_no_prior() -> None:
     assert simulator_prior(spec(), replace(INFO, version="dev")) is None
 
 
-def test_capacity_is_not_predicted() -> None:
-    made = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), goals=GoalSettings(("capacity",)))
-    assert simulator_prior(made, INFO) is None
+def test_capacity_has_no_prior() -> None:
+    capacity = spec(
+        preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), goals=GoalSettings(("capacity",))
+    )
+    assert simulator_prior(capacity, INFO) is None
 
 
 @pytest.mark.parametrize(
-    ("sampler", "provenance", "meant"),
+    ("sampler", "provenance", "expected"),
     [
         (AUTO, Provenance.MEASURED, RESIDUAL),
         (AUTO, Provenance.SIMULATED, TPE),
@@ -95,8 +97,8 @@ def test_capacity_is_not_predicted() -> None:
         (RESIDUAL, Provenance.SIMULATED, RESIDUAL),
     ],
 )
-def test_auto_is_residual_where_trials_are_measured(sampler: str, provenance: Provenance, meant: str) -> None:
+def test_auto_is_residual_where_trials_are_measured(sampler: str, provenance: Provenance, expected: str) -> None:
     assert (
         replace(spec(), search=SearchSettings(sampler=sampler)).sampler_for(replace(INFO, provenance=provenance))
-        == meant
+        == expected
     )

@@ -1,4 +1,4 @@
-"""What a study reads off earlier ones, who may teach it, and that it goes on learning."""
+"""Source studies: which trials are used, which studies are refused, and the warm start of a new study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.scoring.judge import FAILED
 from tuner.specs import TrialSpec
-from tuner.study import source_studies as earlier
+from tuner.study import source_studies as module
 from tuner.study.builder import with_stored_settings
 from tuner.study.resolve_workload import make_judge
 from tuner.study.settings import RESIDUAL, TPE
@@ -34,11 +34,12 @@ parameters:
 """
 
 
-def lessons(bench: Bench, **changes: Any) -> SourceStudy:
+def source_of(bench: Bench, **changes: Any) -> SourceStudy:
+    """Return the study `s` as the source of a new study."""
     store = bench.store()
     try:
-        [found] = source_studies(store, bench.spec(name="new", learn_from=("s",), **changes), INFO)
-        return found
+        [source] = source_studies(store, bench.spec(name="new", learn_from=("s",), **changes), INFO)
+        return source
     finally:
         store.close()
 
@@ -54,10 +55,10 @@ GIVEN = tuple(
 )
 
 
-def test_trials_are_read_with_the_defaults_first_and_what_the_engine_decided_filled_in(bench: Bench) -> None:
+def test_the_defaults_come_first_with_the_engines_known_values(bench: Bench) -> None:
     bench.run(out_of_memory_at_64, trials=4, enqueue=GIVEN)
-    history = lessons(bench).history
-    # the defaults' block size is not known: the space gives the engine's default of max_num_seqs only
+    history = source_of(bench).history
+    # The space has the engine's default of max_num_seqs only.
     assert history.measured == [
         {"max_num_seqs": 32},
         {"max_num_seqs": 16, "block_size": 32},
@@ -68,42 +69,42 @@ def test_trials_are_read_with_the_defaults_first_and_what_the_engine_decided_fil
     assert history.failed == [{"max_num_seqs": 8, "block_size": 64}]
 
 
-def test_they_are_judged_by_the_new_objectives_and_slos(bench: Bench) -> None:
+def test_values_and_constraints_are_those_of_the_new_objectives_and_slos(bench: Bench) -> None:
     bench.run(peak_at_16, trials=4, enqueue=GIVEN)
     judge = make_judge(["p99_tpot_ms"], ["p99_tpot_ms<5", "p99_ttft_ms<100"])
-    history = lessons(bench, judge=judge).history
+    history = source_of(bench, judge=judge).history
     assert history.values[0] == (10.0,)
-    assert history.constraints[0] == {"p99_tpot_ms<5": 1.0}  # no TTFT was measured: nothing is said of it
+    assert history.constraints[0] == {"p99_tpot_ms<5": 1.0}  # no TTFT was measured, so it has no constraint
     assert FAILED not in history.constraints[0]
 
 
-def test_what_lies_outside_the_new_space_is_left_out_and_counted(bench: Bench, tmp_path: Path) -> None:
+def test_trials_outside_the_new_space_are_left_out_and_counted(bench: Bench, tmp_path: Path) -> None:
     bench.run(peak_at_16, trials=4, enqueue=GIVEN)
     file = tmp_path / "narrow.yaml"
     file.write_text(NARROW)
-    found = lessons(bench, space=load_space(file).resolve(PLAIN))
-    # enqueued trials leave the dtype to the engine; 40 sequences are more than 20
-    assert found.history.measured == [
+    source = source_of(bench, space=load_space(file).resolve(PLAIN))
+    # Enqueued trials leave the dtype to the engine; 40 sequences are more than 20.
+    assert source.history.measured == [
         {"max_num_seqs": 8, "dtype": None},
         {"max_num_seqs": 16, "dtype": None},
         {"max_num_seqs": 8, "dtype": None},
     ]
-    assert str(found) == "learns from 3 trials of study s; 1 more are outside this study's space"
+    assert str(source) == "warm start from 3 trials of study s; 1 more lie outside this study's space"
 
 
-def test_of_a_long_study_the_defaults_the_best_half_and_a_spread_of_the_rest_are_taken(
+def test_of_a_long_study_the_defaults_the_best_and_an_even_spread_of_the_rest_are_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = tuple(Enqueued(f"e{seqs}", {"max_num_seqs": seqs, "block_size": 16}) for seqs in range(1, 13))
     bench.run(peak_at_16, trials=13, enqueue=given)
-    monkeypatch.setattr(earlier, "MOST", 7)
-    monkeypatch.setattr(earlier, "LEAST", 1)
-    taken = [config["max_num_seqs"] for config in lessons(bench).history.measured]
+    monkeypatch.setattr(module, "SOURCE_TRIALS", 7)
+    monkeypatch.setattr(module, "LEAST_OF_EACH", 1)
+    taken = [config["max_num_seqs"] for config in source_of(bench).history.measured]
     assert taken == [32, 12, 11, 10, 1, 4, 7]  # the nearer to 16, the better
 
 
 @pytest.mark.parametrize(
-    ("names", "changes", "told"),
+    ("names", "changes", "message"),
     [
         (("t",), {}, "learn_from='t': the database has no study of this name; studies: s"),
         (
@@ -119,16 +120,18 @@ def test_of_a_long_study_the_defaults_the_best_half_and_a_spread_of_the_rest_are
         ),
     ],
 )
-def test_who_cannot_teach_is_refused(bench: Bench, names: tuple[str, ...], changes: dict[str, Any], told: str) -> None:
+def test_an_unsuitable_source_is_refused(
+    bench: Bench, names: tuple[str, ...], changes: dict[str, Any], message: str
+) -> None:
     bench.run(peak_at_16, trials=3)
     store = bench.store()
     with pytest.raises(UserError) as refused:
         source_studies(store, bench.spec(name="new", learn_from=names, **changes), INFO)
     store.close()
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
-def test_a_measured_study_does_not_learn_from_a_simulated_one(bench: Bench) -> None:
+def test_a_simulated_study_is_no_source_of_a_measured_one(bench: Bench) -> None:
     bench.run(peak_at_16, trials=3)
     store = bench.store()
     with pytest.raises(UserError, match="'s': it was simulated, this study is measured; leave it out"):
@@ -136,18 +139,18 @@ def test_a_measured_study_does_not_learn_from_a_simulated_one(bench: Bench) -> N
     store.close()
 
 
-def test_without_any_nothing_is_read(bench: Bench) -> None:
+def test_without_a_named_source_there_is_none(bench: Bench) -> None:
     store = bench.store()
     assert source_studies(store, bench.spec(sampler=TPE), INFO) == []
     store.close()
 
 
-def test_auto_is_the_sampler_that_learns(bench: Bench) -> None:
+def test_auto_is_the_sampler_that_uses_sources(bench: Bench) -> None:
     assert bench.spec().sampler_for(INFO) == TPE
     assert bench.spec(learn_from=("s",)).sampler_for(INFO) == RESIDUAL
 
 
-def test_a_taught_study_begins_where_the_earlier_one_was_best_says_so_and_goes_on_learning(bench: Bench) -> None:
+def test_a_warm_started_study_begins_at_the_best_of_its_source_and_keeps_the_source(bench: Bench) -> None:
     bench.run(peak_at_16, trials=12, sampler=RESIDUAL, confirm_rounds=0)
     best = max(bench.records(), key=lambda record: (record.verdict and record.verdict.score) or 0.0)
     assert best.kind is TrialKind.SEARCH
@@ -159,7 +162,7 @@ def test_a_taught_study_begins_where_the_earlier_one_was_best_says_so_and_goes_o
         [_, first] = [record for record in store.trials("new") if not record.round]
         known = store.study("new")
         assert abs(first.config["max_num_seqs"] - 16) <= 5  # type: ignore[operator]
-        assert bench.listener.notes == ["learns from 12 trials of study s"]
+        assert bench.listener.notes == ["warm start from 12 trials of study s"]
         assert known is not None
         assert known.facts["learn_from"] == ["s"]
         assert with_stored_settings(bench.spec(name="new"), store).search.learn_from == ("s",)
@@ -169,15 +172,15 @@ def test_a_taught_study_begins_where_the_earlier_one_was_best_says_so_and_goes_o
         store.close()
 
 
-def of_the_first_target(record: StudyRecord, **changes: Any) -> StudyRecord:
+def on_a_t4(record: StudyRecord, **changes: Any) -> StudyRecord:
     engine = {"name": "vllm", "version": "0.15.1", "devices": ["Tesla T4"]}
     return replace(record, premise={**record.premise, "engine": engine}, facts={"hardware": "Tesla T4", **changes})
 
 
-def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
-    """The first target's defaults, as a study of it predicts them itself; eager execution is slower."""
+def test_a_source_trial_is_predicted_by_its_command(bench: Bench) -> None:
+    """The prediction of the defaults equals that of the study's own prior; eager execution is slower."""
     spec = test_simulator_prior.spec()
-    physics = simulator_prior(spec, test_simulator_prior.INFO)
+    prior = simulator_prior(spec, test_simulator_prior.INFO)
     bench.run(lambda _, index: {**FIGURES, "output_throughput": 1.0}, trials=1)
     store = bench.store()
     record, trial = store.study("s"), store.trial("s", 0)
@@ -185,16 +188,16 @@ def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
     assert record is not None
     assert trial is not None
     assert trial.outcome is not None
-    record = of_the_first_target(replace(record, premise={**record.premise, "workload": spec.workload.model_dump()}))
+    record = on_a_t4(replace(record, premise={**record.premise, "workload": spec.workload.model_dump()}))
     command = ("/opt/bin/vllm", "serve", "Qwen/Qwen2.5-0.5B", "--host", "127.0.0.1", "--port", "8123")
     argv = (*command, *spec.server.arguments, "--enforce-eager")
     predict = simulator_prior_of_source(record, spec, test_simulator_prior.INFO.packages)
     assert predict is not None
-    assert physics is not None
+    assert prior is not None
 
     eager = predict(replace(trial, outcome=replace(trial.outcome, argv=argv)))
     plain = predict(replace(trial, outcome=replace(trial.outcome, argv=argv[:-1])))
-    assert plain == physics({})
+    assert plain == prior({})
     assert plain is not None
     assert plain.values is not None
     assert eager is not None
@@ -204,11 +207,11 @@ def test_an_earlier_study_is_predicted_as_it_was_launched(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("hardware", ["a card of tomorrow", "cpu"])
-def test_on_a_card_that_is_not_simulated_nothing_is_predicted_of_it(bench: Bench, hardware: str) -> None:
+def test_a_source_on_an_unsupported_gpu_has_no_predictions(bench: Bench, hardware: str) -> None:
     bench.run(peak_at_16, trials=1)
     store = bench.store()
     record = store.study("s")
     store.close()
     assert record is not None
     assert hardware_named("cpu").tflops == {}
-    assert simulator_prior_of_source(of_the_first_target(record, hardware=hardware), bench.spec(), None) is None
+    assert simulator_prior_of_source(on_a_t4(record, hardware=hardware), bench.spec(), None) is None
