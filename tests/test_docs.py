@@ -1,4 +1,7 @@
-"""The pages say what the program does: commands parse, metrics, spaces and presets exist, links lead somewhere."""
+"""The pages against the program: commands parse, metrics exist, links and anchors lead somewhere.
+
+`tests/cli/test_pages.py` runs what README, quickstart and glossary show.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,17 @@ import pytest
 import typer
 
 from storage.metrics import METRICS
+from tests.pages import PAGES, ROOT, Step, commands_in, missing_lines, steps_of, tuner_words
 from tuner.cli.main import app
 from tuner.scoring.slo import parse_slo
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GROUP = typer.main.get_command(app)
+INPUT_METRIC = "input_throughput"
+"""A metric that docs/examples/metric.md adds, and the program lacks."""
 
-_BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`(tuner [^`]+)`(?!`)")
 _METRIC_LIKE = re.compile(r"\b(?:mean|median|std|p\d+)_(?:ttft|tpot|itl|e2el)_ms\b|\b\w+_throughput\b|\bsuccess_rate\b")
-_ENDS = {"|", ">", ">>", "&&", ";", "2>"}
-
-
-def commands_of(text: str) -> Iterator[list[str]]:
-    """Yield the words after `tuner` of every command that a page's fenced blocks show."""
-    for block in _BLOCK.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            while words:
-                end = next((i for i, word in enumerate(words) if word in _ENDS), len(words))
-                one, words = words[:end], words[end + 1 :]
-                if "tuner" in one[:3]:
-                    yield one[one.index("tuner") + 1 :]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def parse(words: list[str]) -> None:
@@ -42,17 +33,35 @@ def parse(words: list[str]) -> None:
     Raises:
         Exception: the parser's, for a command or an option that does not exist or a value of the wrong type.
     """
+    if words[0].startswith("-"):
+        return
     command = GROUP.commands[words[0]]  # type: ignore[attr-defined]
     command.make_context(words[0], words[1:])
 
 
 def shown() -> Iterator[tuple[str, list[str]]]:
+    """Yield every `tuner` command in a fenced block of a page, with its name for pytest."""
     for page in PAGES:
-        for words in commands_of(page.read_text(encoding="utf-8")):
-            yield f"{page.name}: tuner {shlex.join(words)}", words
+        for step in steps_of(page):
+            for words in commands_in(step.line):
+                rest = tuner_words(words)
+                if rest:
+                    yield f"{page.name}: tuner {shlex.join(rest)}", rest
 
 
 SHOWN = dict(shown())
+
+
+def prose_of(page: Path) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    plain = [re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
 @pytest.mark.parametrize("command", SHOWN)
@@ -70,15 +79,35 @@ def test_the_checker_refuses(words: list[str]) -> None:
         parse(words)
 
 
-def test_the_checker_reads_blocks() -> None:
-    page = (
+def test_the_reader_of_pages_finds_commands_and_their_output(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
         "`tuner nothing`\n```bash\npip install uv && uv run tuner optimize --trials 3 \\\n  --slo 'p99_ttft_ms<9'\n"
-        "# tuner no\n```\n```yaml\ntuner: x\n```\n```console\n$ tuner trials --csv > x.csv\nout\n```\n"
+        "# tuner no\n```\n```yaml\ntuner: x\n```\n```console\n$ tuner trials --csv > x.csv\n```\n\n```text\nout\n```\n"
     )
-    assert list(commands_of(page)) == [
+    optimize, trials = steps_of(page)
+    assert [tuner_words(words) for words in commands_in(optimize.line)] == [
+        None,
         ["optimize", "--trials", "3", "--slo", "p99_ttft_ms<9"],
-        ["trials", "--csv"],
     ]
+    assert trials == Step("page.md", "tuner trials --csv > x.csv", ("out",))
+    assert next(tuner_words(words) for words in commands_in(trials.line)) == ["trials", "--csv"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "missing"),
+    [
+        (("a 3 s", "c"), []),
+        (("…", "c", "d"), []),
+        (("a 9 s", "…", "d"), []),
+        (("b", "a 3 s"), ["a <duration>"]),
+        (("a 3 s", "d"), ["d"]),
+        (("e",), ["e"]),
+    ],
+)
+def test_shown_output_is_compared_in_order_but_for_durations(shown: tuple[str, ...], missing: list[str]) -> None:
+    told = "a 5.1 s\nc\nd\n" if "b" not in shown else "a 3 s\nb\n"
+    assert missing_lines(shown, told) == missing
 
 
 def test_commands_in_the_text_exist() -> None:
@@ -89,7 +118,7 @@ def test_commands_in_the_text_exist() -> None:
             command = GROUP.commands.get(name)  # type: ignore[attr-defined]
             options = {option for parameter in command.params for option in parameter.opts} if command else set()
             wrong += [f"{page.name}: {text}" for word in rest if word.startswith("-") and word not in {*options, "--"}]
-            wrong += [] if command or name in ("…", "--debug", "--help") else [f"{page.name}: {text}"]
+            wrong += [] if command or name in ("…", "--debug", "--help", "--version") else [f"{page.name}: {text}"]
     assert wrong == []
 
 
@@ -100,9 +129,8 @@ def test_metrics_in_the_pages_exist() -> None:
         for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))
         for name in _METRIC_LIKE.findall(code)
     }
-    assert ("README.md", "output_throughput") in named
-    defined_by_an_example = {("metric.md", "input_throughput")}
-    assert sorted(name for name in named - defined_by_an_example if name[1] not in METRICS) == []
+    assert any(name == "output_throughput" for _, name in named)
+    assert sorted(name for name in named if name[1] not in METRICS and name[1] != INPUT_METRIC) == []
 
 
 def test_slos_in_the_pages_are_slos() -> None:
@@ -112,11 +140,44 @@ def test_slos_in_the_pages_are_slos() -> None:
         parse_slo(slo)
 
 
-def test_links_to_files_lead_somewhere() -> None:
-    missing = [
-        f"{page.name}: {target}"
-        for page in PAGES
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-        if "://" not in target and not (page.parent / target).exists()
-    ]
+def test_links_lead_to_files_and_headings() -> None:
+    missing = []
+    for page in PAGES:
+        for target in _LINK.findall(prose_of(page)):
+            name, _, anchor = target.partition("#")
+            file = page.parent / name if name else page
+            if "://" in target:
+                continue
+            if not file.exists() or (anchor and anchor not in anchors_of(file)):
+                missing.append(f"{page.name}: {target}")
     assert missing == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, pending = set(), {ROOT / "README.md"}
+    while pending:
+        page = pending.pop()
+        reached.add(page)
+        links = {(page.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(prose_of(page))}
+        pages = {link for link in links if link.suffix == ".md" and link.exists()}
+        folders = {page for link in links if link.is_dir() for page in link.glob("*.md")}
+        pending |= (pages | folders) - reached
+    assert sorted(str(page.relative_to(ROOT)) for page in PAGES if page not in reached) == []
+
+
+def test_a_report_is_dated_and_every_table_of_it_has_a_caption() -> None:
+    """A caption is a line in italics above the table, or below it."""
+    for page in sorted((ROOT / "docs" / "reports").glob("*.md")):
+        assert re.match(r"\d{4}-\d{2}-\d{2}-[a-z0-9.-]+\.md$", page.name), page.name
+        blocks = re.split(r"\n\n+", prose_of(page))
+        for number, block in enumerate(blocks):
+            if block.startswith("|"):
+                around = [blocks[number - 1], *blocks[number + 1 : number + 2]]
+                assert any(re.match(r"\*[^*]", other) for other in around), f"{page.name}: {block[:80]}"
+
+
+def test_ci_installs_uv_as_the_readme_says() -> None:
+    (line,) = [step.line for step in steps_of(ROOT / "CONTRIBUTING.md") if "-m venv" in step.line]
+    readme = [step.line for step in steps_of(ROOT / "README.md")]
+    assert line in readme
+    assert line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
