@@ -57,8 +57,11 @@ def commands_in(line: str) -> Iterator[list[str]]:
 
 
 def tuner_words(words: list[str]) -> list[str] | None:
-    """Return the words after `tuner`, as of `uv run tuner …`; None for another program."""
-    return words[words.index("tuner") + 1 :] if "tuner" in words[:3] else None
+    """Return the words after `tuner`, also of `uv run tuner …`; None for another program."""
+    by_uv = words[0].endswith("uv") and words[1:3] == ["run", "tuner"]
+    if words[0] != "tuner" and not by_uv:
+        return None
+    return words[3:] if by_uv else words[1:]
 
 
 def without_durations(line: str) -> str:

@@ -153,6 +153,19 @@ def test_links_lead_to_files_and_headings() -> None:
     assert missing == []
 
 
+def test_files_that_the_pages_name_exist() -> None:
+    """A dated report may name a file that has moved since."""
+    named = re.compile(r"`((?:tuner|storage|search_spaces|dashboards|benchmarks|tests|scripts|docs)/[\w./-]+)`")
+    pages = [page for page in PAGES if page.parent.name != "reports"]
+    missing = [
+        f"{page.name}: {name}"
+        for page in pages
+        for name in named.findall(prose_of(page))
+        if not (ROOT / name).exists() and page.name != "CHANGELOG.md"
+    ]
+    assert missing == []
+
+
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, pending = set(), {ROOT / "README.md"}
     while pending:

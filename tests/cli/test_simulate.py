@@ -46,17 +46,6 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Pat
     assert "NVIDIA L4" in changed.err
 
 
-def test_the_readmes_first_command_says_what_the_readme_shows(folder: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    begin = readme.index("SIMULATED:")
-    shown = readme[begin : readme.index("```", begin)].splitlines()
-    assert len(shown) > 6
-    said = run_apart(folder, "optimize", "--trials", "60", TUNER_VLLM="")
-    assert said.code == 0, said.err
-    told = {line.strip() for line in (said.out + said.err).splitlines()}
-    assert [line for line in shown if line.strip() not in told] == []
-
-
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -> None:
     found = []

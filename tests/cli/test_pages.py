@@ -1,0 +1,106 @@
+"""README and quickstart: every command that they show is run, and every output that they show is compared.
+
+One folder, in the order of the pages, as a reader would; seeded simulated studies repeat exactly. The quickstart comes
+first, because it shows the trials of its first study before it runs another. A study that both pages show runs once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Said, run_apart, run_here
+from tests.pages import ROOT, Step, commands_in, missing_lines, steps_of, tuner_words
+
+RUN = ("docs/quickstart.md", "README.md")
+NOT_TUNER = {
+    ("git", "clone"): "the test runs in a clone",
+    ("cd", "tuner"): "the test runs in a clone",
+    ("python3", "-m"): ".ci/run installs uv by this line",
+    (".uv/bin/pip", "install"): ".ci/run installs uv by this line",
+    (".uv/bin/uv", "sync"): ".ci/run runs it",
+    (".uv/bin/uv", "run"): "this is such a run",
+    ("source", ".venv/bin/activate"): "the tests run in the environment",
+}
+NOT_HERE = {"--ray-address": "needs a Ray cluster: tests/unit/executors joins one"}
+WIDTH = 100
+
+
+@dataclass
+class Reader:
+    """Somebody who tries a page: a folder, and what each command said."""
+
+    folder: Path
+    said: dict[str, Said] = field(default_factory=dict)
+
+    def run(self, words: list[str]) -> Said:
+        """Run a command once; a study in a process of its own, all others in this one."""
+        line = shlex.join(words)
+        if line not in self.said:
+            run = run_apart if words[0] == "optimize" else run_here
+            self.said[line] = run(self.folder, *words)
+        return self.said[line]
+
+
+@pytest.fixture(scope="module")
+def reader(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    folder = tmp_path_factory.mktemp("reader")
+    shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    return Reader(folder)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+
+def commands(step: Step) -> list[list[str]]:
+    """Return the words after `tuner` of each command of a step that can run here.
+
+    Raises:
+        AssertionError: if a command is neither run nor excused.
+    """
+    found = []
+    for words in commands_in(step.line):
+        rest = tuner_words(words)
+        if rest is None:
+            assert tuple(words[:2]) in NOT_TUNER, f"{step.page}: nobody runs {shlex.join(words)}"
+        elif not any(option in rest for option in NOT_HERE):
+            found.append(rest)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN)
+def test_every_command_runs_and_says_what_the_page_shows(page: str, reader: Reader) -> None:
+    ran = 0
+    for step in steps_of(ROOT / page):
+        outputs = []
+        for words in commands(step):
+            said = reader.run(words)
+            assert said.code == 0, f"{step.line}: {said.err}"
+            outputs.append(said.out)
+            ran += 1
+        if step.shown:
+            assert len(outputs) == 1, f"{page}: whose output is shown after {step.line}?"
+            assert missing_lines(step.shown, outputs[0]) == [], f"{page}: {step.line}"
+    assert ran >= 3
+
+
+@pytest.mark.slow
+def test_the_first_command_leaves_what_the_pages_name(reader: Reader) -> None:
+    assert reader.run(["optimize", "--trials", "60"]).code == 0
+    assert (reader.folder / "best_serve.sh").is_file()
+    assert (reader.folder / "tuner_study" / "tuner.db").is_file()
+
+
+def test_glossary_terms_are_in_order_of_sections_and_defined_once() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    names = [name.strip() for term in terms if term != "term" for name in term.split(",")]
+    assert len(names) > 50
+    assert sorted({name for name in names if names.count(name) > 1}) == []
