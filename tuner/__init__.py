@@ -1,3 +1,46 @@
-"""A Bayesian autotuner for LLM serving."""
+"""A Bayesian autotuner for LLM serving.
+
+The public API: `optimize` runs a study, `load_study` reads a stored one, and `ResidualSampler` is the sampler for any
+Optuna study. Names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuner.api import BestTrial, Study, load_study, optimize
+    from tuner.errors import SettingError, TunerError, UserError
+    from tuner.sampler.residual import ResidualSampler
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BestTrial",
+    "ResidualSampler",
+    "SettingError",
+    "Study",
+    "TunerError",
+    "UserError",
+    "load_study",
+    "optimize",
+]
+
+if not TYPE_CHECKING:
+    _HOMES = {
+        "BestTrial": "tuner.api",
+        "ResidualSampler": "tuner.sampler.residual",
+        "SettingError": "tuner.errors",
+        "Study": "tuner.api",
+        "TunerError": "tuner.errors",
+        "UserError": "tuner.errors",
+        "load_study": "tuner.api",
+        "optimize": "tuner.api",
+    }
+
+    def __getattr__(name: str) -> object:
+        import importlib
+
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,270 @@
+"""The Python API: run a study, and read one that is stored.
+
+    import tuner
+
+    study = tuner.optimize(model="Qwen/Qwen2.5-0.5B", slo=["p99_ttft_ms<1500"], trials=60)
+    print(study.conclusion["reason"], study.best.config)
+
+`tuner` exports these names and loads this module on first use, so `import tuner` stays cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage import open_store
+from storage.records import Config, Provenance, TrialKind, TrialRecord
+from tuner.errors import SettingError, UserError
+from tuner.observers.quiet import LineObserver, SilentObserver
+from tuner.study import settings
+from tuner.use_cases import export as export_use_case
+from tuner.use_cases import optimize as optimize_use_case
+from tuner.use_cases.places import find_study, storage_url
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEARCH_LOAD = 0.5
+MIN_GAIN = 0.5
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The configuration that a study recommends.
+
+    Attributes:
+        number: the trial's number.
+        config: the values of its parameters; empty for the engine's defaults.
+        score: its score relative to the defaults, which score 1; from the confirmation, else from the search.
+        metrics: medians over all its benchmarks in the confirmation, else in the search, by metric name.
+        confirmed: whether the confirmation measured it again beside the defaults.
+        is_defaults: whether the study recommends to keep the defaults.
+        provenance: whether the metrics are measured or simulated.
+    """
+
+    number: int
+    config: Config
+    score: float | None
+    metrics: Mapping[str, float | None]
+    confirmed: bool
+    is_defaults: bool
+    provenance: Provenance
+
+
+class Study:
+    """A stored study. Every property reads the database, so a study that goes on elsewhere stays current."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.storage_url = url
+        """SQLAlchemy URL of the database; `optuna.load_study(study_name=…, storage=…)` takes it, too."""
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r})"
+
+    @property
+    def trials(self) -> list[TrialRecord]:
+        """Every trial and every measurement of a finalist (`round` above 0), by number and round."""
+        with closing(open_store(self.storage_url)) as store:
+            return store.trials(self.name)
+
+    @property
+    def conclusion(self) -> Mapping[str, Any] | None:
+        """The result: winner, reason, finalists with ratios and intervals, flag effects; None before the study ends."""
+        with closing(open_store(self.storage_url)) as store:
+            return find_study(store, self.name).conclusion
+
+    @property
+    def best(self) -> BestTrial | None:
+        """The configuration that the study recommends; None before it ends, or if no trial satisfies the SLOs."""
+        conclusion = self.conclusion
+        if conclusion is None or conclusion.get("winner") is None:
+            return None
+        return _best(conclusion, self.trials)
+
+    def trials_dataframe(self) -> pd.DataFrame:
+        """Return one row for each finished trial and round: state, score, configuration, metrics and timings."""
+        from dashboards.analysis.trials_frame import trials_frame
+
+        return trials_frame(self.trials)
+
+    def export(self, path: str | os.PathLike[str], trial: int | None = None) -> Path:
+        """Write a bash script that starts the server of a trial, and with `--verify` measures it again.
+
+        Args:
+            path: the script's path.
+            trial: number of the trial; None: the winner.
+
+        Raises:
+            UserError: if there is no such trial, it has no metrics, or the file cannot be written.
+        """
+        return export_use_case.export(self.name, trial, Path(path), self.storage_url)
+
+
+def _best(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> BestTrial:
+    number = int(conclusion["winner"])
+    own = [each for each in records if each.number == number and each.outcome is not None and each.outcome.succeeded]
+    search = next(each for each in records if each.number == number and not each.round)
+    rounds = [each.outcome for each in own if each.round and each.outcome is not None]
+    outcomes = rounds or [each.outcome for each in own if each.outcome is not None]
+    pooled = replace(outcomes[0], repeats=tuple(repeat for outcome in outcomes for repeat in outcome.repeats))
+    names = dict.fromkeys(name for repeat in pooled.repeats for name in repeat.metrics)
+    scores = {each["number"]: each["score"] for each in conclusion["contenders"] if each["score"]}
+    searched = search.verdict.score if search.verdict is not None else None
+    is_defaults = search.kind is TrialKind.BASELINE
+    confirmed = scores[number]["ratio"] if number in scores else None
+    return BestTrial(
+        number=number,
+        config=search.config,
+        score=1.0 if is_defaults else (searched if confirmed is None else confirmed),
+        metrics={name: pooled.metric(name) for name in names},
+        confirmed=bool(conclusion["confirmed"]),
+        is_defaults=is_defaults,
+        provenance=pooled.provenance,
+    )
+
+
+def optimize(
+    *,
+    trials: int = 60,
+    preset: str = settings.DEFAULT_PRESET,
+    study: str | None = None,
+    model: str | None = None,
+    tokenizer: str | None = None,
+    objective: Sequence[str] = (),
+    slo: Sequence[str] = (),
+    workload: Sequence[str | os.PathLike[str]] = (),
+    rate: float | None = None,
+    max_concurrency: int | None = None,
+    num_prompts: int | None = None,
+    input_len: int | None = None,
+    output_len: int | None = None,
+    temperature: float | None = None,
+    space: str | None = None,
+    only: Sequence[str] = (),
+    keep_answers: bool = False,
+    enqueue: Sequence[str] = (),
+    server_arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    engine: str = "auto",
+    vllm: str | None = None,
+    gpu: str | None = None,
+    vllm_version: str | None = None,
+    workers: int | None = None,
+    ray_address: str | None = None,
+    storage: str | None = None,
+    timeout: float | str | None = None,
+    seed: int = 0,
+    sampler: str = settings.AUTO,
+    learn_from: Sequence[str] = (),
+    finalists: int = 3,
+    confirm_rounds: int = 3,
+    search_load: float = SEARCH_LOAD,
+    min_gain: float = MIN_GAIN,
+    ablate: bool = False,
+    output: str | os.PathLike[str] = settings.SCRIPT,
+    progress: bool = False,
+) -> Study:
+    """Run a study, or go on with one of the same name, and return it.
+
+    The keywords are the options of `tuner optimize`, whose help describes each; `max_concurrency` is `--users` and
+    `num_prompts` is `--prompts`. Without a GPU the engine is simulated, and every number of the study says so.
+
+    Args:
+        trials: trials of the study, the defaults and trials of earlier runs included.
+        preset: model, workload, SLOs and search space under one name; other keywords replace its parts.
+        study: name of the study; None: that of the preset.
+        model: folder or hub name of the model.
+        tokenizer: of the load generator; None: the model's.
+        objective: `METRIC` or `METRIC:WEIGHT`, such as `output_throughput:40`.
+        slo: bounds on metrics, such as `p99_ttft_ms<1500`.
+        workload: traffic files, sent one after another.
+        rate: mean requests per second of the traffic.
+        max_concurrency: users of a closed loop.
+        num_prompts: requests of one benchmark of a closed loop.
+        input_len: tokens of a prompt.
+        output_len: tokens of an answer.
+        temperature: sampling temperature, set on the server.
+        space: a shipped search space or a YAML file.
+        only: tune only these parameters.
+        keep_answers: leave out parameters that change the model's answers.
+        enqueue: configurations to measure before the search, by name or as JSON.
+        server_arguments: flags of every server.
+        env: environment variables of every server.
+        engine: `vllm`, `simulated`, or `auto`: simulated without a GPU.
+        vllm: the vLLM executable.
+        gpu: the card to simulate.
+        vllm_version: the vLLM version to simulate.
+        workers: number of workers; None: one per GPU.
+        ray_address: Ray cluster to run on; None: this machine.
+        storage: file or SQLAlchemy URL of the database; None: tuner_study/tuner.db.
+        timeout: wall-clock time of this run, in seconds or such as "2h".
+        seed: seed of the search.
+        sampler: `residual`, `tpe` or `auto`.
+        learn_from: source studies in the same database.
+        finalists: trials that are measured again at the end.
+        confirm_rounds: rounds of the finalists; 0: none.
+        search_load: share of a closed loop's requests that the search sends.
+        min_gain: the search ends when the expected gain stays below this many per cent of the score; 0: never.
+        ablate: measure the best configuration without each of its flags.
+        output: where the winner's script is written.
+        progress: print a line for each trial to standard error.
+
+    Raises:
+        SettingError: for a setting that cannot work; `field` is the keyword.
+        UserError: for anything else that the caller can correct.
+        TunerError: for errors of the tuner or its infrastructure.
+    """
+    study_settings = settings.StudySettings(
+        preset=preset,
+        name=study,
+        model=settings.ModelSettings(model, tokenizer),
+        workload=settings.WorkloadSettings(
+            tuple(os.fspath(each) for each in workload),
+            *(rate, max_concurrency, num_prompts, input_len, output_len, temperature),
+        ),
+        search_load=search_load,
+        goals=settings.GoalSettings(tuple(objective), tuple(slo)),
+        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue)),
+        search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
+        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds),
+        server=settings.ServerSettings(tuple(server_arguments), dict(env or {})),
+    )
+    budget = settings.Budget(trials, _seconds(timeout), min_gain=min_gain / 100, ablate=ablate)
+    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)
+    run = settings.RunSettings(budget, choice, storage, Path(output))
+    observer = LineObserver() if progress else SilentObserver()
+    result = optimize_use_case.optimize(study_settings, run, observer, threading.Event())
+    return Study(result.spec.name, storage_url(storage, create=False))
+
+
+def _seconds(timeout: float | str | None) -> float | None:
+    if isinstance(timeout, str):
+        return settings.read_duration("timeout", timeout)
+    if timeout is not None and timeout <= 0:
+        raise SettingError("timeout", timeout, "a duration is longer than 0", "give seconds, or for example '2h'")
+    return timeout
+
+
+def load_study(name: str | None = None, storage: str | None = None) -> Study:
+    """Return a stored study.
+
+    Args:
+        name: name of the study; None: the latest of the database.
+        storage: file or SQLAlchemy URL of the database; None: tuner_study/tuner.db in the current folder.
+
+    Raises:
+        UserError: if there is no such database or study.
+    """
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
+        return Study(find_study(store, name).name, url)
+
+
+__all__ = ["BestTrial", "SettingError", "Study", "UserError", "load_study", "optimize"]
