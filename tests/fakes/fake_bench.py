@@ -6,6 +6,7 @@ import argparse
 import http.client
 import json
 import math
+import os
 import random
 import signal
 import statistics
@@ -49,7 +50,9 @@ def bench(argv: list[str], does: dict[str, Any]) -> None:
     while does.get("bench") == "hang":
         signal.pause()
     _wait(args)
-    time.sleep(does.get("bench_s", 0.05))
+    if not str(args.result_filename).startswith("warmup"):
+        hold(Path(args.result_dir or "."))
+        time.sleep(does.get("bench_s", 0.05))
     figures = measure(args, does)
     print("============ Serving Benchmark Result ============")
     print(f"Successful requests: {figures['completed']}\nFailed requests: {figures['failed']}\nFake: {VERSION}")
@@ -57,6 +60,15 @@ def bench(argv: list[str], does: dict[str, Any]) -> None:
         folder = Path(args.result_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / (args.result_filename or f"fake-{args.seed}.json")).write_text(json.dumps(figures))
+
+
+def hold(folder: Path) -> None:
+    """Wait as long as the folder of the results has a file `hold`; exit if the process that started the client ends."""
+    parent = os.getppid()
+    while (folder / "hold").exists():
+        if os.getppid() != parent:
+            raise SystemExit(1)
+        time.sleep(0.02)
 
 
 def measure(args: argparse.Namespace, does: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ What it does is told by FAKE_VLLM, a JSON object (FAKE_VLLM_BASE is the same wit
     fail_every     every n-th request is answered with 500
     token_s        seconds between two streamed tokens (0)
     bench          "exit": the client ends with 1 and no result; "hang": it never ends
-    bench_s        seconds that the client takes (0.05)
+    bench_s        seconds that a scored benchmark takes (0.05)
     noise          relative noise of its figures (0.01), seeded by --seed
 """
 

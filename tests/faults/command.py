@@ -1,7 +1,7 @@
-"""Real `tuner optimize` processes on one study, for tests that kill them and look at what is left.
+"""Run real `tuner optimize` commands on one study, for tests that kill processes and check what remains.
 
-What a command started is told by ids, never by names: all its descendants seen so far, and every process that has its
-TUNER_HOME, a folder of this test alone, in its environment (Ray and vLLM write over theirs, hence both).
+The processes of a command are found by ids, never by names: all its descendants that were seen, and every process that
+has the test's own TUNER_HOME in its environment. Ray and vLLM overwrite their environment, so both are needed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,30 @@ from tuner.processes.identity import Identity, is_alive, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
 
 STUDY = "faults"
-DEADLINE_S = 240.0
-"""Of every wait: far more than a busy machine of two cores needs."""
+DEADLINE_S = 600.0
+"""Of every wait. A quiet machine of two cores needs less than 20 s."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def until(find: Callable[[], Found], what: str, running: Command | None = None) -> Found:
-    """Wait until `find` gives something true and return that; fail after the deadline, or if the command ends first."""
+def until(poll: Callable[[], Result], description: str, running: Command | None = None) -> Result:
+    """Wait until `poll` returns a true value and return it.
+
+    Raises:
+        AssertionError: if `DEADLINE_S` seconds pass, or if the command ends first.
+    """
     deadline = time.monotonic() + DEADLINE_S
-    while not (found := find()):
-        if running is not None and running.popen.poll() is not None and not (found := find()):
-            raise AssertionError(f"the command ended before: {what}\n{running.output()}")
-        assert time.monotonic() < deadline, f"waited in vain: {what}\n{running.output() if running else ''}"
+    while not (result := poll()):
+        if running is not None and running.popen.poll() is not None and not (result := poll()):
+            raise AssertionError(f"the command ended before: {description}\n{running.output()}")
+        output = running.output() if running else ""
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S:.0f} s for: {description}\n{output}"
         time.sleep(0.02)
-    return found
+    return result
 
 
 class Command:
-    """One running command in a session of its own, as a terminal gives it a process group."""
+    """One running command in a session of its own, as a terminal starts it."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: dict[str, str], log: Path) -> None:
         self._log = log
@@ -60,40 +65,43 @@ class Command:
                 env=environment,
                 start_new_session=True,
             )
-        self.started: set[Identity] = set()
+        self.descendants_seen: set[Identity] = set()
 
     def output(self) -> str:
-        """Return what it printed so far."""
+        """Return what it has printed."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def note_descendants(self) -> set[Identity]:
-        """Remember and return the descendants that it has now."""
+    def note_descendants(self) -> None:
+        """Add its present descendants to those seen."""
         try:
             children = psutil.Process(self.popen.pid).children(recursive=True)
         except psutil.NoSuchProcess:
-            children = []
-        seen = {child.identity for child in (read_process(each.pid) for each in children) if child is not None}
-        self.started |= seen
-        return seen
+            return
+        states = (read_process(child.pid) for child in children)
+        self.descendants_seen |= {state.identity for state in states if state is not None}
 
     def kill(self) -> None:
-        """Kill -9 the driver, and only that."""
+        """Send SIGKILL to the driver only."""
         self.note_descendants()
         self.popen.kill()
         self.popen.wait(DEADLINE_S)
 
-    def interrupt(self) -> None:
-        """Do what Ctrl-C in a terminal does: SIGINT to the whole foreground group."""
+    def send(self, number: signal.Signals) -> int:
+        """Send a signal as a user would and return the exit code: SIGINT, as Ctrl-C, goes to the whole group."""
         self.note_descendants()
-        os.killpg(self.popen.pid, signal.SIGINT)
+        if number is signal.SIGINT:
+            os.killpg(self.popen.pid, number)
+        else:
+            self.popen.send_signal(number)
+        return self.wait()
 
-    def end(self) -> int:
-        """Wait for its end and return the exit code."""
+    def wait(self) -> int:
+        """Wait until it ends and return the exit code."""
         return self.popen.wait(DEADLINE_S)
 
 
 class Study:
-    """A study's folder, its commands, and what its records say."""
+    """A study's folder, its commands, and the contents of its database."""
 
     def __init__(self, folder: Path, vllm: Path, model: Path, arguments: Sequence[str], **environment: str) -> None:
         self.folder = folder
@@ -112,24 +120,24 @@ class Study:
         return command
 
     def records(self) -> dict[tuple[int, int], TrialRecord]:
-        """Return the trials and re-measurements by number and round; none as long as there is no database."""
+        """Return the trials and re-measurements by number and round; none before there is a database."""
         if not self._database.is_file():
             return {}
-        found = self._read(lambda store: store.trials(STUDY) if store.studies() else [])
-        return {(record.number, record.round): record for record in found}
+        trials = self._read(lambda store: store.trials(STUDY) if store.studies() else [])
+        return {(record.number, record.round): record for record in trials}
 
     def finished(self) -> dict[tuple[int, int], TrialRecord]:
-        """Return those that have an outcome."""
+        """Return the records that have an outcome."""
         return {key: record for key, record in self.records().items() if record.outcome is not None}
 
     def failed_attempts(self) -> list[FailedAttempt]:
         """Return the attempts that were retried."""
         return self._read(lambda store: store.failed_attempts(STUDY))
 
-    def _read(self, ask: Callable[[Store], list[Found]]) -> list[Found]:
+    def _read(self, query: Callable[[Store], list[Result]]) -> list[Result]:
         store = open_store(normalise_url(str(self._database)))
         try:
-            return ask(store)
+            return query(store)
         finally:
             store.close()
 
@@ -138,59 +146,70 @@ class Study:
         return self.folder / "tuner_study" / "artifacts" / STUDY / uid
 
     def servers(self) -> list[ProcessRecord]:
-        """Return the registry's records: one a server that runs or was left."""
+        """Return the process records: one for each server that runs or was left."""
         return ProcessRecords(self.home / "processes").all()
 
-    def server(self, uid: str, command: Command) -> ProcessRecord:
+    def hold(self, uid: str) -> None:
+        """Make the scored benchmark of an attempt of the fake vLLM last until the attempt is killed."""
+        self.artifacts(uid).mkdir(parents=True, exist_ok=True)
+        (self.artifacts(uid) / "hold").touch()
+
+    def benchmarked_server(self, uid: str, command: Command) -> ProcessRecord:
         """Wait until an attempt is in its scored benchmark and return its server's record."""
         until((self.artifacts(uid) / "bench-0.log").exists, f"the benchmark of {uid}", command)
         [record] = [record for record in self.servers() if record.label.endswith(f"trial {uid}")]
         command.note_descendants()
         return record
 
-    def left(self) -> set[Identity]:
-        """Return the living processes that any of the commands, not counting the commands, has left."""
+    def running(self) -> set[Identity]:
+        """Return the living processes that the commands started, without the commands themselves."""
         mark = f"TUNER_HOME={self.home}".encode()
-        found = {identity for command in self.commands for identity in command.started if is_alive(identity)}
+        found = {identity for command in self.commands for identity in command.descendants_seen if is_alive(identity)}
         for name in os.listdir("/proc"):
-            seen = read_process(int(name)) if name.isdecimal() else None
-            if seen is not None and seen.alive and mark in _environment_of(seen.identity.pid):
-                found.add(seen.identity)
-        return found - {identity for identity in found if identity.pid in self._drivers()}
+            state = read_process(int(name)) if name.isdecimal() else None
+            if state is not None and state.alive and mark in _environment_of(state.identity.pid):
+                found.add(state.identity)
+        drivers = {command.popen.pid for command in self.commands if command.popen.poll() is None}
+        return {identity for identity in found if identity.pid not in drivers}
 
-    def _drivers(self) -> set[int]:
-        return {command.popen.pid for command in self.commands if command.popen.poll() is None}
+    def leftovers(self) -> list[str]:
+        """Wait until nothing of the ended commands runs, then return the process records and temporary folders left.
 
-    def assert_nothing_left(self) -> None:
-        """Check that no process, record or temporary folder outlives the commands."""
-        until(lambda: not self.left(), f"the end of {_named(self.left())}")
-        assert self.servers() == []
+        Raises:
+            AssertionError: if a process still runs after `DEADLINE_S` seconds.
+        """
+        until(lambda: not self.running(), f"the end of {_described(self.running())}")
         owners = {str(command.popen.pid) for command in self.commands}
-        owners |= {str(identity.pid) for command in self.commands for identity in command.started}
+        owners |= {str(identity.pid) for command in self.commands for identity in command.descendants_seen}
         folders = Path(tempfile.gettempdir()).glob("tuner-*-*-*")
-        assert [folder for folder in folders if folder.name.split("-")[2] in owners] == []
+        left = [str(folder) for folder in folders if folder.name.split("-")[2] in owners]
+        return [*(record.label for record in self.servers()), *left]
 
-    def assert_logged_once(self) -> None:
-        """Check that MLflow has exactly one run a trial, ended, under the study's one."""
+    def mlflow_problems(self) -> list[str]:
+        """Return how MLflow differs from exactly one ended run per finished trial under the study's run."""
         with sqlite3.connect(self.folder / "tuner_study" / "mlflow.db") as database:
             trials = database.execute("select value, run_uuid from tags where key = 'tuner.trial'").fetchall()
             nested = database.execute("select run_uuid from tags where key = 'mlflow.parentRunId'").fetchall()
             unended = database.execute("select run_uuid from runs where end_time is null").fetchall()
-            total = database.execute("select count(*) from runs").fetchone()
-        found = Counter(value.rpartition("/")[2] for value, _ in trials)
-        assert found == Counter(f"{number}r{round}" for number, round in self.finished())
+            ((total,),) = database.execute("select count(*) from runs").fetchall()
+        logged = Counter(value.rpartition("/")[2] for value, _ in trials)
+        finished = Counter(f"{number}r{round}" for number, round in self.finished())
         runs = {run for _, run in trials}
-        assert not runs & {run for (run,) in unended}
-        assert total == (len(trials) + 1,)
-        assert {run for (run,) in nested} == runs
+        checks = {
+            f"logged {logged}, finished {finished}": logged == finished,
+            "a trial's run has not ended": not runs & {run for (run,) in unended},
+            f"{total} runs for {len(trials)} trials and the study": total == len(trials) + 1,
+            "a trial's run is not under the study's": {run for (run,) in nested} == runs,
+        }
+        return [problem for problem, holds in checks.items() if not holds]
 
     def close(self) -> None:
-        """End whatever a failed test has left, by id."""
+        """Kill what a failed test has left, by id."""
         for command in self.commands:
             command.note_descendants()
             if command.popen.poll() is None:
                 command.kill()
-        for identity in self.left():
+        for identity in self.running():
             os.kill(identity.pid, signal.SIGKILL)
 
 
@@ -201,13 +220,13 @@ def _environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def _named(identities: set[Identity]) -> str:
+def _described(identities: set[Identity]) -> str:
     """Return processes with their command lines, for a message."""
     lines = []
     for identity in sorted(identities):
         try:
             words = Path(f"/proc/{identity.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            words = "gone"
+            words = "ended"
         lines.append(f"{identity.pid} {words[:120]}")
     return "; ".join(lines)

@@ -19,22 +19,22 @@ def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, tmp_pat
     study = Study(tmp_path, vllm, tiny_model, ARGUMENTS)
     try:
         first = study.start()
-        server = study.server("0", first)
+        server = study.benchmarked_server("0", first)
         first.kill()
         assert study.finished() == {}
-        assert server.process in study.left()
+        assert server.process in study.running()
         assert len(server.members) >= 1, "vLLM's engine is a process of its own and in the record"
-        assert set(server.members) <= first.started
+        assert set(server.members) <= first.descendants_seen
 
         again = study.start()
-        assert again.end() == 0, again.output()
+        assert again.wait() == 0, again.output()
         records = study.finished()
         assert [(key, record.state != "failed") for key, record in sorted(records.items())] == [
             ((0, 0), True),
             ((1, 0), True),
         ]
         assert [records[(number, 0)].attempts for number in range(TRIALS)] == [2, 1]
-        study.assert_logged_once()
-        study.assert_nothing_left()
+        assert study.mlflow_problems() == []
+        assert study.leftovers() == []
     finally:
         study.close()

@@ -13,6 +13,7 @@ _PATIENCE = {
     "RAY_gcs_rpc_server_connect_timeout_s": str(START_S),  # each part, for the control store's answer
     "RAY_raylet_start_wait_time_s": str(START_S),  # the driver, for the raylet
     "RAY_worker_register_timeout_seconds": str(START_S),  # the raylet, for a worker that it started
+    "RAY_agent_register_timeout_ms": str(1000 * START_S),  # the raylet, for its agents; it ends without them
     "RAY_health_check_timeout_ms": "60000",  # the control store, before a raylet that gets no CPU counts as dead
 }
 
