@@ -102,9 +102,8 @@ def history(make_study: MakeStudy) -> History:
 
 
 def test_a_second_command_on_a_running_study_is_refused(history: History) -> None:
-    message = (
-        f"tuner: study 'faults' is being run by process {history.first_pid}; wait for it, or choose another --study"
-    )
+    rule = f"process {history.first_pid} is running this study"
+    message = f"tuner: --study 'faults': {rule}; wait for it, or choose another name"
     assert (history.refused_code, history.refused_output.splitlines()[-1]) == (2, message)
 
 
