@@ -10,8 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from search_spaces.errors import SpaceError
-from search_spaces.expressions import parsed
-from search_spaces.facts import FACT_NAMES
+from search_spaces.expressions.facts import FACT_NAMES
+from search_spaces.expressions.language import parsed
 from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from search_spaces.capture_sizes import reachable_sizes
-from search_spaces.facts import Context, ModelShape
-from search_spaces.names import Names
+from search_spaces.catalogue.models import ModelShape
+from search_spaces.expressions.facts import Context
+from search_spaces.expressions.names import Names
+from search_spaces.rendering.capture_sizes import reachable_sizes
 from search_spaces.schema import ParameterSpec
 from search_spaces.units import GIB
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from search_spaces.expressions import Lookup, parsed
+from search_spaces.expressions.language import Lookup, parsed
 from search_spaces.schema import ChoiceSpec, ParameterSpec
 
 ParameterValue: TypeAlias = str | int | float | bool | None

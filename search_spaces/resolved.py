@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from search_spaces.errors import SpaceError
-from search_spaces.expressions import parsed
-from search_spaces.facts import Context, facts_of
+from search_spaces.expressions.facts import Context, facts_of
+from search_spaces.expressions.language import parsed
+from search_spaces.expressions.names import Names
 from search_spaces.memory import memory_shortfall
-from search_spaces.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, Trial, same_value
-from search_spaces.render import Rendered, render_values
+from search_spaces.rendering.render import Rendered, render_values
 from search_spaces.schema import ParameterSpec, RuleSpec
 
 _MAX_COUNTED = 20_000

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from search_spaces.expressions import parsed
+from search_spaces.expressions.language import parsed
 
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr | None
 Number = StrictInt | StrictFloat

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from search_spaces.base_argv import fixed_values
+from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
-from search_spaces.expressions import parsed
-from search_spaces.facts import Context, facts_of
-from search_spaces.hardware import HardwareProfile
-from search_spaces.names import Names
+from search_spaces.expressions.facts import Context, facts_of
+from search_spaces.expressions.language import parsed
+from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, full_choices
-from search_spaces.render import CAPTURE_SIZES_FLAG
+from search_spaces.rendering.base_argv import fixed_values
+from search_spaces.rendering.render import CAPTURE_SIZES_FLAG
 from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace
 from search_spaces.schema import ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from search_spaces.catalogue.hardware import HardwareProfile, hardware_named
 from search_spaces.errors import SpaceError
-from search_spaces.hardware import HardwareProfile, hardware_named
 from search_spaces.units import GIB
 from storage.records import JsonScalar
 from tuner.cancellation import CancelToken

@@ -55,7 +55,7 @@ def measure(repeats: int, work: Callable[[], int]) -> tuple[float, float, float,
     return statistics.median(seconds), min(seconds), max(seconds), steps
 
 
-def run_study() -> tuple[float, str]:
+def time_study() -> tuple[float, str]:
     """Run a study of 60 trials in an empty folder; return its seconds and the line of its output about time."""
     with tempfile.TemporaryDirectory(prefix="tuner-simulator-") as folder:
         command = [sys.executable, "-m", "tuner.cli.main", "optimize"]
@@ -87,7 +87,7 @@ def main() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         print(f"{count} requests: {steps} steps, {median / steps * 1e6:.1f} us a step, peak {peak / 2**20:.1f} MiB")
-    seconds, line = run_study()
+    seconds, line = time_study()
     print(f"a study of 60 trials with MLflow and the script: {seconds:.1f} s; {line}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.metrics import Direction, Metric
-from tuner.workloads.requests import RequestRecord
+from tuner.workloads.results.requests import RequestRecord
 
 INPUT_THROUGHPUT = Metric(
     "input_throughput",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from search_spaces.hardware import hardware_named
+from search_spaces.catalogue.hardware import hardware_named
 from tuner import gpu
 from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_free
 

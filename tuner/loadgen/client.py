@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
 from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 _HEADERS = {"Content-Type": "application/json"}
 _BODY_LIMIT = 4096

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tuner.files import write_atomically
 from tuner.loadgen.run import PlanResult
 from tuner.loadgen.watch import percentile
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 SCHEMA = pa.schema(
     [

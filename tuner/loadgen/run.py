@@ -14,7 +14,7 @@ import aiohttp
 from tuner.loadgen.client import RequestSender, record_without_answer
 from tuner.loadgen.plan import PlannedRequest, RequestPlan
 from tuner.loadgen.watch import LoopWatch
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 LEAD_S = 0.05
 """Between the end of the preparations and time 0 of the run."""

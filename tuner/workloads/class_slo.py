@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.metrics import PERCENTILES
-from tuner.workloads.summary import RequestSlo
+from tuner.workloads.results.summary import RequestSlo
 
 _KEY = re.compile(r"(?:p(\d+)_)?(ttft|tpot|itl|e2el)(?:_p(\d+))?_ms")
 _SHARES = ("goodput_share", "success_rate")

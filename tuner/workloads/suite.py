@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from storage.records import Repeat
 from tuner.workloads.class_slo import ClassSlo
-from tuner.workloads.run_metrics import MetricValues, worst_value
+from tuner.workloads.results.run_metrics import MetricValues, worst_value
 from tuner.workloads.traffic import RESERVED_PREFIXES, Traffic, check_name
 
 POOLED_METRICS = ("success_rate", "goodput_share")

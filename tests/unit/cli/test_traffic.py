@@ -15,7 +15,7 @@ from storage.store import Store, open_store
 from tests import store_samples as samples
 from tests.cli.command import run_here
 from tuner.loadgen.result import write_records
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 CLASSES = {"chat": {"weight": 1.0}, "docs": {"weight": 1.0}}
 SLO = {"chat": {"ttft_ms": 5000.0}}

@@ -24,7 +24,7 @@ from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, T
 from storage.store import open_store
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 pytestmark = pytest.mark.filterwarnings("error")
 RATES = """\

@@ -28,9 +28,9 @@ from storage.records import FailureKind, Repeat, StudyRecord, TrialKind, TrialRe
 from tests import store_samples as samples
 from tuner.loadgen.result import write_records
 from tuner.workloads.class_slo import read_class_slo
-from tuner.workloads.requests import RequestRecord, RequestStatus
-from tuner.workloads.run_metrics import run_metrics
-from tuner.workloads.summary import summarise_run
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.run_metrics import run_metrics
+from tuner.workloads.results.summary import summarise_run
 
 
 def study(*classes: str, slo: Mapping[str, Any] | None = None, objective: str = "goodput:1") -> StudyRecord:

@@ -11,7 +11,7 @@ from dashboards.analysis.trial_files import numbered_files, rate_frame, requests
 from dashboards.analysis.trials_frame import to_csv
 from storage.errors import StorageError
 from tuner.loadgen.result import write_records
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 
 def offered(index: int, name: str, tokens: int | None, status: str = "completed") -> RequestRecord:

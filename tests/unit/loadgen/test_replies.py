@@ -29,7 +29,7 @@ from tests.unit.loadgen.loads import (
 )
 from tuner.loadgen import client, run
 from tuner.loadgen.result import read_records, write_records
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 COMPLETED = RequestStatus.COMPLETED
 INCOMPLETE = RequestStatus.INCOMPLETE

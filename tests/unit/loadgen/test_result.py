@@ -20,7 +20,7 @@ from tuner.loadgen.result import (
 )
 from tuner.loadgen.run import PlanResult
 from tuner.loadgen.watch import LoopWatch, percentile
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 WHOLE = RequestRecord(
     index=7,

@@ -15,7 +15,7 @@ from storage.metrics import METRICS
 from tests import store_samples as samples
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 

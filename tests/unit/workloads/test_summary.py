@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tuner.workloads.requests import RequestRecord, RequestStatus, Window, stable_middle
-from tuner.workloads.summary import RequestSlo, summarise_run
+from tuner.workloads.results.requests import RequestRecord, RequestStatus, Window, stable_middle
+from tuner.workloads.results.summary import RequestSlo, summarise_run
 
 FAILED = RequestStatus.TIMED_OUT
 DONE = RequestStatus.COMPLETED

@@ -21,7 +21,7 @@ from tuner.engines.simulator.scheduling.scheduler import Scheduler
 from tuner.engines.simulator.scheduling.sequence import Sequence
 from tuner.engines.simulator.timing.front_end import FrontEnd
 from tuner.engines.simulator.timing.step_time import StepTime
-from tuner.workloads.requests import RequestStatus
+from tuner.workloads.results.requests import RequestStatus
 
 STATE_PERIOD_S = 0.5
 """Virtual seconds between two samples of the server's state."""

@@ -26,10 +26,10 @@ from tuner.engines.simulator.timing.startup import CompileCache, processes_s, st
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
-BANNER = "SIMULATED: predicted, not measured"
+LOG_BANNER = "SIMULATED: predicted, not measured"
 STOP_S = 0.5
 """Seconds from SIGTERM until the GPU's memory is free (0.3 to 0.8 s in docs/reports/2026-11-21-h200-qwen-0.5b.md)."""
 
@@ -109,7 +109,7 @@ class SimulatedServer:
         self._server = server
 
     def _write_log(self, text: str) -> None:
-        self._log.write_text(f"{BANNER}\n{shlex.join(self.argv)}\n{text}\n", encoding="utf-8")
+        self._log.write_text(f"{LOG_BANNER}\n{shlex.join(self.argv)}\n{text}\n", encoding="utf-8")
 
     def _check_cancelled(self, cancelled: CancelToken, phase: Phase) -> None:
         if cancelled.is_set():

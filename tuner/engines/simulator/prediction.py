@@ -16,7 +16,7 @@ from tuner.engines.simulator.clients.metrics import bench_metrics, request_recor
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.parameters import Parameters
-from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"

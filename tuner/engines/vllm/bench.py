@@ -12,8 +12,8 @@ from typing import Any
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
+from tuner.workloads.results.summary import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
-from tuner.workloads.summary import LATENCY_NAMES
 
 _MEDIAN = re.compile(r"^p50_(\w+)$")
 

@@ -21,7 +21,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, read_delays, read_records
-from tuner.workloads.run_metrics import repeat_of
+from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.texts import UserText, read_texts
 from tuner.workloads.traffic import TextFile, Traffic

@@ -14,7 +14,7 @@ from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedReq
 from tuner.engines.simulator.configured_server import SimulatedRun
 from tuner.engines.simulator.scheduling.scheduler import SchedulerCounts
 from tuner.engines.simulator.scheduling.sequence import Prompt
-from tuner.workloads.requests import RequestStatus
+from tuner.workloads.results.requests import RequestStatus
 
 WORKLOADS = st.builds(
     BenchServeWorkload,

@@ -15,7 +15,7 @@ from search_spaces import hardware_named
 from storage.records import Culprit, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
-from tuner.engines.simulator.engine import BANNER, SimulatedEngine
+from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
 from tuner.engines.vllm.failures import classify
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
@@ -60,7 +60,7 @@ def test_results_are_marked_as_simulated(engine: SimulatedEngine, tmp_path: Path
     assert {"--max-num-seqs", "--speculative-config", "--no-enable-prefix-caching"} <= (info.flags or set())
     outcome = run_trial(engine, spec(tmp_path), NEVER, worker="w0", device="Tesla T4")
     assert outcome.provenance is Provenance.SIMULATED
-    assert (tmp_path / "artifacts" / "server.log").read_text().startswith(BANNER)
+    assert (tmp_path / "artifacts" / "server.log").read_text().startswith(LOG_BANNER)
     assert json.loads((tmp_path / "artifacts" / "bench-0.json").read_text())["simulated"] is True
 
 

@@ -17,7 +17,7 @@ from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.workloads.presets import load_preset
-from tuner.workloads.requests import RequestRecord
+from tuner.workloads.results.requests import RequestRecord
 
 NOISE = 0.048
 """Relative spread of three published runs of one configuration."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tuner.engines.simulator.scheduling.sequence import Prompt
-from tuner.workloads.requests import RequestStatus
+from tuner.workloads.results.requests import RequestStatus
 
 
 class SimulatedRequest:

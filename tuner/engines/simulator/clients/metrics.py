@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.engines.simulator.clients.client import SimulatedRequest
-from tuner.workloads.requests import RequestRecord, RequestStatus
+from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 _Seconds = NDArray[np.float64]
 _Counts = NDArray[np.int64]

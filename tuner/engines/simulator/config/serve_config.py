@@ -139,8 +139,7 @@ def _resolve(
     kv_dtype = flags["kv_cache_dtype"] or "auto"
     kv_element_bytes = find_kv_element_bytes(kv_dtype, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
-    draft_tokens = 0 if speculation is None else speculation.tokens
-    graphs = find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, draft_tokens)
+    kernels, draft_tokens = attention_kernels(backend, card), speculation.tokens if speculation else 0
     return ServeConfig(
         version=version,
         model=model,
@@ -167,7 +166,7 @@ def _resolve(
         stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
         backend=backend,
-        graphs=graphs,
+        graphs=find_cuda_graphs(flags, version, kernels, seqs, tokens, draft_tokens),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
     )

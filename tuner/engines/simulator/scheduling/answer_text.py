@@ -56,18 +56,17 @@ class AnswerText:
         return int(self._random.expovariate(1.0 / mean))
 
     def advance(self, decodes: PlannedDecodes, clock: int, block_size: int) -> tuple[PlannedDecodes, list[Sequence]]:
-        """Give each sequence its tokens of step `clock`: one, and the accepted part of its draft.
-
-        The same loop finds the next step's drafts and makes no calls: a run repeats it about a hundred thousand times.
+        """Give each sequence its tokens of step `clock`, one and the accepted part of its draft, and draft the next
+        ones.
 
         Returns:
             The decodes of the next step, valid unless the members change, and the sequences with their last token.
         """
+        # one loop that calls almost nothing, because a run repeats it about a hundred thousand times
         draw, free_draft, free_draft_probability = self._random.random, self._free_draft, self._free_draft_probability
         is_ngram, max_draft, factor, lookup_min = self._is_ngram, self._max_draft, self._factor, self._lookup_min
         loop_acceptance, free_acceptance = self._loop_acceptance, self._free_acceptance
-        following, ended = PlannedDecodes(), []
-        tokens = context = produced = 0
+        following, ended, tokens, context, produced = PlannedDecodes(), [], 0, 0, 0
         for sequence, given in zip(decodes.sequences, decodes.token_counts, strict=True):
             generated = sequence.generated
             gained, acceptance = 1, loop_acceptance if generated > sequence.loop_at else free_acceptance

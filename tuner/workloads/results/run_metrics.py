@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from storage.metrics import Direction, metric
 from storage.records import Repeat
-from tuner.workloads.requests import RequestRecord
-from tuner.workloads.summary import RequestStatistics, RunSummary, summarise_run
+from tuner.workloads.results.requests import RequestRecord
+from tuner.workloads.results.summary import RequestStatistics, RunSummary, summarise_run
 from tuner.workloads.traffic import Traffic
 
 MetricValues = dict[str, float | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from search_spaces.expressions import UNKNOWN
+from search_spaces.expressions.language import UNKNOWN
 from search_spaces.parameter import full_choices
 from search_spaces.schema import ParameterSpec
 

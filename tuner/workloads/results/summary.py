@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage.metrics import PERCENTILES
-from tuner.workloads.requests import RequestRecord, RequestStatus, Window, stable_middle
+from tuner.workloads.results.requests import RequestRecord, RequestStatus, Window, stable_middle
 
 LATENCY_NAMES = ("ttft", "tpot", "itl", "e2el")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from search_spaces.expressions import UNKNOWN, parsed
-from search_spaces.facts import shown_fact
+from search_spaces.expressions.facts import shown_fact
+from search_spaces.expressions.language import UNKNOWN, parsed
 from search_spaces.parameter import ParameterValue
 from search_spaces.schema import DefaultCase, ParameterSpec
 

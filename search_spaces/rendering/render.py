@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from search_spaces.capture_sizes import reachable_sizes
-from search_spaces.facts import Context
-from search_spaces.names import Names
+from search_spaces.expressions.facts import Context
+from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, round_to_six_digits
+from search_spaces.rendering.capture_sizes import reachable_sizes
 from search_spaces.schema import ChoiceSpec
 
 CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"

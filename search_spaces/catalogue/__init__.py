@@ -1,0 +1,1 @@
+"""Known hardware and known models, each as a class and a YAML file."""

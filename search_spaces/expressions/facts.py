@@ -1,0 +1,85 @@
+"""The context of a space (hardware, engine, model, workload), and the facts that expressions read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from search_spaces.catalogue.hardware import HardwareProfile
+from search_spaces.catalogue.models import ModelShape
+from search_spaces.expressions.language import UNKNOWN, version_tuple
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a space is resolved for. None means unknown, and an unknown fact excludes nothing.
+
+    Attributes:
+        hardware: the card.
+        engine_version: the engine's version, such as `0.25.1`.
+        flags: option strings of the installed `vllm serve`; a parameter with another flag is dropped.
+        model: the shape of the model.
+        packages: packages that the engine's environment can import.
+        concurrency: requests in flight at most.
+        input_len, output_len: tokens of the longest prompt and of the longest answer.
+        draft_model: a small model for speculative decoding.
+        checkpoints: the checkpoint of each quantization method that a study offers.
+        base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
+            values.
+    """
+
+    hardware: HardwareProfile
+    engine_version: str | None = None
+    flags: frozenset[str] | None = None
+    model: ModelShape | None = None
+    packages: frozenset[str] | None = None
+    concurrency: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    draft_model: str | None = None
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    base_argv: tuple[str, ...] = ()
+
+
+def _model_facts(model: ModelShape | None) -> dict[str, object]:
+    names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "max_position_embeddings")
+    facts: dict[str, object] = {f"model.{name}": None if model is None else getattr(model, name) for name in names}
+    facts["model.dtype"] = None if model is None else model.dtype.removeprefix("torch.")
+    facts["model.quantization"] = None if model is None else (model.quantization or "none")
+    return facts
+
+
+def facts_of(context: Context) -> dict[str, object]:
+    """Return every fact by its dotted name; `UNKNOWN` where the context has None.
+
+    `model.quantization` is "none" for a known model that is not quantized.
+    """
+    hardware = context.hardware
+    version = None if context.engine_version is None else version_tuple(context.engine_version)
+    facts: dict[str, object] = {
+        "hardware.name": hardware.name,
+        "hardware.key": hardware.key,
+        "hardware.vendor": hardware.vendor,
+        "hardware.compute_capability": hardware.compute_capability,
+        "hardware.memory_gib": hardware.memory_gib,
+        "hardware.bandwidth_gbs": hardware.bandwidth_gbs,
+        "engine.version": version,
+        "engine.flags": context.flags,
+        "engine.packages": context.packages,
+        "workload.concurrency": context.concurrency,
+        "workload.input_len": context.input_len,
+        "workload.output_len": context.output_len,
+        **_model_facts(context.model),
+    }
+    return {name: UNKNOWN if value is None else value for name, value in facts.items()}
+
+
+FACT_NAMES = frozenset(facts_of(Context(HardwareProfile("", "", "cpu", None, None, None))))
+"""The names of all facts that an expression may use."""
+
+
+def shown_fact(name: str, value: object) -> str:
+    """Return a fact as text: a version with dots, a compute capability such as 7.5."""
+    if isinstance(value, tuple):
+        return ".".join(str(part) for part in value)
+    return "unknown" if value is UNKNOWN else str(value)

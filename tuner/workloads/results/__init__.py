@@ -1,0 +1,1 @@
+"""From records of requests to statistics and named metrics of a run."""
