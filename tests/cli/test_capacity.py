@@ -92,4 +92,4 @@ def test_where_every_rate_held_the_capacity_is_at_least_the_highest(capacity: Ca
 def test_where_no_rate_held_there_is_none(capacity: Capacity) -> None:
     said = json.loads(capacity(0.0, "--json").out)
     assert (said["capacity"], said["searches"]) == (None, [None])
-    assert "no rate that was tried held a.p95_ttft_ms<100" in capacity(0.0).out
+    assert "every rate that was tried missed an SLO: a.p95_ttft_ms<100" in capacity(0.0).out

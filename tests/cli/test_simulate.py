@@ -134,7 +134,10 @@ def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> No
         (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["its shape is not known", "did you mean Qwen/Qwen2.5-0.5B"]),
         (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
         (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
-        (["simulate", "--", "--max-num-sqs", "3"], ["unrecognized arguments: --max-num-sqs 3"]),
+        (
+            ["simulate", "--", "--max-num-sqs", "3"],
+            ["--max-num-sqs 3; did you mean --max-num-seqs?"],
+        ),
         (["simulate", "--", "--max-num-seqs", "0"], ["max_num_seqs: Input should be greater than or equal to 1"]),
         (
             ["simulate", "--model", "Qwen/Qwen2.5-14B"],

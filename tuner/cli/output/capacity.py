@@ -37,7 +37,7 @@ def report(result: CapacityResult, *, as_json: bool) -> int:
     slos = ", ".join(str(slo) for slo in result.slos)
     measured = [value for value in result.searches if value is not None]
     if len(measured) < len(result.searches):
-        print(f"no rate that was tried held {slos}")
+        print(f"every rate that was tried missed an SLO: {slos}")
         return 0
     each = f" ({', '.join(text.number(value) for value in measured)})" if len(measured) > 1 else ""
     least = "at least " if result.is_lower_bound else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tuner.cli.output import text
+from tuner.cli.output.console import new_table, show
 from tuner.errors import EXIT_OURS
 from tuner.use_cases.load import LoadResult
 from tuner.workloads.suite import Suite
@@ -30,17 +31,18 @@ def _document(result: LoadResult) -> dict[str, object]:
 
 def _print(result: LoadResult) -> None:
     repeat, traffic = result.repeat, result.traffic
-    print(
-        f"{repeat.completed} of {repeat.offered} requests completed (measured); a record of each is in {result.folder}"
-    )
-    width = 2 + max(10, *map(len, traffic.sent_classes))
-    print(f"{'':<{width}}" + "".join(f"{name:>15}" for name in SHOWN))
+    print(f"{repeat.completed} of {repeat.offered} requests completed (measured); records are in {result.folder}")
     loads = traffic.loads if isinstance(traffic, Suite) else ()
-    for name in ("", *(f"{kind}." for kind in (*loads, *traffic.sent_classes))):
-        row = "".join(f"{text.number(repeat.metrics.get(f'{name}{metric}')):>15}" for metric in SHOWN)
-        print(f"{name.rstrip('.') or 'all':<{width}}{row}")
+    table = new_table()
+    table.add_column("metric", no_wrap=True)
+    classes = ("", *(f"{name}." for name in (*loads, *traffic.sent_classes)))
+    for prefix in classes:
+        table.add_column(prefix.rstrip(".") or "all", justify="right", no_wrap=True)
+    for metric in SHOWN:
+        table.add_row(metric, *(text.number(repeat.metrics.get(f"{prefix}{metric}")) for prefix in classes))
+    show(table)
     for slo in result.slos:
-        verdict = "holds" if result.slos_met[str(slo)] else "BROKEN"
-        print(f"SLO {slo}: measured {text.number(repeat.metrics.get(slo.metric))}: {verdict}")
+        verdict = "met" if result.slos_met[str(slo)] else "MISSED"
+        print(f"SLO {slo} {verdict}: measured {text.number(repeat.metrics.get(slo.metric))}")
     if result.invalid is not None:
         print(f"INVALID: {result.invalid}")

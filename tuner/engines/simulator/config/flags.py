@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 from collections.abc import Sequence
@@ -65,7 +66,8 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
     """
     flags, rest = _parser().parse_known_args([word for each in arguments for word in _with_long_name(each)])
     if rest:
-        raise FlagError(f"unrecognized arguments: {' '.join(rest)}")
+        near = difflib.get_close_matches(rest[0].partition("=")[0], sorted(flag_names()), n=1)
+        raise FlagError(f"unrecognized arguments: {' '.join(rest)}" + (f"; did you mean {near[0]}?" if near else ""))
     return vars(flags)
 
 
