@@ -5,7 +5,6 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
-    yield tmp_path
+    return tmp_path
 
 
 def test_importing_the_package_loads_no_library() -> None:
@@ -56,7 +55,8 @@ def test_a_study_from_python_equals_what_is_loaded(folder: Path, capsys: pytest.
     assert best.number == conclusion["winner"]
     assert best.provenance is Provenance.SIMULATED
     assert best.confirmed
-    assert best.is_defaults == (best.number == 0) == (best.config == {})
+    assert best.is_defaults is (best.number == 0)
+    assert best.is_defaults is (best.config == {})
     assert best.metrics["success_rate"] == 1.0
     loaded = tuner.load_study("mine")
     assert loaded.best == best
