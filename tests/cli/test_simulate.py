@@ -63,6 +63,7 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
     assert len(found[0]) > 12
 
 
+@pytest.mark.slow
 def test_a_study_learns_from_an_earlier_one_of_another_card(folder: Path) -> None:
     simulated = ("optimize", "--engine", "simulated", "--confirm-rounds", "0", "--plain", "--trials")
     first = run_apart(folder, *simulated, "8", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")

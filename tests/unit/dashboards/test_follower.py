@@ -210,7 +210,13 @@ sync_to_mlflow(sys.argv[1], None, sys.argv[2])
 
 @pytest.mark.parametrize(
     ("call", "after"),
-    [("create_experiment", 1), ("create_run", 1), ("create_run", 3), ("log_batch", 4), ("set_terminated", 2)],
+    [
+        pytest.param("create_experiment", 1, marks=pytest.mark.slow),
+        pytest.param("create_run", 1, marks=pytest.mark.slow),
+        ("create_run", 3),
+        ("log_batch", 4),
+        pytest.param("set_terminated", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_each_trial_has_one_run_after_a_killed_follower(
     store: Store, url: str, uri: str, call: str, after: int
