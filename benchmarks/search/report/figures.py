@@ -16,7 +16,7 @@ TARGET_SHARES = (0.95, 0.99)
 """Shares of the best known score that an incumbent should reach."""
 FIRST_TRIALS = 15
 """Trials whose own scores are averaged, to show how much a search costs before it is good."""
-MIN_GAIN = 0.005
+CONVERGENCE_GAIN = 0.005
 """The default of `--min-gain`, below which a study ends its search."""
 RESAMPLES = 2000
 INTERVAL_PERCENTILES = (2.5, 97.5)
@@ -100,7 +100,7 @@ def _convergence_trial(run: SearchSummary) -> int:
     """Return the number of trials until the search converges, or all of them."""
     improvements = run.max_expected_improvements
     counts = range(1, len(improvements) + 1)
-    return next((k for k in counts if converged(improvements[:k], MIN_GAIN)), len(improvements))
+    return next((k for k in counts if converged(improvements[:k], CONVERGENCE_GAIN)), len(improvements))
 
 
 def _hours_until(run: SearchSummary, target: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.search.report.figures import (
-    MIN_GAIN,
+    CONVERGENCE_GAIN,
     IntervalEstimate,
     SummariesBySampler,
     estimate,
@@ -35,7 +35,7 @@ COST_CAPTION = (
     "virtual hours until 95 % of the best known score or to the end, and seconds per suggestion"
 )
 CONVERGENCE_CAPTION = (
-    f"Trials until the search converges (--min-gain {MIN_GAIN}) or to the end, and the incumbent's score and the "
+    f"Trials until the search converges (--min-gain {CONVERGENCE_GAIN}) or to the end, and the incumbent's score and the "
     "virtual hours then / those at the end: a score near 1 in few hours is good"
 )
 
