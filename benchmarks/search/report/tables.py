@@ -35,8 +35,8 @@ COST_CAPTION = (
     "virtual hours until 95 % of the best known score or to the end, and seconds per suggestion"
 )
 CONVERGENCE_CAPTION = (
-    f"Trials until the search converges (--min-gain {CONVERGENCE_GAIN}) or to the end, and the incumbent's score and the "
-    "virtual hours then / those at the end: a score near 1 in few hours is good"
+    f"Trials until the search converges (--min-gain {CONVERGENCE_GAIN}) or to the end, and the incumbent's score and "
+    "the virtual hours then / those at the end: a score near 1 in few hours is good"
 )
 
 
