@@ -45,7 +45,13 @@ def test_the_module_is_the_command() -> None:
 
 def test_a_study_from_python_equals_what_is_loaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tuner.optimize(
-        study="mine", gpu="t4", trials=3, num_prompts=100, max_concurrency=8, slo=["success_rate>=1"]
+        study="mine",
+        engine="simulated",
+        gpu="t4",
+        trials=3,
+        num_prompts=100,
+        max_concurrency=8,
+        slo=["success_rate>=1"],
     )
     assert capsys.readouterr().out == ""
     assert [(each.number, each.round) for each in study.trials if not each.round] == [(0, 0), (1, 0), (2, 0)]
@@ -73,7 +79,7 @@ def test_a_setting_that_cannot_work_is_named_by_its_keyword(folder: Path) -> Non
     with pytest.raises(tuner.SettingError, match="timeout=-1: a duration is longer than 0"):
         tuner.optimize(timeout=-1)
     with pytest.raises(tuner.SettingError, match="gpu='t5'"):
-        tuner.optimize(gpu="t5")
+        tuner.optimize(engine="simulated", gpu="t5")
     assert not (folder / "tuner_study").exists()
 
 

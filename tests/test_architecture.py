@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
 RESIDENT = "tuner.engines.vllm.resident"
 MAX_FILE_LINES = 320
-MAX_FUNCTION_LINES = 45
+MAX_FUNCTION_LINES = 40
 
 HOMES = {
     "optuna": ("tuner.study.optuna_study", "tuner.study.shown_trials", "tuner.sampler"),
@@ -172,19 +172,25 @@ def test_nothing_is_swallowed_broadly(module: str) -> None:
     assert len(broad) == allowed, f"broad except in lines {broad}"
 
 
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function from its first statement after the docstring."""
+    first = node.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(node.body) > 1
+    last = node.end_lineno or node.lineno
+    return last - node.body[1 if documented else 0].lineno + 1
+
+
 @pytest.mark.parametrize(
     "file", sorted(str(p.relative_to(ROOT)) for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 )
 def test_files_and_functions_stay_small(file: str) -> None:
-    """A function's lines are counted from its docstring on: a command's signature is its table of options."""
+    """A function's lines are counted after its docstring; a command's signature is its table of options."""
     text = (ROOT / file).read_text(encoding="utf-8")
     assert len(text.splitlines()) <= MAX_FILE_LINES
     long = [
-        f"{node.name} has {node.end_lineno - node.body[0].lineno + 1} lines"
+        f"{node.name} has {body_lines(node)} lines"
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.body[0].lineno + 1 > MAX_FUNCTION_LINES
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert long == []
 

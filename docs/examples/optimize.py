@@ -1,9 +1,10 @@
-"""Run a study from Python and read its result. Without a GPU the server is simulated, and the result says so."""
+"""Run a simulated study from Python and read its result. With a GPU, leave out `engine` and `gpu` to measure."""
 
 import tuner
 
 study = tuner.optimize(
     study="example",
+    engine="simulated",
     gpu="t4",
     max_concurrency=16,
     num_prompts=100,

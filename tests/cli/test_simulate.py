@@ -131,7 +131,7 @@ def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> No
     [
         (["simulate", "--gpu", "nope"], ["--gpu 'nope'", "no known hardware is called 'nope'; known: t4"]),
         (["simulate", "--gpu", "cpu"], ["this is no GPU, and only GPUs are simulated", "or a YAML file"]),
-        (["simulate", "--gpu", "none.yaml"], ["none.yaml: no hardware can be read from it"]),
+        (["simulate", "--gpu", "none.yaml"], ["--gpu 'none.yaml': the file cannot be read", "give a YAML file"]),
         (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["its shape is not known", "did you mean Qwen/Qwen2.5-0.5B"]),
         (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
         (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
@@ -168,9 +168,9 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("memory_gib: 22.0\n", "", "'memory_gib' is missing; a card has name, compute_capability"),
-        ("name:", "colour: red\nname:", "'colour' is not known"),
-        ("[8, 9]", "8.9", "compute_capability 8.9 is not of the form [8, 9]"),
+        ("memory_gib: 22.0\n", "", "'memory_gib' is missing; a card has the keys name, compute_capability"),
+        ("name:", "colour: red\nname:", "'colour' is not a key"),
+        ("[8, 9]", "8.9", "compute_capability 8.9 is not two integers; give for example [8, 9]"),
         ("300", "fast", "bandwidth_gbs 'fast' is not a number above 0"),
         ("float16: 121, ", "", "has no float16"),
         ("fp8: 242", "fp8: -1", "tflops.fp8 -1 is not a number above 0"),

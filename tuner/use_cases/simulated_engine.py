@@ -74,7 +74,7 @@ def find_card(name: str) -> HardwareProfile:
             return hardware_from_file(Path(name))
         card = hardware_named(name)
     except SpaceError as error:
-        raise SettingError("gpu", name, str(error)) from None
+        raise SettingError("gpu", name, str(error).removeprefix(f"{name}: ")) from None
     if card.vendor != "nvidia":
         cards = ", ".join(key for key, each in known_hardware().items() if each.vendor == "nvidia")
         raise SettingError("gpu", name, f"this is no GPU, and only GPUs are simulated; known: {cards}, or a YAML file")
