@@ -46,6 +46,11 @@ def steps_of(page: Path) -> list[Step]:
     return found
 
 
+def python_of(page: Path) -> list[str]:
+    """Return the Python programs of a page's fenced blocks."""
+    return [body for kind, body in _BLOCK.findall(page.read_text(encoding="utf-8")) if kind == "python"]
+
+
 def commands_in(line: str) -> Iterator[list[str]]:
     """Yield the words of each command of a shell line, split at `&&`, `;` and pipes."""
     words = shlex.split(line, comments=True)

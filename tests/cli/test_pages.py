@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Said, run_apart, run_here
-from tests.pages import ROOT, Step, commands_in, missing_lines, steps_of, tuner_words
+from tests.pages import ROOT, Step, commands_in, missing_lines, python_of, steps_of, tuner_words
 
 RUN = ("docs/quickstart.md", "README.md")
 NOT_TUNER = {
@@ -89,6 +91,18 @@ def test_every_command_runs_and_says_what_the_page_shows(page: str, reader: Read
             assert len(outputs) == 1, f"{page}: whose output is shown after {step.line}?"
             assert missing_lines(step.shown, outputs[0]) == [], f"{page}: {step.line}"
     assert ran >= 3
+
+
+@pytest.mark.slow
+def test_the_python_of_the_pages_runs(home: Path, tmp_path: Path) -> None:
+    programs = [program for page in RUN for program in python_of(ROOT / page)]
+    assert programs
+    for program in programs:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
 
 
 @pytest.mark.slow
