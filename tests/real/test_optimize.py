@@ -181,7 +181,7 @@ def test_the_script_verifies_itself(result: dict[str, Any], folder: Path, home: 
     slos = [line for line in done.stdout.splitlines() if line.startswith("SLO ")]
     assert len(slos) == 3, done.stdout
     assert all(line.endswith(": holds") for line in slos), done.stdout
-    assert "server stopped: nothing of its process group" in done.stdout
+    assert "server stopped: no process of its group" in done.stdout
 
 
 @pytest.mark.parametrize(("temperature", "winner"), [("0", "suffix"), ("1", None)])
