@@ -68,7 +68,7 @@ def fill_study(url: str, spec: StudySpec, pattern: TrialOutcome, trials: int) ->
             trial = made_up.ask()
             config = spec.space.suggest(trial)
             outcome = _made_up_outcome(pattern, made_up.rng)
-            verdict = spec.judge.verdict(outcome, spec.judge.metrics(pattern))
+            verdict = spec.goals.verdict(outcome, spec.goals.metrics(pattern))
             assert verdict is not None
             record = TrialRecord(
                 study=spec.name,

@@ -37,7 +37,7 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.vllm.executable import version_of
 from tuner.study.builder import build_spec, plan_study
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.settings import ModelSettings, ServerSettings, SpaceSettings, StudySettings, WorkloadSettings
 from tuner.study.spec import StudySpec
 from tuner.use_cases.devices import find_devices
@@ -260,7 +260,7 @@ def ask_figures(folder: Path, history: int) -> list[CostFigure]:
     """Time ask and tell in the search space of vLLM on a T4, with `history` trials in SQLite."""
     url, name = normalise_url(str(folder / "ask-and-tell.db")), "ask-and-tell"
     space = t4_space()
-    study = OptunaStudy(url, name, space, make_judge(OBJECTIVES, SLOS).objectives, seed=0)
+    study = OptunaStudy(url, name, space, make_goals(OBJECTIVES, SLOS).objectives, seed=0)
     made_up = MadeUpTrials(optuna.load_study(study_name=name, storage=url))
     for _ in range(history):
         trial = made_up.ask()

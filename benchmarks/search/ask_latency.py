@@ -27,7 +27,7 @@ from storage.records import Config, Provenance, Verdict
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.study.builder import build_spec, plan_study
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.settings import RESIDUAL, TPE, StudySettings
@@ -85,8 +85,8 @@ def time_sampler(sampler: str, trials: int, predicted: bool, folder: Path) -> La
     prior = simulator_prior(spec, info) if predicted and sampler == RESIDUAL else None
     begun = time.process_time()
     url = normalise_url(str(folder / f"{sampler}.db"))
-    study = OptunaStudy(url, sampler, spec.space, spec.judge.objectives, 0, sampler, prior)
-    metrics = tuple(objective.metric for objective in spec.judge.objectives)
+    study = OptunaStudy(url, sampler, spec.space, spec.goals.objectives, 0, sampler, prior)
+    metrics = tuple(objective.metric for objective in spec.goals.objectives)
     defaults: dict[str, ParameterValue] = {}
     suggestion = study.ask_fixed(defaults, spec.space.engine_defaults())
     study.tell(suggestion.number, made_up_verdict(defaults, metrics))

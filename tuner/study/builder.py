@@ -28,10 +28,10 @@ from search_spaces import (
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
-from tuner.scoring.judge import Judge
+from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.find_model import find_model, find_simulated_model
-from tuner.study.resolve_workload import find_judge, find_workload, too_long
+from tuner.study.resolve_workload import find_goals, find_workload, too_long
 from tuner.study.settings import SAMPLERS, ServerSettings, StudySettings
 from tuner.study.source_studies import SourceStudy, source_studies
 from tuner.study.spec import Enqueued, StudySpec
@@ -55,7 +55,7 @@ class StudyPlan:
     shape: ModelShape | None
     space: Space
     workload: Workload
-    judge: Judge
+    goals: Goals
 
     @property
     def server(self) -> ServerSettings:
@@ -101,14 +101,14 @@ def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool
     _check_values(settings)
     _check_server_arguments(settings.server.arguments)
     workload = find_workload(preset, settings.workload)
-    judge = find_judge(preset, workload, settings.goals, own=not settings.workload.files)
+    goals = find_goals(preset, workload, settings.goals, own=not settings.workload.files)
     find = find_simulated_model if simulated else find_model
     model_name = preset.model if settings.model.name is None else settings.model.name
     model, shape = find(model_name, settings.model.tokenizer)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
-    plan = StudyPlan(settings, preset, name, model, shape, space, workload, judge)
+    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals)
     _check_names(plan)
     return plan
 
@@ -134,7 +134,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         workload=plan.workload,
         space=space,
         space_source=plan.space.to_dict(),
-        judge=plan.judge,
+        goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
         enqueue=tuple(_enqueued(space, text) for text in plan.enqueue),

@@ -143,7 +143,7 @@ class Loop:
         return self._finish(item, outcome)
 
     def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
-        verdict = self._spec.judge.verdict(outcome, self._reference(item, outcome))
+        verdict = self._spec.goals.verdict(outcome, self._reference(item, outcome))
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         if item.round == 0:
             self._learner.tell(item.number, verdict)
@@ -157,7 +157,7 @@ class Loop:
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
         """Return the metrics that score 1; None while that is not known."""
         if item.kind is TrialKind.BASELINE:
-            return self._spec.judge.metrics(outcome) if outcome.succeeded else None
+            return self._spec.goals.metrics(outcome) if outcome.succeeded else None
         return self._known_reference(self._apart(item.round))
 
     def _apart(self, round_: int) -> bool:
@@ -185,7 +185,7 @@ class Loop:
         if not baseline and self._spec.confirmation.baseline_repeats:
             return None
         ranked = [*_in_order(baseline), *_in_order([] if decides else finished)]
-        return self._spec.judge.metrics(ranked[0]) if ranked else None
+        return self._spec.goals.metrics(ranked[0]) if ranked else None
 
     def _rescore(self) -> None:
         """Score the trials that came back before what they are compared with did."""
@@ -195,7 +195,7 @@ class Loop:
             unscored = record.verdict is not None and record.verdict.score is None
             if unscored and record.outcome is not None and record.outcome.succeeded:
                 reference = references[self._apart(record.round)]
-                verdict = None if reference is None else self._spec.judge.verdict(record.outcome, reference)
+                verdict = None if reference is None else self._spec.goals.verdict(record.outcome, reference)
                 if verdict is not None:
                     verdicts[(record.number, record.round)] = verdict
         if verdicts:

@@ -28,7 +28,7 @@ from tuner.sampler.prior.prior_cache import Prior
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.study.settings import RESIDUAL, TPE
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown

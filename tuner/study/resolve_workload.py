@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from storage.metrics import TRAFFIC_ONLY
 from tuner.errors import SettingError
-from tuner.scoring.judge import Judge
+from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.study.settings import GoalSettings, WorkloadSettings
@@ -24,7 +24,7 @@ GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 """Default objectives of traffic from a file; the second where its classes have SLOs."""
 
 
-def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
+def make_goals(objectives: Sequence[str], slos: Sequence[str]) -> Goals:
     """Read objectives and SLOs; the score also weighs the success rate.
 
     Raises:
@@ -38,36 +38,36 @@ def make_judge(objectives: Sequence[str], slos: Sequence[str]) -> Judge:
     scored = list(chosen)
     if "success_rate" not in names:
         scored.append(parse_objective(f"success_rate:{PUBLISHED_WEIGHTS['success_rate']:g}"))
-    return Judge(tuple(chosen), tuple(parse_slo(text) for text in slos), tuple(scored))
+    return Goals(tuple(chosen), tuple(parse_slo(text) for text in slos), tuple(scored))
 
 
-def find_judge(preset: Preset, workload: Workload, goals: GoalSettings, *, own: bool) -> Judge:
+def find_goals(preset: Preset, workload: Workload, given: GoalSettings, *, own: bool) -> Goals:
     """Return the objectives and SLOs: the given ones or the preset's, and the SLOs of the request classes.
 
     Args:
         preset: its objectives and SLOs count where none are given.
         workload: the workload of the study.
-        goals: the given objectives and SLOs.
+        given: the given objectives and SLOs.
         own: whether the workload is the preset's; its objectives and SLOs fit no other.
 
     Raises:
         SettingError: for a text that cannot be read, or a metric that this workload does not have.
     """
     if own:
-        objectives: Sequence[str] = goals.objectives or preset.objectives
-        slos = goals.slos or preset.slos
+        objectives: Sequence[str] = given.objectives or preset.objectives
+        slos = given.slos or preset.slos
     else:
         has_slos = isinstance(workload, Traffic | Suite) and bool(workload.slos)
-        objectives = goals.objectives or _default_objectives(workload)
-        slos = goals.slos or (() if has_slos else ("success_rate>=1",))
+        objectives = given.objectives or _default_objectives(workload)
+        slos = given.slos or (() if has_slos else ("success_rate>=1",))
     class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
-    judge = make_judge(objectives, list(dict.fromkeys([*slos, *class_slos])))
-    for objective in judge.objectives:
+    goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
+    for objective in goals.objectives:
         _check_measured("objective", objective.metric, workload)
-    for slo in judge.slos:
+    for slo in goals.slos:
         _check_measured("slo", slo.metric, workload)
-    _check_capacity(judge, workload)
-    return judge
+    _check_capacity(goals, workload)
+    return goals
 
 
 def _class_slos(traffic: Traffic | Suite) -> list[str]:
@@ -103,17 +103,17 @@ def _check_measured(field: str, name: str, workload: Workload) -> None:
         raise SettingError(field, name, "no request class has an SLO", "add `slo` to the traffic file")
 
 
-def _check_capacity(judge: Judge, workload: Workload) -> None:
-    capacity = next((str(slo) for slo in judge.slos if slo.metric.rpartition(".")[2] == "capacity"), None)
+def _check_capacity(goals: Goals, workload: Workload) -> None:
+    capacity = next((str(slo) for slo in goals.slos if slo.metric.rpartition(".")[2] == "capacity"), None)
     if capacity is not None:
         rule = "capacity is an objective, not an SLO: it is the highest rate at which the SLOs hold"
         raise SettingError("slo", capacity, rule, "give {objective} capacity")
-    if not judge.wants("capacity"):
+    if not goals.has_objective("capacity"):
         return
     if not isinstance(workload, Traffic) or workload.rate is None:
         rule = "a capacity search needs one traffic file with arrivals of process poisson, gamma or constant"
         raise SettingError("objective", "capacity", rule)
-    if not judge.slos:
+    if not goals.slos:
         rule = "capacity is the highest rate at which the SLOs hold, and there are none"
         raise SettingError("objective", "capacity", rule, "add `slo` to the traffic file, or give {slo}")
 

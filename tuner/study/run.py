@@ -119,7 +119,7 @@ def run_study(
         if confirmed is not RunEnding.DONE:
             return ended(confirmed, loop.reason)
     label = None if confirmation is None else confirmation.label
-    conclusion = conclude(spec.judge, store.trials(spec.name), finalists, label)
+    conclusion = conclude(spec.goals, store.trials(spec.name), finalists, label)
     store.update_study(spec.name, conclusion=conclusion.to_dict())  # flag effects take seconds; they follow
     conclusion = _with_flag_effects(conclusion, finalists, optuna_study, observer)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
@@ -131,7 +131,7 @@ def _optuna_study(prepared: PreparedStudy, storage_url: str) -> OptunaStudy:
     sampler = spec.sampler_for(prepared.engine)
     prior = simulator_prior(spec, prepared.engine) if sampler == RESIDUAL else None
     sources = [source.source_history for source in prepared.sources]
-    objectives, seed = spec.judge.objectives, spec.search.seed
+    objectives, seed = spec.goals.objectives, spec.search.seed
     return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources)
 
 

@@ -19,7 +19,7 @@ from tuner.engines.simulator.prediction import Platform, any_completed, build_se
 from tuner.errors import TunerError
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION, Judge
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Goals
 from tuner.study.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Workload, read_workload
 from tuner.workloads.suite import Suite
@@ -39,7 +39,7 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     platform = _platform(context.hardware, engine.version, engine.packages)
     if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
         return None
-    simulator = _simulator(platform, spec.judge, spec.searched_workload, spec.limits.benchmark_s)
+    simulator = _simulator(platform, spec.goals, spec.searched_workload, spec.limits.benchmark_s)
     shape = context.model
 
     def predict(simulator: SimulatorPrior, params: Params) -> Prediction | None:
@@ -70,7 +70,7 @@ def simulator_prior_of_source(
     except (KeyError, SpaceError):
         return None
     workload = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
-    simulator = None if platform is None else _simulator(platform, spec.judge, workload, spec.limits.benchmark_s)
+    simulator = None if platform is None else _simulator(platform, spec.goals, workload, spec.limits.benchmark_s)
     if simulator is None:
         return None
 
@@ -97,11 +97,11 @@ def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | No
     return Platform(card, parameters_of(card.key), known, packages or frozenset())
 
 
-def _simulator(platform: Platform, judge: Judge, workload: Workload, limit_s: float) -> SimulatorPrior | None:
+def _simulator(platform: Platform, goals: Goals, workload: Workload, limit_s: float) -> SimulatorPrior | None:
     """Return the prior of a workload; None for a suite of workloads and where capacity is judged."""
-    if isinstance(workload, Suite) or judge.wants("capacity"):
+    if isinstance(workload, Suite) or goals.has_objective("capacity"):
         return None
-    return SimulatorPrior(platform, judge, workload, limit_s)
+    return SimulatorPrior(platform, goals, workload, limit_s)
 
 
 class SimulatorPrior:
@@ -109,13 +109,13 @@ class SimulatorPrior:
 
     Args:
         platform: GPU, simulator parameters, version and packages.
-        judge: objectives and SLOs.
+        goals: objectives and SLOs.
         workload: what is sent.
         limit_s: deadline of the benchmark, in simulated seconds.
     """
 
-    def __init__(self, platform: Platform, judge: Judge, workload: SingleWorkload, limit_s: float) -> None:
-        self._platform, self._judge, self._workload, self._limit_s = platform, judge, workload, limit_s
+    def __init__(self, platform: Platform, goals: Goals, workload: SingleWorkload, limit_s: float) -> None:
+        self._platform, self._goals, self._workload, self._limit_s = platform, goals, workload, limit_s
         self._warned = False
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
@@ -158,8 +158,8 @@ class SimulatorPrior:
         """Return the prediction with such metrics; None: no request was completed."""
         if metrics is None:
             return PREDICTED_FAILURE
-        judge = self._judge
-        values = [metrics.get(objective.metric) for objective in judge.objectives]
+        goals = self._goals
+        values = [metrics.get(objective.metric) for objective in goals.objectives]
         known = tuple(value for value in values if value is not None)
-        constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in judge.slos}
+        constraints = {str(slo): slo.violation(metrics.get(slo.metric)) for slo in goals.slos}
         return Prediction(known, constraints) if len(known) == len(values) else PREDICTED_FAILURE

@@ -19,7 +19,7 @@ from tuner.errors import SettingError
 from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
-from tuner.scoring.judge import FAILED
+from tuner.scoring.goals import FAILED
 from tuner.study.settings import AUTO, RESIDUAL
 from tuner.study.simulator_prior import simulator_prior_of_source
 from tuner.study.spec import StudySpec
@@ -98,7 +98,7 @@ def _source_study(store: Store, spec: StudySpec, engine: EngineInfo, name: str, 
     for trial in _most_useful(trials, most):
         _add(source, trial, spec, searched)
     if len(source.history.measured) < LEAST_MEASURED:
-        metrics = ", ".join(objective.metric for objective in spec.judge.objectives)
+        metrics = ", ".join(objective.metric for objective in spec.goals.objectives)
         rule = f"fewer than {LEAST_MEASURED} of its trials lie in this study's space and have {metrics}"
         raise SettingError("learn_from", name, rule, "leave it out")
     return source
@@ -118,7 +118,7 @@ def _most_useful(trials: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
 
 def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set[str]) -> None:
     """Add a trial to a source study, if it was measured or failed by its configuration, in the new search space."""
-    verdict = None if trial.outcome is None else spec.judge.verdict(trial.outcome, None)
+    verdict = None if trial.outcome is None else spec.goals.verdict(trial.outcome, None)
     if verdict is None or trial.outcome is None:
         return
     config = _translated(spec.space, trial, searched)
@@ -131,7 +131,7 @@ def _add(source: SourceStudy, trial: TrialRecord, spec: StudySpec, searched: set
         history.failed.append(config)
         source.failed.append(trial)
     elif len(values) == len(verdict.values):
-        unmeasured = {str(slo) for slo in spec.judge.slos if trial.outcome.metric(slo.metric) is None}
+        unmeasured = {str(slo) for slo in spec.goals.slos if trial.outcome.metric(slo.metric) is None}
         constraints = {k: v for k, v in verdict.constraints.items() if k not in {FAILED, *unmeasured}}
         source.measured.append(trial)
         history.measured.append(config)

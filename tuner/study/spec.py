@@ -11,7 +11,7 @@ from typing import Any
 from search_spaces import ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
-from tuner.scoring.judge import Judge
+from tuner.scoring.goals import Goals
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.study.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
@@ -40,7 +40,7 @@ class StudySpec:
     workload: Workload
     space: ResolvedSpace
     space_source: Mapping[str, Any]
-    judge: Judge
+    goals: Goals
     server: ServerSettings
     artifacts: Path
     enqueue: tuple[Enqueued, ...] = ()
@@ -61,8 +61,8 @@ class StudySpec:
                 "source": dict(self.space_source),
                 "parameters": [parameter.name for parameter in self.space.parameters],
             },
-            "objectives": [str(objective) for objective in self.judge.objectives],
-            "slos": [str(slo) for slo in self.judge.slos],
+            "objectives": [str(objective) for objective in self.goals.objectives],
+            "slos": [str(slo) for slo in self.goals.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.server.arguments), "environment": dict(self.server.environment)},
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
@@ -111,7 +111,7 @@ class StudySpec:
             repeats=self._repeats(kind),
             artifacts=self.artifacts,
             limits=self.limits,
-            capacity_slos=self.judge.slos if self.judge.wants("capacity") else None,
+            capacity_slos=self.goals.slos if self.goals.has_objective("capacity") else None,
         )
         return replace(spec, artifacts=self.artifacts / spec.uid)
 

@@ -78,7 +78,7 @@ def search_capacity(
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=on_phase)
     finally:
         engine.close()
-    return CapacityResult(outcome, plan.judge.slos, folder)
+    return CapacityResult(outcome, plan.goals.slos, folder)
 
 
 def _new_folder(output: Path) -> Path:
@@ -105,5 +105,5 @@ def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
         repeats=settings.search.repeats,
         artifacts=folder,
         limits=settings.limits,
-        capacity_slos=plan.judge.slos,
+        capacity_slos=plan.goals.slos,
     )

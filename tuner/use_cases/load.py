@@ -16,7 +16,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError
 from tuner.scoring.slo import Slo, parse_slo
-from tuner.study.resolve_workload import find_judge, find_workload
+from tuner.study.resolve_workload import find_goals, find_workload
 from tuner.study.settings import GoalSettings, WorkloadSettings
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
@@ -123,7 +123,7 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
         preset = load_preset(settings.preset or "mixed")
         files = () if settings.workload is None else (settings.workload,)
         found = find_workload(preset, WorkloadSettings(files, settings.rate))
-        known = find_judge(preset, found, GoalSettings(slos=slos), own=settings.workload is None).slos
+        known = find_goals(preset, found, GoalSettings(slos=slos), own=settings.workload is None).slos
     if isinstance(found, ClosedLoop):
         raise UserError("this workload is a closed loop of `vllm bench serve`; send it by that command")
     return found, known

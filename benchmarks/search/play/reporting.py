@@ -12,7 +12,7 @@ from optuna.trial import Trial, TrialState
 
 from benchmarks.search.problems.problem import Outcome, Problem
 from benchmarks.search.samplers.compared import ComparedSampler
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 
 LOWEST_SCORE = 1e-9
 """Replaces a score of 0, which has no logarithm."""

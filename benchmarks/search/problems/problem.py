@@ -16,7 +16,7 @@ from benchmarks.search.problems.trials import KnownValues
 from search_spaces import ParameterValue, Trial
 from storage.metrics import Direction
 from storage.records import Config
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
 from tuner.scoring.score import score
 

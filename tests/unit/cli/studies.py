@@ -22,13 +22,13 @@ from storage.records import (
 from tuner.engines.base import EngineInfo
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.protocols import StudyStart
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.settings import Budget, ConfirmationSettings, ServerSettings
 from tuner.study.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JUDGE = make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50"])
+GOALS = make_goals(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50"])
 WORKLOAD = ClosedLoop(max_concurrency=10, num_prompts=100, input_len=8, output_len=8)
 SPACE = """
 description: two parameters for tests
@@ -58,7 +58,7 @@ def study_start(
         "workload": WORKLOAD,
         "space": space.resolve(context),
         "space_source": space.to_dict(),
-        "judge": JUDGE,
+        "goals": GOALS,
         "server": ServerSettings(),
         "artifacts": folder / "artifacts",
         "confirmation": ConfirmationSettings(finalists=3, rounds=2, baseline_repeats=1),

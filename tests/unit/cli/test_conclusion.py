@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, Group
 
 from storage.records import Provenance
-from tests.unit.cli.studies import JUDGE, trial
+from tests.unit.cli.studies import GOALS, trial
 from tuner.cli.output.conclusion import Findings, conclusion_parts, worse_metrics
 
 CONFIG = {"max_num_seqs": 50, "block_size": 64, "stream_interval": 8}
@@ -51,7 +51,7 @@ RECORDS = (
 
 
 def findings(conclusion: dict[str, Any], records: Any = RECORDS) -> Findings:
-    return Findings(conclusion, records, JUDGE.objectives, JUDGE.slos, DEFAULTS)
+    return Findings(conclusion, records, GOALS.objectives, GOALS.slos, DEFAULTS)
 
 
 def printed(found: Findings, width: int = 100) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialOutcome
 from tuner.errors import SettingError
-from tuner.scoring.judge import FAILED, Judge
+from tuner.scoring.goals import FAILED, Goals
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.score import score
 from tuner.scoring.slo import Slo, parse_slo
@@ -88,15 +88,15 @@ def test_slo_reads_back() -> None:
 
 
 def test_absent_metric_passes_no_slo() -> None:
-    judge = Judge(PUBLISHED[:1], (parse_slo("p99_ttft_ms<2000"),), PUBLISHED)
-    verdict = judge.verdict(outcome(output_throughput=10.0), BASE)
+    goals = Goals(PUBLISHED[:1], (parse_slo("p99_ttft_ms<2000"),), PUBLISHED)
+    verdict = goals.verdict(outcome(output_throughput=10.0), BASE)
     assert verdict is not None
     assert not verdict.feasible
 
 
 def test_failure_of_the_configuration_is_a_constraint_without_values() -> None:
-    judge = Judge(PUBLISHED[:3], (), PUBLISHED)
-    verdict = judge.verdict(outcome(Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")), BASE)
+    goals = Goals(PUBLISHED[:3], (), PUBLISHED)
+    verdict = goals.verdict(outcome(Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "OOM")), BASE)
     assert verdict is not None
     assert verdict.constraints == {FAILED: 10.0}
     assert set(verdict.values.values()) == {None}
@@ -104,9 +104,9 @@ def test_failure_of_the_configuration_is_a_constraint_without_values() -> None:
     assert not verdict.feasible
 
 
-def test_infrastructure_is_judged_by_nobody() -> None:
-    judge = Judge(PUBLISHED[:3], (), PUBLISHED)
-    assert judge.verdict(outcome(Failure(FailureKind.PORT_TAKEN, Phase.LAUNCH, "taken")), BASE) is None
+def test_a_failure_of_the_infrastructure_has_no_verdict() -> None:
+    goals = Goals(PUBLISHED[:3], (), PUBLISHED)
+    assert goals.verdict(outcome(Failure(FailureKind.PORT_TAKEN, Phase.LAUNCH, "taken")), BASE) is None
 
 
 def test_median_of_repeats_and_absence() -> None:
@@ -130,8 +130,8 @@ def test_the_success_rate_counts_every_request_of_all_repeats() -> None:
     )
     result = TrialOutcome(now, now, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats)
     assert result.metric("success_rate") == pytest.approx(29 / 30)
-    judge = Judge((), (parse_slo("success_rate>=1"),), ())
-    verdict = judge.verdict(result, None)
+    goals = Goals((), (parse_slo("success_rate>=1"),), ())
+    verdict = goals.verdict(result, None)
     assert verdict is not None
     assert not verdict.feasible
 

@@ -19,7 +19,7 @@ from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
 from tuner.study.builder import prepare
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.study.spec import StudySpec
@@ -109,7 +109,7 @@ class Bench:
             "workload": ClosedLoop(max_concurrency=10, num_prompts=100, input_len=8, output_len=8),
             "space": space.resolve(PLAIN),
             "space_source": space.to_dict(),
-            "judge": make_judge(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
+            "goals": make_goals(["output_throughput", "p99_tpot_ms"], ["p99_tpot_ms<50", "success_rate>=1"]),
             "server": ServerSettings(),
             "artifacts": self.folder / "artifacts",
             "search": SearchSettings(**{"seed": 3, **search}),

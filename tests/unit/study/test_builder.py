@@ -14,7 +14,7 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.study.builder import build_spec, plan_study
 from tuner.study.find_model import find_model
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.settings import (
     ConfirmationSettings,
     GoalSettings,
@@ -59,9 +59,9 @@ def model(tmp_path: Path) -> str:
 def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path) -> None:
     spec = spec_of(model, tmp_path)
     assert spec.name == "qwen2.5-0.5b-t4"
-    assert [str(o) for o in spec.judge.objectives] == ["output_throughput:40", "p99_tpot_ms:20", "p99_ttft_ms:15"]
-    assert [str(s) for s in spec.judge.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
-    assert [o.metric for o in spec.judge.scored][-1] == "success_rate"
+    assert [str(o) for o in spec.goals.objectives] == ["output_throughput:40", "p99_tpot_ms:20", "p99_ttft_ms:15"]
+    assert [str(s) for s in spec.goals.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
+    assert [o.metric for o in spec.goals.scored][-1] == "success_rate"
     assert spec.server == ServerSettings()
     assert spec.confirmation == ConfirmationSettings(finalists=3, rounds=3, baseline_repeats=3)
 
@@ -183,8 +183,8 @@ def test_a_model_in_the_hubs_cache_has_a_shape(tmp_path: Path, model: str, monke
 
 
 def test_scored_includes_success_unless_the_user_names_it() -> None:
-    assert [o.metric for o in make_judge(["p99_tpot_ms"], []).scored] == ["p99_tpot_ms", "success_rate"]
-    assert [o.weight for o in make_judge(["success_rate:3"], []).scored] == [3.0]
+    assert [o.metric for o in make_goals(["p99_tpot_ms"], []).scored] == ["p99_tpot_ms", "success_rate"]
+    assert [o.weight for o in make_goals(["success_rate:3"], []).scored] == [3.0]
 
 
 def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -> None:

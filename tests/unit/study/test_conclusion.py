@@ -19,11 +19,11 @@ from storage.records import (
     Verdict,
 )
 from tuner.study.conclusion.decide import conclude, noise_of
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.trial_sources.confirmation import nominate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-JUDGE = make_judge(["output_throughput"], ["p99_tpot_ms<50"])
+GOALS = make_goals(["output_throughput"], ["p99_tpot_ms<50"])
 
 
 def record(
@@ -44,7 +44,7 @@ def rounds(*triples: tuple[int, list[float]]) -> list[TrialRecord]:
 
 def test_a_gain_beyond_the_noise_wins() -> None:
     finalists = [record(0, [100.0]), record(3, [120.0], score=1.2)]
-    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 101, 99]), (3, [120, 121, 119]))], finalists, "finals")
+    found = conclude(GOALS, [*finalists, *rounds((0, [100, 101, 99]), (3, [120, 121, 119]))], finalists, "finals")
     assert found.winner == 3
     assert not found.keep_defaults
     ratio = found.contenders[0].metrics["output_throughput"]
@@ -56,7 +56,7 @@ def test_a_gain_beyond_the_noise_wins() -> None:
 
 def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
     finalists = [record(0, [100.0]), record(3, [110.0], score=1.1)]
-    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 110, 90]), (3, [110, 92, 108]))], finalists, "finals")
+    found = conclude(GOALS, [*finalists, *rounds((0, [100, 110, 90]), (3, [110, 92, 108]))], finalists, "finals")
     assert found.winner == 0
     assert found.keep_defaults
     assert found.confirmed
@@ -66,7 +66,7 @@ def test_missing_an_slo_in_one_round_disqualifies() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
     bad = record(3, [150.0], 2, tpot=60.0)
     trials = [*finalists, *rounds((0, [100, 100, 100]), (3, [150])), bad, record(3, [150.0], 3)]
-    found = conclude(JUDGE, trials, finalists, "finals")
+    found = conclude(GOALS, trials, finalists, "finals")
     assert found.keep_defaults
     assert found.contenders[0].disqualified == "missed p99_tpot_ms<50 in round 2 (60)"
 
@@ -77,14 +77,14 @@ def test_failing_in_a_round_disqualifies() -> None:
     assert failed.outcome is not None
     crash = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "boom")
     failed = replace(failed, outcome=replace(failed.outcome, failure=crash, repeats=()))
-    found = conclude(JUDGE, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
+    found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
     assert found.contenders[0].disqualified == "failed in round 2: engine_crash"
     assert found.winner == 0
 
 
 def test_without_rounds_the_best_is_named_and_called_unconfirmed() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
-    found = conclude(JUDGE, finalists, finalists, None)
+    found = conclude(GOALS, finalists, finalists, None)
     assert (found.winner, found.confirmed) == (3, False)
     assert "not measured again" in found.reason
 
@@ -96,7 +96,7 @@ def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
     defaults = replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
     best = record(3, [150.0], score=1.5)
     found = conclude(
-        JUDGE, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
+        GOALS, [defaults, record(2, [100.0]), best], nominate([defaults, record(2, [100.0]), best], 2), None
     )
     assert (found.winner, found.keep_defaults, found.confirmed) == (3, False, False)
     assert found.reason == (
@@ -106,7 +106,7 @@ def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
 
 
 def test_where_the_defaults_were_not_measured_it_says_so() -> None:
-    found = conclude(JUDGE, [record(3, [150.0])], [record(3, [150.0])], None)
+    found = conclude(GOALS, [record(3, [150.0])], [record(3, [150.0])], None)
     assert found.winner == 3
     assert "the defaults were not measured, so no gain" in found.reason
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.study.resolve_workload import find_judge, find_workload
+from tuner.study.resolve_workload import find_goals, find_workload
 from tuner.study.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset, load_preset, preset_names
 from tuner.workloads.suite import Suite
@@ -27,28 +27,28 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_slos_of_classes_become_constraints() -> None:
-    judge = find_judge(MIXED, MIXED.workload, GoalSettings(), own=True)
-    assert [str(slo) for slo in judge.slos] == [
+    goals = find_goals(MIXED, MIXED.workload, GoalSettings(), own=True)
+    assert [str(slo) for slo in goals.slos] == [
         "siso.p95_ttft_ms<5000",
         "silo.p95_itl_ms<250",
         "liso.p95_ttft_ms<5000",
         "lilo.p95_itl_ms<250",
     ]
-    assert [objective.metric for objective in judge.objectives][:2] == ["goodput", "worst.goodput_share"]
+    assert [objective.metric for objective in goals.objectives][:2] == ["goodput", "worst.goodput_share"]
 
 
 def test_a_file_with_slos_is_optimised_for_goodput(tmp_path: Path) -> None:
     load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"),)))
-    judge = find_judge(BURST, load, GoalSettings(), own=False)
-    assert [str(slo) for slo in judge.slos] == ["a.p95_ttft_ms<9"]
-    assert judge.objectives[0].metric == "goodput"
+    goals = find_goals(BURST, load, GoalSettings(), own=False)
+    assert [str(slo) for slo in goals.slos] == ["a.p95_ttft_ms<9"]
+    assert goals.objectives[0].metric == "goodput"
 
 
 def test_a_file_without_slos_is_optimised_for_throughput(tmp_path: Path) -> None:
     load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
-    judge = find_judge(BURST, load, GoalSettings(), own=False)
-    assert [str(slo) for slo in judge.slos] == ["success_rate>=1"]
-    assert judge.objectives[0].metric == "output_throughput"
+    goals = find_goals(BURST, load, GoalSettings(), own=False)
+    assert [str(slo) for slo in goals.slos] == ["success_rate>=1"]
+    assert goals.objectives[0].metric == "output_throughput"
 
 
 def test_the_given_rate_and_temperature_replace_those_of_the_file(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_settings_that_do_not_fit_the_workload_are_refused(
 )
 def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, objective: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        find_judge(preset, preset.workload, GoalSettings((objective,)), own=True)
+        find_goals(preset, preset.workload, GoalSettings((objective,)), own=True)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_metrics_of_slos_need_slos(
 ) -> None:
     load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
     with pytest.raises(UserError, match=message):
-        find_judge(BURST, load, GoalSettings(objectives, slos), own=False)
+        find_goals(BURST, load, GoalSettings(objectives, slos), own=False)
 
 
 def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "night.yaml") -> tuple[str, ...]:
@@ -124,14 +124,14 @@ def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None
     load = find_workload(BURST, WorkloadSettings(suite(tmp_path), temperature=0.0))
     assert isinstance(load, Suite)
     assert ([*load.loads], load.temperature) == (["day", "night"], 0.0)
-    judge = find_judge(BURST, load, GoalSettings(), own=False)
-    assert [str(slo) for slo in judge.slos] == ["day.a.p95_ttft_ms<9"]
-    assert [objective.metric for objective in judge.objectives] == [
+    goals = find_goals(BURST, load, GoalSettings(), own=False)
+    assert [str(slo) for slo in goals.slos] == ["day.a.p95_ttft_ms<9"]
+    assert [objective.metric for objective in goals.objectives] == [
         *("day.goodput", "day.p99_tpot_ms", "day.p99_ttft_ms"),
         *("night.output_throughput", "night.p99_tpot_ms", "night.p99_ttft_ms"),
     ]
     named = ("goodput_share", "worst.p99_ttft_ms", "night.b.goodput", "day.client.p50_ttft_ms", "day.worst.goodput")
-    assert find_judge(BURST, load, GoalSettings(named, ("night.b.p99_tpot_ms<9",)), own=False).objectives
+    assert find_goals(BURST, load, GoalSettings(named, ("night.b.p99_tpot_ms<9",)), own=False).objectives
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None
 def test_metrics_that_a_suite_does_not_have_are_refused(tmp_path: Path, objective: str, message: str) -> None:
     load = find_workload(BURST, WorkloadSettings(suite(tmp_path)))
     with pytest.raises(UserError, match=message):
-        find_judge(BURST, load, GoalSettings((objective,)), own=False)
+        find_goals(BURST, load, GoalSettings((objective,)), own=False)
 
 
 @pytest.mark.parametrize(
@@ -169,5 +169,5 @@ def test_workloads_that_do_not_fit_together_are_refused(
 def test_every_preset_has_objectives_and_a_schedule(name: str) -> None:
     preset = load_preset(name)
     load = find_workload(preset, WorkloadSettings())
-    assert find_judge(preset, load, GoalSettings(), own=True).objectives
+    assert find_goals(preset, load, GoalSettings(), own=True).objectives
     assert load.longest_request > 1

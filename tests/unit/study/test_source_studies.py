@@ -15,11 +15,11 @@ from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
-from tuner.scoring.judge import FAILED
+from tuner.scoring.goals import FAILED
 from tuner.specs import TrialSpec
 from tuner.study import source_studies as module
 from tuner.study.builder import with_stored_settings
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.settings import RESIDUAL, TPE
 from tuner.study.simulator_prior import simulator_prior, simulator_prior_of_source
 from tuner.study.source_studies import SourceStudy, source_studies
@@ -71,8 +71,8 @@ def test_the_defaults_come_first_with_the_engines_known_values(bench: Bench) -> 
 
 def test_values_and_constraints_are_those_of_the_new_objectives_and_slos(bench: Bench) -> None:
     bench.run(peak_at_16, trials=4, enqueue=GIVEN)
-    judge = make_judge(["p99_tpot_ms"], ["p99_tpot_ms<5", "p99_ttft_ms<100"])
-    history = source_of(bench, judge=judge).history
+    goals = make_goals(["p99_tpot_ms"], ["p99_tpot_ms<5", "p99_ttft_ms<100"])
+    history = source_of(bench, goals=goals).history
     assert history.values[0] == (10.0,)
     assert history.constraints[0] == {"p99_tpot_ms<5": 1.0}  # no TTFT was measured, so it has no constraint
     assert FAILED not in history.constraints[0]
@@ -115,7 +115,7 @@ def test_of_a_long_study_the_defaults_the_best_and_an_even_spread_of_the_rest_ar
         (("s",), {"sampler": TPE}, "sampler='tpe': only residual uses source studies; leave out learn_from"),
         (
             ("s",),
-            {"judge": make_judge(["goodput"], ["p99_tpot_ms<5"])},
+            {"goals": make_goals(["goodput"], ["p99_tpot_ms<5"])},
             "learn_from='s': fewer than 2 of its trials lie in this study's space and have goodput; leave it out",
         ),
     ],

@@ -24,10 +24,10 @@ def presets(as_json: AsJson = False) -> None:
 
 def _slos(preset: Preset) -> list[str]:
     """Return all SLOs of a preset, those of its request classes included."""
-    from tuner.study.resolve_workload import find_judge
+    from tuner.study.resolve_workload import find_goals
     from tuner.study.settings import GoalSettings
 
-    return [str(slo) for slo in find_judge(preset, preset.workload, GoalSettings(), own=True).slos]
+    return [str(slo) for slo in find_goals(preset, preset.workload, GoalSettings(), own=True).slos]
 
 
 def _document(preset: Preset) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _best(progress: Progress, width: int) -> list[RenderableType]:
     else:
         shown = [Text(f"#{best.number}, score {text.number(score)} (the defaults have 1)", style="bold green")]
     figures = []
-    for objective in progress.spec.judge.objectives:
+    for objective in progress.spec.goals.objectives:
         value = best.outcome.metric(objective.metric)
         reference = baseline.outcome.metric(objective.metric) if baseline and baseline.outcome else None
         ratio = f" ×{value / reference:.2f}" if value and reference and best is not baseline else ""
@@ -181,7 +181,7 @@ def _last_trials(progress: Progress, width: int, room: int) -> RenderableType:
     if not trials:
         return Text("no trial has finished yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
-    metrics = [objective.metric for objective in progress.spec.judge.objectives]
+    metrics = [objective.metric for objective in progress.spec.goals.objectives]
     fill_trials(table, trials, metrics, progress.defaults, width)
     return table
 

@@ -82,8 +82,8 @@ class Progress:
             return record
         if not outcome.succeeded or baseline is None or baseline.outcome is None or not baseline.outcome.succeeded:
             return record
-        judge = self.spec.judge
-        return replace(record, verdict=judge.verdict(outcome, judge.metrics(baseline.outcome)))
+        goals = self.spec.goals
+        return replace(record, verdict=goals.verdict(outcome, goals.metrics(baseline.outcome)))
 
     @property
     def baseline(self) -> TrialRecord | None:

@@ -40,12 +40,12 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(line) for line in _ending_lines(ended.run, ended.records)]
     conclusion, challenger = ended.run.conclusion, None
     if conclusion is not None:
-        judge = ended.spec.judge
+        goals = ended.spec.goals
         defaults = ended.spec.space.known_defaults()
-        findings = Findings(conclusion.to_dict(), ended.records, judge.objectives, judge.slos, defaults)
+        findings = Findings(conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults)
         challenger = findings.challenger
         if conclusion.noise is not None:
-            metric = judge.objectives[0].metric
+            metric = goals.objectives[0].metric
             parts.append(Text(f"noise: {metric} of the defaults varies by {conclusion.noise:.1%} between repeats"))
         parts += [Text(""), Text(conclusion.reason, style="bold"), *conclusion_parts(findings)]
     if ended.engine.provenance is Provenance.SIMULATED:

@@ -12,7 +12,7 @@ from storage.metrics import Direction
 from storage.records import TrialKind, TrialRecord
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio, compare
-from tuner.scoring.judge import Judge
+from tuner.scoring.goals import Goals
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,28 @@ def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
 
 
 def conclude(
-    judge: Judge, records: Sequence[TrialRecord], finalists: Sequence[TrialRecord], label: str | None
+    goals: Goals, records: Sequence[TrialRecord], finalists: Sequence[TrialRecord], label: str | None
 ) -> Conclusion:
     """Judge the study from its records.
 
     Args:
-        judge: objectives, SLOs and weights.
+        goals: objectives, SLOs and weights.
         records: every trial of the study.
         finalists: who was nominated, the defaults among them if they were measured.
         label: the confirmation's name; None if there was none.
     """
     baseline = next((r for r in records if r.kind is TrialKind.BASELINE and r.round == 0), None)
-    noise = noise_of(baseline, judge.objectives[0].metric)
+    noise = noise_of(baseline, goals.objectives[0].metric)
     cells = {(r.number, r.round): r for r in records if r.round and r.label == label and r.outcome is not None}
     rounds = sorted({round_ for _, round_ in cells})
     if label is None or baseline is None or not rounds:
-        return _unconfirmed(judge, finalists, baseline, noise)
-    out = {f.number: _disqualified(judge, f.number, rounds, cells) for f in finalists}
+        return _unconfirmed(goals, finalists, baseline, noise)
+    out = {f.number: _disqualified(goals, f.number, rounds, cells) for f in finalists}
     sound = [f.number for f in finalists if out[f.number] is None]
     if baseline.number not in sound:
         return _without_reference(baseline.number, sound, out, rounds, noise, finalists)
-    scores = compare({n: [_merit(judge, cells[n, r]) for r in rounds] for n in sound}, baseline.number)
-    metrics = _metric_ratios(judge, sound, rounds, cells, baseline.number)
+    scores = compare({n: [_merit(goals, cells[n, r]) for r in rounds] for n in sound}, baseline.number)
+    metrics = _metric_ratios(goals, sound, rounds, cells, baseline.number)
     contenders = tuple(
         Contender(f.number, scores.get(f.number), metrics.get(f.number, {}), out[f.number])
         for f in finalists
@@ -133,7 +133,7 @@ def _text(ratio: Ratio) -> str:
 
 
 def _unconfirmed(
-    judge: Judge, finalists: Sequence[TrialRecord], baseline: TrialRecord | None, noise: float | None
+    goals: Goals, finalists: Sequence[TrialRecord], baseline: TrialRecord | None, noise: float | None
 ) -> Conclusion:
     """Conclude from the search alone."""
     best = next((f for f in finalists if f.kind is not TrialKind.BASELINE), None)
@@ -143,7 +143,7 @@ def _unconfirmed(
         return Conclusion(best.number, False, False, _best_alone(best.number, score, baseline), 0, (), noise)
     if reference_ok and baseline is not None:
         return Conclusion(baseline.number, True, False, "keep the defaults: nothing scored better", 0, (), noise)
-    slos = ", ".join(str(slo) for slo in judge.slos)
+    slos = ", ".join(str(slo) for slo in goals.slos)
     return Conclusion(None, False, False, f"no trial met the SLOs ({slos})", 0, (), noise)
 
 
@@ -173,25 +173,25 @@ def _without_reference(
 
 
 def _disqualified(
-    judge: Judge, number: int, rounds: Sequence[int], cells: Mapping[tuple[int, int], TrialRecord]
+    goals: Goals, number: int, rounds: Sequence[int], cells: Mapping[tuple[int, int], TrialRecord]
 ) -> str | None:
     """Return why a finalist is out: it failed in a round, or missed an SLO in one."""
     measured = [cells.get((number, round_)) for round_ in rounds]
     for record in measured:
-        fault = None if record is None else fault_of(judge, record)
+        fault = None if record is None else fault_of(goals, record)
         if fault is not None:
             return fault
     lacking = [round_ for round_, record in zip(rounds, measured, strict=True) if record is None]
     return f"not measured in round {lacking[0]}" if lacking else None
 
 
-def fault_of(judge: Judge, record: TrialRecord) -> str | None:
+def fault_of(goals: Goals, record: TrialRecord) -> str | None:
     """Return how a finalist failed in a round, or which SLO it missed there; None if neither."""
     if record.outcome is None:
         return None
     if record.outcome.failure is not None:
         return f"failed in round {record.round}: {record.outcome.failure.kind}"
-    for slo in judge.slos:
+    for slo in goals.slos:
         value = record.outcome.metric(slo.metric)
         if not slo.met(value):
             shown = "absent" if value is None else f"{value:.4g}"
@@ -203,11 +203,11 @@ AS_GOOD_AS_NOTHING = 1e-3
 """What a metric that is better when higher counts as where it is 0; left out, it would flatter."""
 
 
-def _merit(judge: Judge, record: TrialRecord) -> float:
+def _merit(goals: Goals, record: TrialRecord) -> float:
     """Return the weighted mean of the logarithms of what is scored, larger is better; see `tuner.scoring.score`."""
     assert record.outcome is not None
     total = weighted = 0.0
-    for objective in judge.scored:
+    for objective in goals.scored:
         value = record.outcome.metric(objective.metric)
         higher = objective.direction is Direction.MAXIMIZE
         if value == 0 and higher:
@@ -221,7 +221,7 @@ def _merit(judge: Judge, record: TrialRecord) -> float:
 
 
 def _metric_ratios(
-    judge: Judge,
+    goals: Goals,
     sound: Sequence[int],
     rounds: Sequence[int],
     cells: Mapping[tuple[int, int], TrialRecord],
@@ -229,7 +229,7 @@ def _metric_ratios(
 ) -> dict[int, dict[str, Ratio]]:
     """Return each finalist's ratio to the defaults of every objective, with its interval."""
     result: dict[int, dict[str, Ratio]] = {number: {} for number in sound}
-    for objective in judge.objectives:
+    for objective in goals.objectives:
         logs: dict[int, list[float]] = {}
         for number in sound:
             outcomes = [cells[number, round_].outcome for round_ in rounds]

@@ -82,7 +82,7 @@ class Confirmation:
         """Return the numbers of the finalists that cannot win any more."""
         records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
         mine = [record for record in records if record.label == self.label and record.round in self.rounds]
-        return {record.number for record in mine if fault_of(self._spec.judge, record) is not None}
+        return {record.number for record in mine if fault_of(self._spec.goals, record) is not None}
 
     def exhausted(self) -> bool:
         """Return True if every measurement was handed out."""

@@ -20,7 +20,7 @@ from benchmarks.search.problems.trials import RandomTrial
 from search_spaces import ParameterValue, Trial
 from storage.records import Config
 from tuner.engines.simulator.parameters import parameters_of
-from tuner.scoring.judge import FAILED, FAILED_VIOLATION
+from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.score import score
 
 SHORT_NOISE = 1.2
@@ -38,9 +38,9 @@ class SimulatedProblem(Problem):
         self.study = study
         self.world = world
         self.space = study.spec.space
-        judge = study.spec.judge
-        self.objectives, self.scored, self._slos = judge.objectives, judge.scored, judge.slos
-        self.constraint_names = tuple(str(slo) for slo in judge.slos)
+        goals = study.spec.goals
+        self.objectives, self.scored, self._slos = goals.objectives, goals.scored, goals.slos
+        self.constraint_names = tuple(str(slo) for slo in goals.slos)
         self._stored = parameters_of(study.card.key)
         self._true = world.parameters(self._stored, study.card.key)
         self._hints = self.space.engine_defaults()

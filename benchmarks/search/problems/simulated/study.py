@@ -27,7 +27,7 @@ from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
 from tuner.study.builder import build_spec, plan_study
-from tuner.study.resolve_workload import make_judge
+from tuner.study.resolve_workload import make_goals
 from tuner.study.settings import ModelSettings, StudySettings, WorkloadSettings
 from tuner.study.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
@@ -131,7 +131,7 @@ def _simulate(settings: StudySettings, card: HardwareProfile, workload: SingleWo
     """
     plan = plan_study(settings, simulated=True)
     if workload is not None:
-        plan = replace(plan, workload=workload, judge=make_judge(H200_7B_OBJECTIVES, H200_7B_SLOS))
+        plan = replace(plan, workload=workload, goals=make_goals(H200_7B_OBJECTIVES, H200_7B_SLOS))
     elif settings.workload.rate is not None and isinstance(plan.workload, Traffic):
         requests = round(RATE_SPAN_S * settings.workload.rate)
         plan = replace(plan, workload=plan.workload.model_copy(update={"requests": requests}))

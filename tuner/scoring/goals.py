@@ -17,19 +17,25 @@ prefers a slow configuration to one that does not run."""
 
 
 @dataclass(frozen=True)
-class Judge:
-    """What a study judges by."""
+class Goals:
+    """The goals of a study.
+
+    Args:
+        objectives: what the study optimises.
+        slos: the constraints.
+        scored: the objectives that the score weighs; the success rate is one of them in every study.
+    """
 
     objectives: tuple[Objective, ...]
     slos: tuple[Slo, ...]
     scored: tuple[Objective, ...]
 
-    def wants(self, name: str) -> bool:
+    def has_objective(self, name: str) -> bool:
         """Return whether a metric is an objective."""
         return any(objective.metric == name for objective in self.objectives)
 
     def verdict(self, outcome: TrialOutcome, reference: Mapping[str, float | None] | None) -> Verdict | None:
-        """Return the verdict; None where nobody can judge, because the failure was not the configuration's.
+        """Return the verdict; None where the configuration is not at fault for a failure.
 
         Args:
             outcome: what the trial brought back.
