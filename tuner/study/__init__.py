@@ -1,1 +1,1 @@
-"""The study: what it is, what it learns, how it goes on, and how it ends."""
+"""Studies: settings and specification, the search loop, the sources of trials, and the conclusion."""

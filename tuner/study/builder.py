@@ -1,8 +1,8 @@
-"""From settings to a study that is ready to run, in three steps.
+"""Build a study that is ready to run from its settings, in three steps.
 
-`plan_study` finds every mistake that shows without the installed engine, before anything is started. `build_spec`
-resolves the search space for the engine and the hardware, before anything is written. `prepare` reads the database:
-the settings of the study's first run and its source studies.
+`plan_study` checks the settings as far as possible without the installed engine, before anything is started.
+`build_spec` resolves the search space for the engine and the hardware, before anything is written. `prepare` reads the
+database: the settings of the study's first run and its source studies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study as far as it is known without the engine and the hardware; its settings are checked so far."""
+    """A study before its engine and hardware are known; its settings are checked as far as possible."""
 
     settings: StudySettings
     preset: Preset
@@ -162,7 +162,7 @@ def prepare(spec: StudySpec, engine: EngineInfo, store: Store) -> PreparedStudy:
 
 
 def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
-    """Return the study with settings that it keeps from its first run, if there was one.
+    """Return the study with the settings that are fixed by its first run, if there was one.
 
     These are the search's number of prompts, since trials of two workloads cannot be compared, and the source
     studies where none are given.

@@ -1,4 +1,4 @@
-"""Finds the model of a study and its shape."""
+"""Find the model of a study and its shape."""
 
 from __future__ import annotations
 

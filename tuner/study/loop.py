@@ -1,7 +1,7 @@
-"""The loop: hand out work, take outcomes, write them down, teach, retry what was not the configuration's fault.
+"""The study loop: submit trials, store their outcomes, report them to Optuna, and retry infrastructure failures.
 
-Order matters: an outcome is in the database before Optuna is told and before anyone is shown it, so a tuner that is
-killed between two lines loses nothing.
+An outcome is written to the database before it is reported to Optuna or displayed. A tuner that is killed in between
+loses no outcome.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from tuner.study.spec import StudySpec
 
 TICK_S = 0.5
 FIRST_FAILURES = 3
-"""Trials that must all fail for one same reason, with none before them, for the study to stop and name it."""
+"""The study stops if its first trials, this many or more, all failed for the same reason."""
 
 OVERTIME = 1.0
-"""How long trials may run on when the time is up, in median trials."""
+"""How long running trials may continue after the time limit, as a multiple of the median trial."""
 
 GIVEN_UP_IN_A_ROW = 3
-"""Trials in a row that infrastructure took, retries included, for the study to stop."""
+"""The study stops after this many trials in a row that infrastructure failed in every attempt."""
 
 
 class Loop:
-    """Runs the items of a source on an executor."""
+    """Runs the trials of a source on an executor."""
 
     def __init__(
         self,
         spec: StudySpec,
         budget: Budget,
         store: Store,
-        learner: OptunaStudy,
+        optuna_study: OptunaStudy,
         executor: Executor,
-        listener: StudyObserver,
+        observer: StudyObserver,
         stop: threading.Event,
         clock: Clock,
     ) -> None:
         self._spec = spec
         self._budget = budget
         self._store = store
-        self._learner = learner
+        self._optuna_study = optuna_study
         self._executor = executor
-        self._listener = listener
+        self._observer = observer
         self._stop = stop
         self._clock = clock
         self._items: dict[str, WorkItem] = {}
-        self._bases: dict[bool, Mapping[str, float | None]] = {}
+        self._references: dict[bool, Mapping[str, float | None]] = {}
         self._given_up = 0
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
         self.trial_seconds: list[float] = []
         self.benchmark_seconds: list[float] = []
-        """Duration of each trial that ran to its end in this run, and of its benchmarks."""
+        """Seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial."""
 
     def run(self, source: TrialSource, time_is_up: Callable[[], bool]) -> RunEnding:
         """Run until the source is exhausted or something ends the run.
 
         Args:
-            source: where the work comes from.
-            time_is_up: asked between trials; True lets what runs come to its end and starts nothing more.
+            source: provides the trials.
+            time_is_up: called between trials; once it returns True, no trial starts and running ones may end.
         """
         ending, overtime = RunEnding.DONE, 0.0
         while True:
@@ -79,24 +79,25 @@ class Loop:
             if ending is RunEnding.TIMEOUT and self._clock.monotonic() > overtime:
                 self._executor.cancel()
             if ending is RunEnding.DONE:
-                self._hand_out(source)
+                self._submit_trials(source)
             if not self._items:
                 if ending is not RunEnding.DONE or source.exhausted():
                     return ending
-                # Every idle slot was offered work, took none, and nothing runs: the source has no more to give.
+                # The source had no trial for any idle slot, and no trial is running that could change that.
                 return RunEnding.EXHAUSTED
             for finished in self._executor.wait_any(TICK_S):
-                verdict_on_run = self._take(finished, source)
-                if ending in (RunEnding.DONE, RunEnding.TIMEOUT) and verdict_on_run is not None:
-                    ending = verdict_on_run
-            self._listener.tick(self._executor.states())
+                stop_reason = self._handle(finished, source)
+                if ending in (RunEnding.DONE, RunEnding.TIMEOUT) and stop_reason is not None:
+                    ending = stop_reason
+            self._observer.tick(self._executor.states())
 
     def _overtime_s(self) -> float:
-        """Return how long trials may run on when the time is up; one that is cut off is run again another time."""
-        walls = self.trial_seconds
-        return OVERTIME * statistics.median(walls) if walls else self._spec.limits.startup_s
+        """Return for how many seconds trials may continue after the time limit; the next run repeats cancelled ones."""
+        seconds = self.trial_seconds
+        return OVERTIME * statistics.median(seconds) if seconds else self._spec.limits.startup_s
 
-    def _hand_out(self, source: TrialSource) -> None:
+    def _submit_trials(self, source: TrialSource) -> None:
+        """Submit a trial of the source to each idle slot."""
         for slot in self._executor.idle():
             item = source.next(slot)
             if item is None:
@@ -108,7 +109,7 @@ class Loop:
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)
             self._items[trial.uid] = item
             self._executor.submit(trial, slot)
-            self._listener.started(trial, slot)
+            self._observer.started(trial, slot)
 
     def _pending(self, item: WorkItem) -> TrialRecord:
         return TrialRecord(
@@ -123,8 +124,8 @@ class Loop:
             created_at=self._clock.now(),
         )
 
-    def _take(self, finished: Finished, source: TrialSource) -> RunEnding | None:
-        """Write an outcome down and teach it, or give its item back; return why the run must end, if it must."""
+    def _handle(self, finished: Finished, source: TrialSource) -> RunEnding | None:
+        """Store and report an outcome, or return its trial to the source; return why the run must end, else None."""
         item = self._items.pop(finished.spec.uid)
         outcome = finished.outcome
         failure = outcome.failure
@@ -136,65 +137,67 @@ class Loop:
                 self._store.record_failed_attempt(
                     self._spec.name, item.number, item.round, finished.spec.attempt, outcome
                 )
-                self._listener.retried(finished.spec, failure)
+                self._observer.retried(finished.spec, failure)
                 source.give_back(item)
                 return None
-            outcome = _final(outcome, failure, self._budget.attempts)
+            outcome = _outcome_of_last_attempt(outcome, failure, self._budget.attempts)
         return self._finish(item, outcome)
 
     def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
+        """Store an outcome with its verdict and report it; return why the run must end, else None."""
         verdict = self._spec.goals.verdict(outcome, self._reference(item, outcome))
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         if item.round == 0:
-            self._learner.tell(item.number, verdict)
+            self._optuna_study.tell(item.number, verdict)
         if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):
             self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
-        self._listener.finished(record)
+        self._observer.finished(record)
         return self._must_end(outcome)
 
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
-        """Return the metrics that score 1; None while that is not known."""
+        """Return the metrics that score 1 for this trial; None before the defaults are measured."""
         if item.kind is TrialKind.BASELINE:
             return self._spec.goals.metrics(outcome) if outcome.succeeded else None
-        return self._known_reference(self._apart(item.round))
+        return self._cached_reference(self._has_own_workload(item.round))
 
-    def _apart(self, round_: int) -> bool:
-        """Return whether what was measured in a round was sent another load than the search."""
+    def _has_own_workload(self, round_: int) -> bool:
+        """Return whether the measurements of a round had another workload than those of the search."""
         return round_ > 0 and self._spec.search_prompts is not None
 
-    def _known_reference(self, decides: bool) -> Mapping[str, float | None] | None:
-        """Return `_find_reference()`, which does not change once there is one and reads the whole study."""
-        if decides not in self._bases:
-            found = self._find_reference(decides)
+    def _cached_reference(self, of_rounds: bool) -> Mapping[str, float | None] | None:
+        """Return `_find_reference` from a cache: a found reference never changes, and finding it reads all trials."""
+        if of_rounds not in self._references:
+            found = self._find_reference(of_rounds)
             if found is None:
                 return None
-            self._bases[decides] = found
-        return self._bases[decides]
+            self._references[of_rounds] = found
+        return self._references[of_rounds]
 
-    def _find_reference(self, decides: bool) -> Mapping[str, float | None] | None:
-        """Return the defaults' metrics; where they failed or are not to be measured, those of the first that worked.
+    def _find_reference(self, of_rounds: bool) -> Mapping[str, float | None] | None:
+        """Return the metrics of the defaults, or of the first successful trial if the defaults failed or are left out.
 
-        `decides` asks for those of a round, whose load is another than the search's.
+        Args:
+            of_rounds: whether to use measurements of rounds, which then have another workload than the search.
         """
         every = self._store.trials(self._spec.name, finished=True)
         defaults = [r.number for r in every if r.kind is TrialKind.BASELINE]
-        finished = [r for r in every if (r.round > 0) == decides]
+        finished = [r for r in every if (r.round > 0) == of_rounds]
         baseline = [r for r in finished if r.number in defaults]
         if not baseline and self._spec.confirmation.baseline_repeats:
             return None
-        ranked = [*_in_order(baseline), *_in_order([] if decides else finished)]
+        ranked = [*_in_order(baseline), *_in_order([] if of_rounds else finished)]
         return self._spec.goals.metrics(ranked[0]) if ranked else None
 
     def _rescore(self) -> None:
-        """Score the trials that came back before what they are compared with did."""
+        """Score the trials that ended before their reference was measured."""
         verdicts = {}
-        references = {apart: self._known_reference(apart) for apart in {False, self._apart(1)}}
+        references = {own: self._cached_reference(own) for own in {False, self._has_own_workload(1)}}
         for record in self._store.trials(self._spec.name, finished=True):
             unscored = record.verdict is not None and record.verdict.score is None
             if unscored and record.outcome is not None and record.outcome.succeeded:
-                reference = references[self._apart(record.round)]
+                reference = references[self._has_own_workload(record.round)]
                 verdict = None if reference is None else self._spec.goals.verdict(record.outcome, reference)
                 if verdict is not None:
                     verdicts[(record.number, record.round)] = verdict
@@ -202,7 +205,7 @@ class Loop:
             self._store.set_verdicts(self._spec.name, verdicts)
 
     def _must_end(self, outcome: TrialOutcome) -> RunEnding | None:
-        """Return why the study cannot sensibly go on, if so."""
+        """Return why the run must end after this outcome; None if it can continue."""
         failure = outcome.failure
         if failure is None:
             self._given_up = 0
@@ -217,7 +220,7 @@ class Loop:
         if self._one_worked:
             return None
         done = [r.outcome for r in self._store.trials(self._spec.name, finished=True) if r.outcome is not None]
-        reasons = {(o.failure.kind, _gist(o.failure.message)) for o in done if o.failure is not None}
+        reasons = {(o.failure.kind, _without_digits(o.failure.message)) for o in done if o.failure is not None}
         if len(done) >= FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
             return RunEnding.SAME_FAILURE
@@ -225,21 +228,21 @@ class Loop:
 
 
 def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:
-    """Return the outcomes that have figures, the first to end first."""
-    worked = [record.outcome for record in records if record.outcome is not None and record.outcome.succeeded]
-    return sorted(worked, key=lambda outcome: outcome.ended_at)
+    """Return the successful outcomes in the order of their ends."""
+    successful = [record.outcome for record in records if record.outcome is not None and record.outcome.succeeded]
+    return sorted(successful, key=lambda outcome: outcome.ended_at)
 
 
-def _gist(message: str) -> str:
-    """Return a message without its digits, so that two ports or sizes do not make two reasons."""
+def _without_digits(message: str) -> str:
+    """Return a message without its digits, so that messages that differ in a port or a size are equal."""
     return "".join(character for character in message if not character.isdigit())
 
 
-def _final(outcome: TrialOutcome, failure: Failure, attempts: int) -> TrialOutcome:
-    """Return the outcome of a trial that infrastructure took once too often.
+def _outcome_of_last_attempt(outcome: TrialOutcome, failure: Failure, attempts: int) -> TrialOutcome:
+    """Return the outcome of a trial whose last attempt failed by infrastructure.
 
-    A server killed from outside in every attempt is the configuration's: most likely the host ran out of memory under
-    it, and a sampler that is not told walks back there.
+    If the server was killed from outside in every attempt, the failure becomes the configuration's: most likely the
+    host ran out of memory, and the sampler would propose similar configurations again.
     """
     if failure.kind is not FailureKind.SERVER_KILLED:
         return outcome

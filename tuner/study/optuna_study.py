@@ -2,7 +2,7 @@
 
 The sampler is `tuner.sampler.ResidualSampler` or Optuna's multivariate TPE. TPE ignores FAIL trials and proposes
 configurations that failed again. A configuration that failed is therefore stored as PRUNED with a violated constraint
-and no values. Infrastructure failures, which say nothing about the configuration, are stored as FAIL.
+and no values. Infrastructure failures do not depend on the configuration and are stored as FAIL.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class OptunaStudy:
         """Return a given configuration as a running trial. Optuna stores its parameters and `hints` of the space.
 
         Args:
-            config: what will be rendered; the engine decides the parameters that it leaves out.
+            config: the configuration to render; the engine's defaults apply to parameters that it leaves out.
             hints: the engine's values of parameters that are left out, for the sampler only.
         """
         known = {**hints, **config}

@@ -1,4 +1,4 @@
-"""What the loop hands around: items of work, where they come from, who listens, and why a run ends."""
+"""The interfaces around the study loop: work items, trial sources, observers, stages and endings."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Stage(StrEnum):
 class StagePlan:
     """A stage that begins.
 
-    `trials` is the most that it measures, those of earlier runs included; `subjects` names what it measures, such as
-    the finalists `#0`, `#12`; `rounds` are the numbers of a confirmation's rounds.
+    `trials` is the largest number of its measurements, those of earlier runs included. `subjects` are the names of the
+    measured configurations, such as the finalists `#0`, `#12`. `rounds` are the numbers of a confirmation's rounds.
     """
 
     stage: Stage
@@ -52,7 +52,7 @@ class StagePlan:
 class SyncStatus:
     """How many of the study's finished trials MLflow has, and the follower's last error (None: none).
 
-    `waiting` is True at the end of a run, when nothing but MLflow is waited for.
+    `waiting` is True at the end of a run, while the study waits for MLflow only.
     """
 
     logged: int
@@ -68,7 +68,7 @@ class SyncStatus:
 
 @dataclass
 class WorkItem:
-    """One trial, or one round of a finalist, that has to be run; `retries` counts infrastructure's failures so far."""
+    """One trial, or one round of a finalist, to run; `retries` counts its infrastructure failures so far."""
 
     number: int
     round: int
@@ -77,20 +77,20 @@ class WorkItem:
     label: str | None = None
     retries: int = 0
     known: bool = field(default=False, kw_only=True)
-    """True if the database already has it as pending."""
+    """True if the database already contains it as a pending trial."""
 
 
 class TrialSource(Protocol):
-    """Gives work until there is none."""
+    """Provides the trials of one stage."""
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return work for a slot; None if there is none for it now."""
+        """Return the next trial for a slot; None if there is none for it now."""
 
     def exhausted(self) -> bool:
-        """Return True if no slot will be given work again, unless an item comes back."""
+        """Return True if `next` will return no trial for any slot, unless one is given back."""
 
     def give_back(self, item: WorkItem) -> None:
-        """Take back an item that must be run again."""
+        """Queue a trial again that failed by infrastructure."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class StudyObserver(Protocol):
         """A trial is in the database."""
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Infrastructure failed a trial; it will be run again."""
+        """A trial failed by infrastructure; it will run again."""
 
     def note(self, text: str) -> None:
-        """Something a user should read, one line."""
+        """A message of one line for the user."""
 
     def tick(self, states: Sequence[WorkerState]) -> None:
         """About a second has passed."""

@@ -1,4 +1,4 @@
-"""The workload of a study and the objectives and SLOs that fit it, from settings and preset."""
+"""Determine the workload of a study and its objectives and SLOs, from settings and preset."""
 
 from __future__ import annotations
 

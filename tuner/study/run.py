@@ -1,10 +1,10 @@
-"""One run of a study: open it or go on, search, measure flag effects, confirm, conclude."""
+"""One run of a study: create or resume it, search, measure flag effects, confirm and conclude."""
 
 from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,10 +46,10 @@ class RunResult:
 
 
 def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[str], clock: Clock) -> None:
-    """Create the study, or check that the stored one of that name has the same premise.
+    """Create the study, or check that the stored study of that name has the same premise.
 
     Raises:
-        SettingError: with the differences, when its premise is another one.
+        SettingError: with the differences, if its premise differs.
     """
     premise = spec.premise(engine, devices)
     stored = store.study(spec.name)
@@ -68,7 +68,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
 
 
 def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:
-    """Return the sampler and the source studies, which may change when a study goes on."""
+    """Return the sampler and the source studies, which may differ when a study is resumed."""
     sources = {"learn_from": list(spec.search.learn_from)} if spec.search.learn_from else {}
     return {"sampler": spec.sampler_for(engine), **sources}
 
@@ -83,47 +83,113 @@ def run_study(
     stop: threading.Event,
     clock: Clock | None = None,
 ) -> RunResult:
-    """Search until the budget is spent, then confirm and conclude; go on where an earlier run stopped."""
+    """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
     clock = clock or RealClock()
-    spec = prepared.spec
     began = clock.monotonic()
     optuna_study = _optuna_study(prepared, storage_url)
     for source in prepared.sources:
         observer.note(str(source))
+    spec = prepared.spec
     proposals = Proposals(spec, store, optuna_study, budget, observer)
     loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
+    time_limit = _TimeLimit(spec, budget.timeout_s, loop, executor.slots, clock, began)
+    return _Run(spec, budget, store, optuna_study, proposals, loop, observer, executor.slots, time_limit).complete()
 
-    def time_is_up() -> bool:
-        if budget.timeout_s is None:
+
+@dataclass(frozen=True)
+class _TimeLimit:
+    """The time limit of a run, less the expected duration of the confirmation.
+
+    Args:
+        spec: the study.
+        timeout_s: seconds from the start of the run; None: no limit.
+        loop: has the durations of the trials so far.
+        slots: number of rounds that run at the same time.
+        clock: the clock of the run.
+        began: the start of the run by that clock.
+    """
+
+    spec: StudySpec
+    timeout_s: float | None
+    loop: Loop
+    slots: int
+    clock: Clock
+    began: float
+
+    def reached(self) -> bool:
+        """Return whether the confirmation has to begin now to end in time."""
+        if self.timeout_s is None:
             return False
-        reserve = expected_confirmation_s(spec, loop.trial_seconds, loop.benchmark_seconds, executor.slots)
-        return clock.monotonic() - began + reserve >= budget.timeout_s
+        loop = self.loop
+        reserve = expected_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
+        return self.clock.monotonic() - self.began + reserve >= self.timeout_s
 
-    def ended(ending: RunEnding, reason: Failure | None, conclusion: Conclusion | None = None) -> RunResult:
-        return RunResult(ending, proposals.space_exhausted, proposals.converged, reason, conclusion)
 
-    observer.stage(StagePlan(Stage.SEARCH, budget.trials))
-    ending = loop.run(proposals, time_is_up)
-    if ending in _WITHOUT_CONCLUSION:
-        return ended(ending, loop.reason)
-    if budget.ablate and ending is not RunEnding.TIMEOUT:
-        ablation = _ablate(spec, store, optuna_study, loop, observer, time_is_up)
-        if ablation in _WITHOUT_CONCLUSION:
-            return ended(ablation, loop.reason)
-    finalists = _finalists(store.trials(spec.name), spec.confirmation.finalists, optuna_study.ranking())
-    confirmation = _confirmation(spec, store, finalists, executor.slots)
-    if confirmation is not None:
+@dataclass(frozen=True)
+class _Run:
+    """The stages of one run of a study."""
+
+    spec: StudySpec
+    budget: Budget
+    store: Store
+    optuna_study: OptunaStudy
+    proposals: Proposals
+    loop: Loop
+    observer: StudyObserver
+    slots: int
+    time_limit: _TimeLimit
+
+    def complete(self) -> RunResult:
+        """Run every stage; without a conclusion if a stage is interrupted or its trials keep failing."""
+        ending = self._search()
+        if ending in _WITHOUT_CONCLUSION:
+            return self._stopped(ending)
+        if self.budget.ablate and ending is not RunEnding.TIMEOUT:
+            ablation = self._ablate()
+            if ablation in _WITHOUT_CONCLUSION:
+                return self._stopped(ablation)
+        finalists = _finalists(self._trials(), self.spec.confirmation.finalists, self.optuna_study.ranking())
+        confirmation = _confirmation(self.spec, self.store, finalists, self.slots)
+        if confirmation is not None:
+            confirmed = self._confirm(confirmation, finalists)
+            if confirmed is not RunEnding.DONE:
+                return self._stopped(confirmed)
+        conclusion = self._conclude(finalists, None if confirmation is None else confirmation.label)
+        return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, None, conclusion)
+
+    def _trials(self) -> list[TrialRecord]:
+        return self.store.trials(self.spec.name)
+
+    def _stopped(self, ending: RunEnding) -> RunResult:
+        """Return the result of a run without a conclusion."""
+        return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, self.loop.reason, None)
+
+    def _search(self) -> RunEnding:
+        """Run the trials of the search."""
+        self.observer.stage(StagePlan(Stage.SEARCH, self.budget.trials))
+        return self.loop.run(self.proposals, self.time_limit.reached)
+
+    def _ablate(self) -> RunEnding:
+        """Measure the best configuration of the search with each of its flags reset to its default."""
+        best = next(iter(nominate(self._trials(), 1, self.optuna_study.ranking())), None)
+        source = Ablation(self.spec, self.store, self.optuna_study, best)
+        if source.planned:
+            self.observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
+        return self.loop.run(source, self.time_limit.reached)
+
+    def _confirm(self, confirmation: Confirmation, finalists: Sequence[TrialRecord]) -> RunEnding:
+        """Run the rounds, which no time limit ends."""
         if not confirmation.exhausted():
-            observer.stage(_confirmation_stage(confirmation, finalists))
-        confirmed = loop.run(confirmation, lambda: False)
-        if confirmed is not RunEnding.DONE:
-            return ended(confirmed, loop.reason)
-    label = None if confirmation is None else confirmation.label
-    conclusion = conclude(spec.goals, store.trials(spec.name), finalists, label)
-    store.update_study(spec.name, conclusion=conclusion.to_dict())  # flag effects take seconds; they follow
-    conclusion = _with_flag_effects(conclusion, finalists, optuna_study, observer)
-    store.update_study(spec.name, conclusion=conclusion.to_dict())
-    return ended(ending, None, conclusion)
+            self.observer.stage(_confirmation_stage(confirmation, finalists))
+        return self.loop.run(confirmation, lambda: False)
+
+    def _conclude(self, finalists: Sequence[TrialRecord], label: str | None) -> Conclusion:
+        """Compare the finalists and store the conclusion, before and after the flag effects, which take seconds."""
+        conclusion = conclude(self.spec.goals, self._trials(), finalists, label)
+        self.store.update_study(self.spec.name, conclusion=conclusion.to_dict())
+        conclusion = _with_flag_effects(conclusion, finalists, self.optuna_study, self.observer)
+        self.store.update_study(self.spec.name, conclusion=conclusion.to_dict())
+        return conclusion
 
 
 def _optuna_study(prepared: PreparedStudy, storage_url: str) -> OptunaStudy:
@@ -133,22 +199,6 @@ def _optuna_study(prepared: PreparedStudy, storage_url: str) -> OptunaStudy:
     sources = [source.source_history for source in prepared.sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
     return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources)
-
-
-def _ablate(
-    spec: StudySpec,
-    store: Store,
-    optuna_study: OptunaStudy,
-    loop: Loop,
-    observer: StudyObserver,
-    time_is_up: Callable[[], bool],
-) -> RunEnding:
-    """Measure the best configuration of the search with each of its flags reset to its default."""
-    best = next(iter(nominate(store.trials(spec.name), 1, optuna_study.ranking())), None)
-    source = Ablation(spec, store, optuna_study, best)
-    if source.planned:
-        observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
-    return loop.run(source, time_is_up)
 
 
 def _confirmation(spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> Confirmation | None:
@@ -173,7 +223,7 @@ def _with_flag_effects(
         return conclusion
     try:
         return replace(conclusion, flag_effects=tuple(optuna_study.flag_effects(conclusion.winner, defaults)))
-    except (ArithmeticError, ValueError) as error:  # an estimate must not cost hours of measurements
+    except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
         observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
         return conclusion
 

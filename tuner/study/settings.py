@@ -17,8 +17,8 @@ from tuner.specs import Limits
 
 AUTO, RESIDUAL, TPE = "auto", "residual", "tpe"
 SAMPLERS = (AUTO, RESIDUAL, TPE)
-"""`auto` is `residual` for measured trials, whose minutes outweigh its tenth of a second, and with source studies;
-otherwise it is `tpe`."""
+"""`auto` is `residual` with source studies and for measured trials, which take minutes, compared with a tenth of a
+second for its suggestions; otherwise it is `tpe`."""
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -97,7 +97,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class ConfirmationSettings:
-    """The confirmation: `rounds` of the best `finalists` and the defaults.
+    """The confirmation: the number of `rounds`, and of `finalists` besides the defaults.
 
     `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults.
     """
@@ -117,7 +117,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class StudySettings:
-    """Settings of a study; the preset decides where they are silent.
+    """Settings of a study; the preset provides those that are not given.
 
     `name` is the study's, by default the preset's. `search_load` is the share of a closed loop's requests that the
     search sends; the rounds send all.
@@ -173,7 +173,7 @@ class EngineChoice:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of one run, which may differ when the study goes on.
+    """Settings of one run, which may differ when the study is resumed.
 
     `storage` is a file or an SQLAlchemy URL, None for the default database; `output` is the script of the winner.
     """

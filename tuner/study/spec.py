@@ -29,7 +29,7 @@ class Enqueued:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """One study. Its `premise` must not change when the study goes on under the same name.
+    """One study. Its `premise` must be the same when the study is resumed.
 
     `search_prompts` is the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change.
@@ -88,7 +88,7 @@ class StudySpec:
         return RESIDUAL if engine.provenance is Provenance.MEASURED or self.search.learn_from else TPE
 
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
-        """Return one attempt at a trial as a worker needs it."""
+        """Return the specification of one attempt at a trial."""
         rendered = self.space.render(config)
         model = self.model
         if rendered.model is not None:
@@ -116,10 +116,10 @@ class StudySpec:
         return replace(spec, artifacts=self.artifacts / spec.uid)
 
     def _repeats(self, kind: TrialKind) -> int:
-        """Return the benchmarks of a trial; more for the defaults and in rounds, where they improve the decision."""
-        decides = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
+        """Return the benchmarks of a trial; the defaults and rounds have more, because the comparison uses them."""
+        compared = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
         repeats = self.search.repeats
-        return max(repeats, self.confirmation.baseline_repeats) if decides else repeats
+        return max(repeats, self.confirmation.baseline_repeats) if compared else repeats
 
     def _workload(self, kind: TrialKind, round_: int) -> Workload:
         """Return the workload of a trial; each round has its own prompts, the same for all its measurements."""

@@ -1,4 +1,4 @@
-"""Where a study's trials come from: what was left running, the defaults, named configurations, the sampler."""
+"""The source of the search's trials: interrupted trials, the defaults, enqueued configurations, the sampler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.study.settings import Budget
 from tuner.study.spec import StudySpec
 
 MAX_REDRAWS = 200
-"""Proposals in a row that may be ruled out or known before the space counts as exhausted."""
+"""Proposals in a row that may break a rule or be known before the space counts as exhausted."""
 
 DUPLICATES_BEFORE_ENUMERATION = 10
 ENUMERABLE = 5000
@@ -25,22 +25,22 @@ Rendering = tuple[str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 class Proposals:
-    """The source of the search: see `Source`."""
+    """The trials of the search; see `TrialSource`."""
 
     def __init__(
-        self, spec: StudySpec, store: Store, learner: OptunaStudy, budget: Budget, listener: StudyObserver
+        self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, budget: Budget, observer: StudyObserver
     ) -> None:
         self._spec = spec
         self._space = spec.space
         self._store = store
-        self._learner = learner
-        self._listener = listener
+        self._optuna_study = optuna_study
+        self._observer = observer
         self._trials, self._min_gain = budget.trials, budget.min_gain
         self._seen: set[Rendering] = set()
         self._count = 0
         self._spent = False
         self.converged = False
-        """True if the sampler expects too little of another trial."""
+        """True if the search has converged; see `OptunaStudy.converged`."""
         self._closed = False
         self._queue: deque[WorkItem] = deque()
         self._named: deque[WorkItem] = deque()
@@ -49,22 +49,22 @@ class Proposals:
         self._plan()
 
     def _recover(self) -> None:
-        """Tell Optuna what it missed, and queue again what was running when the study stopped."""
+        """Report stored outcomes that Optuna lacks, and queue the trials that were running when the study stopped."""
         records = {r.number: r for r in self._store.trials(self._spec.name) if r.round == 0}
         for record in records.values():
             self._seen.add(self._rendering(record.config))
         self._count = len(records)
-        for number in self._learner.running():
+        for number in self._optuna_study.running():
             known = records.get(number)
             if known is None:
-                self._learner.drop(number, "the study was stopped before this trial began")
+                self._optuna_study.drop(number, "the study was stopped before this trial began")
             elif known.outcome is not None:
-                self._learner.tell(number, known.verdict)
+                self._optuna_study.tell(number, known.verdict)
             else:
                 self._queue.append(WorkItem(number, 0, known.kind, known.config, known.label, known=True))
 
     def _plan(self) -> None:
-        """Queue the defaults and the named configurations that have not been tried."""
+        """Queue the defaults and the enqueued configurations that were not tried."""
         kinds = {r.kind for r in self._store.trials(self._spec.name)}
         labels = {r.label for r in self._store.trials(self._spec.name)}
         if self._spec.confirmation.baseline_repeats and TrialKind.BASELINE not in kinds:
@@ -85,9 +85,9 @@ class Proposals:
         if self._named:
             item = self._named.popleft()
             hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
-            asked = self._learner.ask_fixed(item.config, hints)
+            asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
-        self.converged = self.converged or (self._grid is None and self._learner.converged(self._min_gain))
+        self.converged = self.converged or (self._grid is None and self._optuna_study.converged(self._min_gain))
         if self.converged:
             return None
         asked_or_none = self._from_grid() if self._grid is not None else self._from_sampler()
@@ -97,7 +97,7 @@ class Proposals:
         return self._accept(asked_or_none, TrialKind.SEARCH, None)
 
     def exhausted(self) -> bool:
-        """Return True if nothing more will be proposed."""
+        """Return True if no trial is queued and none will be proposed."""
         spent = self._closed or self._spent or self.converged or self._count >= self._trials
         return not self._queue and spent
 
@@ -107,11 +107,11 @@ class Proposals:
         return self._spent
 
     def close(self) -> None:
-        """Propose nothing new: the time is over."""
+        """Propose no new configuration."""
         self._closed = True
 
     def give_back(self, item: WorkItem) -> None:
-        """Take back a trial that infrastructure failed."""
+        """Queue a trial again that failed by infrastructure."""
         self._queue.append(item)
 
     def _accept(self, asked: RunningTrial, kind: TrialKind, label: str | None) -> WorkItem:
@@ -131,36 +131,36 @@ class Proposals:
                 continue
             problems = self._space.violations(config)
             if not problems:
-                return self._learner.ask_fixed(config, {})
+                return self._optuna_study.ask_fixed(config, {})
             self._seen.add(self._rendering(config))
-            self._listener.note(f"ruled out without a launch: {problems[0].message}")
+            self._observer.note(f"ruled out without a launch: {problems[0].message}")
         return None
 
     def _from_sampler(self) -> RunningTrial | None:
-        """Return the sampler's next proposal that is new and breaks no rule; None if it finds none."""
+        """Return the next proposal of the sampler that is new and breaks no rule; None after `MAX_REDRAWS` others."""
         duplicates = 0
         for _ in range(MAX_REDRAWS):
-            asked = self._learner.ask()
+            asked = self._optuna_study.ask()
             problems = self._space.violations(asked.config)
             if problems:
-                self._learner.rule_out(asked.number, problems[0].message)
+                self._optuna_study.rule_out(asked.number, problems[0].message)
                 continue
             if self._rendering(asked.config) not in self._seen:
                 return asked
-            self._learner.drop(asked.number, "the same server as an earlier trial")
+            self._optuna_study.drop(asked.number, "the same server as an earlier trial")
             duplicates += 1
             if duplicates >= DUPLICATES_BEFORE_ENUMERATION:
                 return self._unseen()
         return None
 
     def _unseen(self) -> RunningTrial | None:
-        """Return any configuration that was not tried, where the space can be enumerated."""
+        """Return the first configuration that was not tried; None without one, or if the space is not enumerable."""
         cardinality = self._space.cardinality()
         if cardinality is None or cardinality > ENUMERABLE:
             return None
         for config in enumerate_configs(self._space):
             if self._rendering(config) not in self._seen and not self._space.violations(config):
-                return self._learner.ask_fixed(config, {})
+                return self._optuna_study.ask_fixed(config, {})
         return None
 
 
