@@ -1,4 +1,4 @@
-"""What the benchmarks' command lines share: parsers made of docstrings, JSON files, and the end by SIGTERM."""
+"""Shared parts of the benchmarks' command lines: parsers made of docstrings, JSON files, and the end by SIGTERM."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class _Reader:
 
     def _read(self, path: Path, including: tuple[Path, ...]) -> SpaceSpec:
         if path.resolve() in including:
-            raise SpaceError(f"{path}: the file includes itself; remove the circle of includes")
+            raise SpaceError(f"{path}: the file includes itself; remove the circular include")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ _TOLERANCE = 1e-6
 
 
 class Trial(Protocol):
-    """What a space needs of a trial to suggest values; an Optuna trial has it."""
+    """The methods of a trial that a space uses to suggest values; an Optuna trial has them."""
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """Return an integer in [low, high]."""

@@ -21,7 +21,7 @@ _MAX_COUNTED = 20_000
 
 @dataclass(frozen=True)
 class Dropped:
-    """What a context excludes, and the reason.
+    """A parameter, value or named configuration that a context excludes, and the reason.
 
     Attributes:
         parameter: a parameter, or `named:NAME` for a named configuration.

@@ -37,9 +37,10 @@ class _Model(BaseModel):
 
 
 class Requirement(_Model):
-    """A requirement: if `rule` is false, the parameter (or, with `value` in the rule, the choice) is dropped; `why` is
-    the
-    reason."""
+    """A requirement. If `rule` is false, the parameter or choice is dropped, and `why` is the reason.
+
+    A rule that contains `value` applies to each choice, other rules to the parameter.
+    """
 
     rule: ExpressionText
     why: StrictStr
@@ -82,7 +83,7 @@ class ChoiceSpec(_Model):
 
     @property
     def renders_itself(self) -> bool:
-        """Whether the choice itself, not its parameter, says what it renders to."""
+        """Whether the choice itself, not its parameter, defines what it renders to."""
         given = (self.args, self.env, self.json_object, self.compute, self.checkpoint)
         return any(part is not None for part in given)
 

@@ -142,7 +142,7 @@ class Space:
         return build(dropped, possible)
 
     def engine_default(self, name: str, context: Context) -> ParameterValue:
-        """Return the engine's own default of a declared parameter; None if the space or the context does not tell.
+        """Return the engine's own default of a declared parameter; None if it is not known.
 
         Args:
             name: the parameter.

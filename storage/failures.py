@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Culprit(StrEnum):
-    """What caused a failure."""
+    """The cause of a failure."""
 
     CONFIGURATION = "configuration"
     INFRASTRUCTURE = "infrastructure"
@@ -39,7 +39,7 @@ class FailureKind(StrEnum):
 
     @property
     def culprit(self) -> Culprit:
-        """What caused it. The sampler reads failures of a configuration; failures of infrastructure are retried."""
+        """The cause. The sampler reads failures of a configuration; failures of infrastructure are retried."""
         if self is FailureKind.TUNER_ERROR:
             return Culprit.TUNER
         return Culprit.INFRASTRUCTURE if self in _INFRASTRUCTURE else Culprit.CONFIGURATION

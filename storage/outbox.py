@@ -1,4 +1,4 @@
-"""Which finished trials are logged to MLflow, and as which runs."""
+"""The trials that are logged to MLflow, and the ids of their runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.transactions import Transactions
 
 
 class Outbox(Transactions):
-    """The part of the store that tracks what MLflow has."""
+    """The part of the store that tracks which trials MLflow contains."""
 
     def unsynced(self, study: str | None = None, limit: int = 100) -> list[TrialRecord]:
         """Return at most `limit` finished trials that are not marked as logged to MLflow.
@@ -53,7 +53,7 @@ class Outbox(Transactions):
         with self._writing() as session:
             trial_id = finished_trial_ids(session, study).get((number, round))
             if trial_id is None:
-                raise StorageError(f"{trial_text(study, number, round)} has no outcome that MLflow could have")
+                raise StorageError(f"{trial_text(study, number, round)} is not finished, so MLflow cannot contain it")
             row = session.get(SyncRow, trial_id)
             if row is None:
                 session.add(SyncRow(trial_id=trial_id, run_id=run_id, synced_at=datetime.now(UTC)))

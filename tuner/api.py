@@ -58,7 +58,7 @@ class BestTrial:
 
 
 class Study:
-    """A stored study. Every property reads the database, so a study that goes on elsewhere stays current."""
+    """A stored study. Every property reads the database, so it shows the progress of a run in another process."""
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -171,10 +171,10 @@ def optimize(
     output: str | os.PathLike[str] = settings.SCRIPT,
     progress: bool = False,
 ) -> Study:
-    """Run a study, or go on with one of the same name, and return it.
+    """Run a study, or resume the one of the same name, and return it.
 
     The keywords are the options of `tuner optimize`, whose help describes each; `max_concurrency` is `--users` and
-    `num_prompts` is `--prompts`. Without a GPU the engine is simulated, and every number of the study says so.
+    `num_prompts` is `--prompts`. Without a GPU the engine is simulated, and every trial has the provenance `simulated`.
 
     Args:
         trials: trials of the study, the defaults and trials of earlier runs included.

@@ -1,4 +1,4 @@
-"""The token that asks a running trial to stop."""
+"""The token that makes a running trial stop."""
 
 from __future__ import annotations
 

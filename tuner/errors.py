@@ -17,7 +17,7 @@ EXIT_INTERRUPTED = 130
 
 
 class TunerError(Exception):
-    """The tuner cannot go on, for a reason that is not the user's input; one line, exit code 1."""
+    """The tuner cannot continue, for another reason than the user's input; one line, exit code 1."""
 
     exit_code = EXIT_OURS
 
@@ -57,7 +57,7 @@ class SettingError(UserError):
 
         Args:
             name: returns the shown name of a setting.
-            joint: what stands between the name and the value.
+            joint: the text between the name and the value.
         """
         text = self.rule + (f"; {self.remedy}" if self.remedy else "")
         text = re.sub(r"\{([a-z_]+)\}", lambda match: name(match[1]), text)

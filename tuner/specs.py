@@ -1,4 +1,4 @@
-"""What a worker is handed: everything that one trial needs, frozen and picklable."""
+"""The specification of one trial that a worker receives: everything that it needs, frozen and picklable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Limits:
-    """Deadlines of a trial in seconds; what is past its deadline is ended and typed."""
+    """Deadlines of a trial in seconds; a phase that exceeds its deadline ends with a typed failure."""
 
     startup_s: float = 900.0
     warmup_s: float = 300.0

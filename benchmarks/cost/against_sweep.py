@@ -55,7 +55,7 @@ def sweep_arguments() -> argparse.Namespace:
 
 
 def compare_commands() -> None:
-    """Run both commands and print what they cost."""
+    """Run both commands and print their costs."""
     arguments = sweep_arguments()
     exit_on_sigterm()
     with ExitStack() as stack:

@@ -40,7 +40,7 @@ COMPILED = tuple(config for config in SIX if not config.eager)
 
 @dataclass(frozen=True)
 class ConfigCost:
-    """What one configuration cost.
+    """The times and the throughput of one configuration.
 
     Attributes:
         start_s: seconds until the server was ready.
@@ -55,7 +55,7 @@ class ConfigCost:
 
 @dataclass(frozen=True)
 class CommandCost:
-    """What one command cost.
+    """The wall-clock of one command, and the costs of its configurations.
 
     Attributes:
         wall_s: wall-clock seconds of the command, from its start to its exit.
@@ -70,7 +70,7 @@ class CommandCost:
 
 @dataclass(frozen=True)
 class SharedSetup:
-    """What both commands share.
+    """The settings that both commands share.
 
     Attributes:
         vllm: the vllm executable.

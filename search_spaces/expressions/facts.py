@@ -12,7 +12,7 @@ from search_spaces.expressions.language import UNKNOWN, version_tuple
 
 @dataclass(frozen=True)
 class Context:
-    """What a space is resolved for. None means unknown, and an unknown fact excludes nothing.
+    """The facts that a space is resolved for. None means unknown, and an unknown fact excludes nothing.
 
     Attributes:
         hardware: the card.

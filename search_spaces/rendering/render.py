@@ -20,7 +20,7 @@ _SUFFIX_DEPTH = 24
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a configuration adds to the engine's command line.
+    """The rendered form of a configuration: its part of the engine's command line and environment.
 
     Attributes:
         argv: flags and their values.

@@ -284,7 +284,7 @@ class OutboxContract(StoreFixture):
 
     def test_a_finished_trial_is_unsynced_until_it_is_marked(self, begun: Store) -> None:
         assert begun.unsynced() == []
-        with pytest.raises(StorageError, match="no outcome that MLflow could have"):
+        with pytest.raises(StorageError, match="is not finished, so MLflow cannot contain it"):
             begun.mark_synced("s", 0, 0, "r")
         begun.finish_trial("s", 0, 0, samples.success(), None)
         assert [trial.outcome for trial in begun.unsynced("s")] == [samples.success()]

@@ -39,10 +39,10 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many trials can run at the same time."""
+        """The number of workers, each of which runs one trial at a time."""
 
     def engine_info(self) -> EngineInfo:
-        """Return what is installed on the workers.
+        """Return the engine that is installed on the workers.
 
         Raises:
             UserError: if the engine is missing or unusable there.

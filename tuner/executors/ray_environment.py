@@ -22,8 +22,8 @@ def prepare(address: str | None) -> None:
     """Set Ray's variables, except those that the user has set.
 
     Args:
-        address: a cluster to join, which has its own token; None starts a Ray of this command. That one gets a token of
-            its own, so that it is closed to other users, and no token is written to the user's home.
+        address: a cluster to join, which has its own token; None starts a Ray of this command. That Ray
+            gets a token of its own, which closes it to other users, and no token is written to the user's home.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Under `uv run` Ray would otherwise pack the working folder and build the environment again for its workers.

@@ -31,7 +31,7 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
 POLL_S = 0.2
 NOTICE_S = 30.0
-"""Between two messages about what is being waited for."""
+"""Seconds between two messages about a wait."""
 
 _log = logging.getLogger(__name__)
 

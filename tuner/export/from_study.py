@@ -71,7 +71,7 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         raise SettingError("trial", number, f"study {study.name!r} has no such trial", "see `tuner trials`")
     outcome = trial.outcome
     if outcome is None or not outcome.succeeded:
-        why = outcome.failure.message if outcome and outcome.failure else "it was not run to its end"
+        why = outcome.failure.message if outcome and outcome.failure else "it has not finished"
         remedy = "choose one that `tuner trials` lists as ok"
         raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome

@@ -1,1 +1,1 @@
-"""Observers of a running study that are no part of the terminal: MLflow, and one that fans events out."""
+"""Observers of a running study besides the terminal: MLflow, a fan-out, and two for the Python API."""

@@ -1,4 +1,4 @@
-"""An observer that passes every event on to several."""
+"""An observer that passes every event on to several other observers."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ from tuner.specs import TrialSpec
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 
 STALL_S = 120.0
-"""A follower that logs no trial and uses no processor for this long is given up."""
+"""Seconds without a logged trial or processor time after which the follower is stopped."""
 
 BUSY_CPU_S = 0.1
-"""Processor seconds that count as progress: MLflow's import and the last pictures log no trial."""
+"""Processor seconds that count as progress: MLflow's import and the last plots log no trial."""
 
 POLL_S = 0.25
 REPORT_S = 1.0
@@ -98,20 +98,20 @@ class MlflowFollower:
             self._process.stdin.flush()
 
     def opened(self, start: StudyStart) -> None:
-        """Do nothing: there are no figures yet."""
+        """Do nothing: no trial of this run has finished."""
 
     def stage(self, plan: StagePlan) -> None:
         """Do nothing."""
 
     def started(self, spec: TrialSpec, slot: int) -> None:
-        """Do nothing: there are no figures yet."""
+        """Do nothing: the trial has not finished."""
 
     def finished(self, record: TrialRecord) -> None:
-        """Have the trial logged."""
+        """Wake the follower, which logs the trial."""
         self._wake()
 
     def retried(self, spec: TrialSpec, failure: Failure) -> None:
-        """Do nothing: the trial is not over."""
+        """Do nothing: the trial has not finished."""
 
     def note(self, text: str) -> None:
         """Do nothing: notes are for the terminal."""
@@ -127,7 +127,7 @@ class MlflowFollower:
         """Do nothing: the follower itself reports this."""
 
     def status(self) -> SyncStatus:
-        """Return how far MLflow is."""
+        """Return the number of trials that MLflow has, and its last error."""
         for line in self._messages:
             if (report := _report_of(line)) is not None:
                 self._problem = _problem(report)
@@ -135,7 +135,7 @@ class MlflowFollower:
         return SyncStatus(logged, finished, self._problem)
 
     def wait(self, skip: threading.Event) -> bool:
-        """Let the follower log what is missing, report its progress, and end it.
+        """Wait until the follower has logged every trial, report its progress, and end it.
 
         Args:
             skip: when set, the wait ends; a `KeyboardInterrupt` does the same.
@@ -172,7 +172,7 @@ class MlflowFollower:
 
 
 class _ProgressWatch:
-    """Tells a follower that works from one that hangs."""
+    """Detects a follower that makes no progress."""
 
     def __init__(self, now: float) -> None:
         self._since = now
@@ -196,7 +196,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _report_of(line: bytes) -> Mapping[str, Any] | None:
-    """Return the report of a sync that a line of the follower's log holds; None for other output."""
+    """Return the sync report in a line of the follower's log; None for other output."""
     try:
         report = json.loads(line)
     except ValueError:

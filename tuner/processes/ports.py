@@ -67,7 +67,7 @@ def lease_port(folder: Path, host: str = "127.0.0.1", first: int = FIRST_PORT, l
         if _can_bind(host, port) and not port_answers(host, port):
             return lease
         lease.release()
-    message = f"every port of {host} from {first} to {last} is taken; end what listens there and try again"
+    message = f"every port of {host} from {first} to {last} is taken; end the programs that listen there and try again"
     raise trial_failed(FailureKind.PORT_TAKEN, Phase.LAUNCH, message)
 
 
@@ -83,10 +83,10 @@ def port_answers(host: str, port: int) -> bool:
 
 
 def refuse_taken_port(host: str, port: int) -> None:
-    """Do nothing if nothing listens on the port; to be called right before a launch.
+    """Raise if a program listens on the port. To be called right before a launch.
 
     Raises:
-        TrialFailed: `PORT_TAKEN`, if something does.
+        TrialFailed: `PORT_TAKEN`, if a program listens.
     """
     if port_answers(host, port):
         message = f"another program already listens on {host}:{port}; requests would go to it instead of our server"

@@ -20,11 +20,11 @@ POLL_S = 0.1
 _REQUEST_S = 1.0
 
 Classify = Callable[[Phase, int | None], Failure]
-"""Returns the typed failure of a server that ended, from the phase and the exit code; it knows where the log is."""
+"""Returns the typed failure of a server that ended, from the phase, the exit code and the log."""
 
 
 class MonitoredProcess(Protocol):
-    """A started process as the wait sees it; `tuner.processes.supervisor.ServerProcess` is one."""
+    """A started process that `wait_ready` observes; `tuner.processes.supervisor.ServerProcess` is one."""
 
     @property
     def identity(self) -> Identity:
@@ -115,7 +115,7 @@ def _prove_ownership(process: MonitoredProcess, host: str, port: int) -> bool:
     ours, complete = _any_listens((member.pid for member in family), port)
     if ours:
         return True
-    if complete and somebody_listens(port) and process.alive():
+    if complete and any_process_listens(port) and process.alive():
         message = f"{host}:{port} is answered by a process that this trial did not start"
         raise trial_failed(FailureKind.PORT_TAKEN, Phase.READY, message)
     return False
@@ -137,7 +137,7 @@ def _any_listens(pids: Iterable[int], port: int) -> tuple[bool, bool]:
     return False, complete
 
 
-def somebody_listens(port: int) -> bool:
+def any_process_listens(port: int) -> bool:
     """Return whether /proc shows a process of any user that listens on the TCP port, over IPv4 or IPv6."""
     return any(_listens(connection, port) for connection in psutil.net_connections(kind="tcp"))
 

@@ -183,7 +183,7 @@ def _record_and_open_gate(
         gate.write(b"\n")
         gate.close()
     except BrokenPipeError:
-        pass  # the gate was killed from outside: the caller sees its exit code
+        pass  # the gate was killed from outside: `exit_code` returns its exit code
     return record
 
 

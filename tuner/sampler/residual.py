@@ -70,7 +70,7 @@ class ResidualSampler(BaseSampler):
         is_allowed: returns whether a configuration may be proposed; excludes combinations known to be useless.
         weights: of the objectives in the score, in their order; equal by default.
         startup_trials: number of space-filling trials where there is no prior.
-        failure_constraint: name of a constraint that only tells failures from successes; it is not modelled.
+        failure_constraint: name of a constraint that only separates failures from successes; it is not modelled.
         seed: of all draws.
         sources: trials of other studies, for a warm start.
     """
@@ -118,7 +118,7 @@ class ResidualSampler(BaseSampler):
     ) -> None:
         """Start to compute the predictions that the next suggestion uses, in a thread. Does nothing without a prior.
 
-        To be called while a trial runs. The next suggestion computes in its own thread what is missing.
+        To be called while a trial runs. The next suggestion computes missing predictions in its own thread.
 
         Args:
             directions: of the objectives.

@@ -1,4 +1,4 @@
-"""What the sampler reads of an Optuna study."""
+"""The part of an Optuna study that the sampler reads."""
 
 from __future__ import annotations
 

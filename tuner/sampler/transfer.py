@@ -1,8 +1,8 @@
 """Warm start from source studies: a Gaussian process of their trials shifts the prior mean of a new study.
 
 The design is a stack of residual processes (Golovin et al., "Google Vizier", KDD 2017, section 3.3): the new study's
-process models what its own trials deviate from the shifted mean. Values are relative to the first measured trial of
-their own study, as a rule the defaults, because another GPU or model has another level. Where the new study has a
+process models the deviations of its own trials from the shifted mean. Values are relative to the first measured trial
+of their own study, as a rule the defaults, because another GPU or model has another level. Where the new study has a
 prior, the process models measured minus predicted of the source studies: effects that the prior predicts differ between
 GPUs and traffic, its errors carry over. The slope of the new study's process scales the shift, so that a misleading
 source study is corrected as a whole (`KernelPrior.slope`).
@@ -105,7 +105,7 @@ class Transfer:
     ) -> Matrix:
         """Return the shift of the prior means of encoded configurations; the shape is that of `PriorCache.means`.
 
-        Only where `shifts_mean`.
+        To be called only if `shifts_mean` is True.
         """
         fitted_for = encoder.distributions, tuple(names), [scale.gains for scale in scales]
         if self._fitted_for != fitted_for:
@@ -143,7 +143,7 @@ class Transfer:
     def _residuals(
         self, source: SourceHistory, scales: Sequence[ObjectiveScale], names: Sequence[str]
     ) -> tuple[Matrix, Vector, Vector]:
-        """Return what a source study's trials deviate from their prior means.
+        """Return the deviations of a source study's trials from their prior means.
 
         Returns:
             Gains and compressed violations of the compared configurations, relative to the first of them, shape

@@ -18,7 +18,7 @@ from storage.capacity import capacity_of
 from storage.records import Repeat
 
 RATIO = 1.1
-"""The search ends at this ratio between the lowest rate that missed and the highest that held."""
+"""The search ends at this ratio of the lowest rate that missed an SLO to the highest rate that held."""
 
 MOST_STEPS = 5
 """Doublings or halvings from the first rate: a factor of 32 either way."""

@@ -1,1 +1,1 @@
-"""What a command does, without its command line: the CLI and the Python API call these."""
+"""The use cases: what each command does, without its command line. The CLI and the Python API call them."""

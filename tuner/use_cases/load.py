@@ -1,4 +1,4 @@
-"""The use case of `tuner load`: traffic is sent once to a server that runs already."""
+"""The use case of `tuner load`: send traffic once to a running server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HTTP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What to send, where, and by which SLOs it is judged; exactly one of workload, preset and study is given."""
+    """The traffic, the server and the SLOs; exactly one of workload, preset and study is given."""
 
     url: str
     workload: str | None
@@ -48,7 +48,7 @@ class LoadSettings:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The measurements of the traffic; `invalid` is the reason why they cannot count, None if they do."""
+    """The measurements of the traffic; `invalid` is the reason why they are not valid, None if they are."""
 
     repeat: Repeat
     invalid: str | None
@@ -89,7 +89,7 @@ def send_load(settings: LoadSettings) -> LoadResult:
 def _send_all(
     settings: LoadSettings, tools: Toolbox, traffic: Traffic | Suite, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
-    """Send each workload after its warm-up; return the measurements, and the reason why they cannot count, if any."""
+    """Send each workload after its warm-up; return the measurements, and why they are not valid (None: they are)."""
     parts = traffic.parts() if isinstance(traffic, Suite) else {"": traffic}
     found, reasons = [], []
     for place, (name, part) in enumerate(parts.items()):
@@ -130,7 +130,7 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
 
 
 def _served(settings: LoadSettings) -> tuple[str, str]:
-    """Return the model's name in requests, and where its tokenizer is, as the server says."""
+    """Return the model's name in requests and the location of its tokenizer, as the server reports them."""
     try:
         listed = httpx.get(f"{settings.url}/v1/models", timeout=HTTP_TIMEOUT_S).json()["data"]
         first = next(each for each in listed if settings.model in (None, each["id"]))

@@ -56,7 +56,7 @@ class OptimizeResult:
 def optimize(
     settings: StudySettings, run: RunSettings, observer: StudyObserver, stop: threading.Event
 ) -> OptimizeResult:
-    """Run a study and write the script of its winner; go on where an earlier run stopped.
+    """Run or resume a study, and write the script of its winner.
 
     Every setting is checked before anything is written.
 
@@ -103,7 +103,7 @@ def _run(
     observer: StudyObserver,
     stop: threading.Event,
 ) -> OptimizeResult:
-    """Run the study with MLflow beside it, and write the script of its winner."""
+    """Run the study and MLflow's follower, and write the script of the winner."""
     spec, engine, budget = prepared.spec, prepared.engine, run.budget
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     uri = tracking_uri(url)
@@ -119,7 +119,7 @@ def _run(
 
 
 def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyObserver) -> MlflowFollower:
-    """Start MLflow's follower; report a server that does not answer, without which the study runs all the same."""
+    """Start MLflow's follower; report a server that does not answer, which does not stop the study."""
     if (reason := unreachable(uri)) is not None:
         observer.note(f"MLflow at {uri} does not answer ({reason}); `tuner sync` logs the trials once it does")
     return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)

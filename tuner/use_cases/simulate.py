@@ -25,7 +25,7 @@ from tuner.workloads.suite import Suite
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """What to simulate: a server and a workload on a card; the preset decides where they are silent.
+    """The server, workload and card to simulate; the preset provides those that are not given.
 
     `gpu` is a card's name or a YAML file, `seed` is the workload's. With `noise`, the prediction differs from the
     expected value as a measured run does.

@@ -1,4 +1,4 @@
-"""Whether a study is simulated, on which card, and with which vLLM."""
+"""Decide whether a study is simulated, and find the card and the vLLM version of a simulation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT_CARD = "t4"
 
 
 def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
-    """Return whether to simulate: chosen, or `auto` without a GPU and without a given vLLM."""
+    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM."""
     if engine != "auto":
         return engine == "simulated"
     if vllm is not None or os.environ.get("TUNER_VLLM"):
@@ -37,7 +37,7 @@ def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
 
 
 def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
-    """Refuse settings that only a simulation has.
+    """Refuse settings that only apply to a simulation.
 
     Raises:
         SettingError: when one was given.

@@ -19,7 +19,7 @@ class Preset(BaseModel):
     """One preset.
 
     Attributes:
-        name, description, source: what it is and where it comes from.
+        name, description, source: texts for users.
         model: name on the Hugging Face hub.
         hardware: the card that a simulation uses by default.
         space: name of the search space.

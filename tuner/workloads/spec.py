@@ -53,8 +53,7 @@ class ClosedLoop(BaseModel):
         return self.seed + 500_000
 
     def shortened(self, share: float) -> ClosedLoop:
-        """Return the workload with that share of its requests; at least `MIN_REQUESTS_PER_USER` a user and
-        `MIN_PROMPTS`.
+        """Return the workload with a share of its requests, at least `MIN_REQUESTS_PER_USER` a user and `MIN_PROMPTS`.
 
         The number of concurrent users does not change. Traffic at a rate has no shorter form: it would end before an
         overloaded server's queue has grown, and its results would be too good.
@@ -77,10 +76,10 @@ class ClosedLoop(BaseModel):
 
 
 SingleWorkload = ClosedLoop | Traffic
-"""What one benchmark sends: a closed loop (by `vllm bench serve`) or traffic (by `tuner.loadgen`)."""
+"""The workload of one benchmark: a closed loop (by `vllm bench serve`) or traffic (by `tuner.loadgen`)."""
 
 Workload = SingleWorkload | Suite
-"""What a trial sends: one workload, or a suite of several, one after another."""
+"""The workload of a trial: one workload, or a suite of several, one after another."""
 
 
 def read_workload(data: Mapping[str, Any]) -> Workload:

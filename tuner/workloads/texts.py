@@ -23,7 +23,7 @@ _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 
 @dataclass(frozen=True)
 class UserText:
-    """One of the user's prompts. Its answer is as long as `output_tokens`, else as `answer`, else as the class says."""
+    """One of the user's prompts. The answer's length is `output_tokens`, else that of `answer`, else the class's."""
 
     prompt: str
     output_tokens: int | None = None

@@ -22,7 +22,7 @@ REDRAWS = 30
 """Suggestions in a row that may break a rule or be measured already; the next one is measured in any case."""
 LEAST_TRIAL_SECONDS = 1.0
 MOST_LEADERS = 5
-"""Length of the ranking that a sampler is asked for."""
+"""Length of the ranking that a sampler returns."""
 NOISE_SEEDS_PER_SEARCH = 10_007
 """Distance of the noise seeds of two searches with consecutive seeds."""
 

@@ -1,1 +1,1 @@
-"""From searches to figures, printed tables, JSON files and a plot."""
+"""Reports of searches: figures, printed tables, JSON files and a plot."""

@@ -1,4 +1,4 @@
-"""From searches to figures: medians over seeds with 95 % bootstrap intervals, and differences by seed."""
+"""Compute figures from searches: medians over seeds with 95 % bootstrap intervals, and differences by seed."""
 
 from __future__ import annotations
 

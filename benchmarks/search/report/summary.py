@@ -1,4 +1,4 @@
-"""One search in numbers."""
+"""Summarise one search: the incumbent's score by trial, infeasible trials, and the hypervolume."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from benchmarks.search.problems.problem import Problem, is_maximised
 from storage.records import Config
 
 CHECKPOINTS = (10, 15, 30, 60)
-"""Numbers of trials after which the incumbent is looked at."""
+"""Numbers of trials after which the incumbent's score is reported."""
 LATE_TRIALS = 20
-"""Infeasible trials count after so many trials, when a sampler can have learned the constraints."""
+"""The infeasible share is that of the trials after these first ones, which show the constraints to a sampler."""
 HYPERVOLUME_LOSS = math.log(2.0)
 """The reference point of the hypervolume: each objective half as good as the defaults."""
 
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """One search in numbers. True scores are without noise, and 0 for an infeasible trial.
+    """The figures of one search. True scores are without noise, and 0 for an infeasible trial.
 
     Attributes:
         problem: the problem's name.
@@ -67,7 +67,7 @@ class SearchSummary:
 
 
 def summarise_search(problem: Problem, record: SearchRecord, finalists: int = 1) -> SearchSummary:
-    """Return a search in numbers.
+    """Return the figures of a search.
 
     Args:
         problem: the problem.

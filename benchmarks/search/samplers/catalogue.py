@@ -15,7 +15,7 @@ from benchmarks.search.samplers.residual import make_residual, residual_ranking
 from benchmarks.search.samplers.scoot import ScootSampler
 
 RANDOM_STARTS = 10
-"""Random trials at the start of samplers that learn."""
+"""Random trials at the start of model-based samplers."""
 GENERATION = 10
 """Trials in a generation of NSGA-II: with Optuna's 50, most of a search of 60 trials would be random."""
 RESIDUAL_NAME = "residual"

@@ -15,7 +15,7 @@ from storage.records import ServerFacts
 from tuner.http import get_local
 
 PERIOD_S = 0.5
-"""Between two samples during a benchmark."""
+"""Seconds between two samples during a benchmark."""
 
 _SAMPLE_TIMEOUT_S = 2.0
 _SCRAPE_TIMEOUT_S = 20.0
@@ -32,7 +32,7 @@ DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 SHARES = frozenset({KV_USAGE})
-"""Metrics of which the largest over all engines counts; all others are summed."""
+"""Metrics whose largest value over all engines counts; all others are summed."""
 
 READ_METRICS = (
     *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
@@ -41,10 +41,10 @@ READ_METRICS = (
 
 
 def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
-    """Return the named samples of a Prometheus text page: the sum over their labels, of `SHARES` the largest.
+    """Return the named samples of a Prometheus text page: the sum over their labels, for `SHARES` the largest.
 
-    Lines of other metrics are skipped before the parser sees them: a page has a thousand, and is read every 0.5 s
-    beside a benchmark. A line that is malformed is ignored.
+    Lines of other metrics are skipped before they are parsed: a page has a thousand, and is read every 0.5 s during
+    a benchmark. Malformed lines are ignored.
     """
     values: dict[str, float] = {}
     for line in text.splitlines():

@@ -34,7 +34,7 @@ class HelperJob(Protocol):
 
 
 class PlainJob:
-    """The command itself, as a user would start it."""
+    """A command that runs without the helper."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
         with log.open("ab") as file:

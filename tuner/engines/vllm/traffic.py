@@ -172,7 +172,7 @@ def read_traffic(traffic: Traffic, index: int, files: TrafficFiles) -> tuple[Rep
 
 
 def lateness_problem(delays: GeneratorDelays, ttft_ms: float | None) -> str | None:
-    """Return why a run is invalid, that the generator's own p99 delay is above the tolerable one; None if it is not."""
+    """Return a message if the generator's own p99 delay makes a run invalid; None if it is tolerable."""
     tolerable = max(TOLERABLE_DELAY_S, TOLERABLE_SHARE * (ttft_ms or 0.0) / 1000.0)
     by_action = {"sent requests": delays.late_p99_s, "read answers": delays.lag_p99_s}
     for action, delay in by_action.items():

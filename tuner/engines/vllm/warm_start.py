@@ -5,8 +5,8 @@ to `spawn`). That saves the same imports once more. Several API servers are fork
 see `resident/api_servers.py`. Without a GPU, vLLM requires `spawn` for its engine.
 
 A forked server differs from the command in one respect: its modules were imported in the helper's environment.
-`can_fork` states when that has no effect. A forked server that does not start, without a known cause, is started once
-more as the command: see `CommandStart`.
+`can_fork` states when that has no effect. If a forked server does not start and the cause is unknown, it is started
+once more, as the command (`CommandStart`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def can_fork(server: Mapping[str, str], helper: Mapping[str, str]) -> bool:
 
 
 RETRIED_AS_COMMAND = frozenset({FailureKind.ENGINE_CRASH, FailureKind.STARTUP_TIMEOUT})
-"""Failures of a start that the fork itself may have caused. The others come from the configuration or the machine."""
+"""Failures of a start that the fork itself may have caused. The configuration or the machine causes the others."""
 
 
 @dataclass(frozen=True)
 class CommandStart:
-    """How a failed forked server starts as the command: `start` starts it, `on_success` is called once it is ready."""
+    """The start as the command after a failed fork; `on_success` is called once that server is ready."""
 
     start: Callable[[], ServerProcess]
     on_success: Callable[[], None]

@@ -14,13 +14,13 @@ from tuner.sampler.surrogate.model import Posterior, Surrogate
 EXPLORATION = 2.0
 """Factor on the standard deviation of a candidate's score in the acquisition value."""
 THRESHOLD_FROM = 12
-"""Finished trials from which on a candidate must reach the feasibility thresholds."""
+"""Number of finished trials from which on candidates must reach the feasibility thresholds."""
 THRESHOLD_WINDOW = 10
-"""Latest trials whose share of infeasible ones sets the thresholds."""
+"""Number of latest trials whose infeasible share determines the thresholds."""
 RUNS_THRESHOLD, SATISFIES_THRESHOLD = (1.6, 6.0), (1.0, 3.0)
 """Intercept a and slope b of the thresholds Φ(a + b · infeasible share)."""
 BELOW_THRESHOLD = 1e6
-"""What is subtracted from the logarithm of the probability of feasibility below a threshold."""
+"""Penalty on the logarithm of the probability of feasibility below a threshold."""
 LEAST_SPREAD = 1e-4
 """Least standard deviation of a score."""
 

@@ -1,4 +1,4 @@
-"""The first trials: before anything is measured, or before there are enough trials for the surrogate."""
+"""Configurations of the first trials, before there are enough for the surrogate."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tuner.sampler.surrogate.history import History, objective_scales
 from tuner.sampler.transfer import Transfer
 
 SPACE_FILLING_DRAWS = 12
-"""Random configurations of which the one farthest from all trials is taken."""
+"""Number of random configurations; the one that is farthest from all trials is chosen."""
 BEST_SHARE = 10
-"""Workers that start together get configurations of the best tenth of the predictions."""
+"""Inverse of the share of best predictions from which parallel workers get their first configurations."""
 
 
 def best_of_sources(
@@ -42,7 +42,7 @@ def best_predicted(
 ) -> Params:
     """Return the best predicted configuration that is untried; {} if there is none.
 
-    If one of the best tenth is being tried, return the one of them that differs most from those.
+    If a configuration of the best tenth was tried or is running, return the untried one of the tenth that differs most.
     """
     excluded = history.excluded
     ranked = rank_by_prediction(prior, directions, weights)
@@ -54,7 +54,7 @@ def best_predicted(
 
 
 def space_filling(space: CandidateSpace, history: History, rng: np.random.Generator) -> Params:
-    """Return the one of some random configurations that is farthest from all trials; {} if none could be drawn.
+    """Return the random configuration that is farthest from all trials; {} if none could be drawn.
 
     Configurations nearer to an infeasible trial than to any feasible one are left out, if others remain.
     """

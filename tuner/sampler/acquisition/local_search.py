@@ -19,13 +19,13 @@ from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.surrogate.encoding import EncodedConfigurations, Encoder, Params, Vector, from_position
 
 POSITIONS = 6
-"""Positions of a number that a round evaluates."""
+"""Number of positions of a numeric parameter that a round evaluates."""
 STARTS = 4
-"""Configurations that a local search starts from."""
+"""Number of configurations that local searches start from."""
 ROUNDS = 8
-"""Rounds at most."""
+"""Largest number of rounds."""
 REJECTIONS = 5
-"""Changes of one round that may break a rule before the configuration is left as it is."""
+"""Best changes of one round that are checked against the rules; if all break one, the configuration stays."""
 LEAST_INCREASE = 1e-3
 """Increase of the acquisition value, a logarithm, below which a search ends."""
 

@@ -1,9 +1,9 @@
 """Select the next configuration: generate candidates, evaluate the acquisition function, take the best.
 
 Candidates are random configurations, neighbours of the best trials, the best of the source studies, all considered
-predictions, and what a local search reaches from the best of these. Every few trials the choice of a categorical
-parameter that was tried least is tried in the best configurations instead: parameters interact, and a choice that was
-bad in one configuration may be good in another.
+predictions, and the results of local searches from the best of these. Every few trials, the least tried choice of a
+categorical parameter is tried in the best configurations instead: parameters interact, and a choice that was bad in one
+configuration may be good in another.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tuner.sampler.surrogate.encoding import Params, Vector
 from tuner.sampler.surrogate.model import Surrogate, SurrogateSettings
 
 RANDOM_CANDIDATES, NEIGHBOURS, LEADERS = 40, 40, 6
-"""Random candidates, neighbours, and the best trials that these are neighbours of."""
+"""Numbers of random candidates, of neighbours, and of the best trials whose neighbours these are."""
 PREDICTED_NEXT = 10
-"""Best candidates without a prediction whose predictions the next suggestion considers."""
+"""Number of the best candidates without a prediction that are predicted for the next suggestion."""
 RARE_CHOICE_EVERY, RARE_CHOICE_CANDIDATES, RARE_CHOICE_LEADERS = 5, 60, 3
-"""How often, in finished trials, the least tried choice is tried; in how many candidates, made of how many leaders."""
+"""Finished trials between two tries of the least tried choice, its candidates, and the leaders that they change."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CandidateSelection:
     """One selection by a fitted surrogate. To be used within `single_blas_thread`.
 
     Args:
-        space: where candidates come from.
+        space: the space that candidates are drawn from.
         settings: prior, source studies and weights of the surrogate.
         surrogate: fitted to the study's trials.
         rng: of all draws.

@@ -23,7 +23,7 @@ CONSIDERED_FIRST, CONSIDERED_LATEST = 200, 800
 REFIT_GROWTH = 1.15
 """Growth of the number of predictions after which the forest is fitted again."""
 VIOLATION_OF_FAILURE = 10.0
-"""What a predicted failure adds to the violation that predictions are ranked by."""
+"""Added to the violation of a predicted failure when predictions are ranked."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class KernelPrior:
         slope: b, standard deviation of the factor of the prior mean.
         slope_limit: prior means below its negative count as its negative in the slope part. Without a limit, the
             worst predictions would have the largest variance, and so a high expected improvement, as soon as the prior
-            mean proves wrong.
+            mean is found wrong.
         inverse_squared_lengthscale: prior median of each w_p.
         lengthscale_spread: prior standard deviation of each ln w_p.
         effect_spread: prior standard deviation of each ln v_p.

@@ -64,8 +64,8 @@ class History:
         numbers: their trial numbers.
         failed: configurations that failed.
         pending: configurations that are running.
-        discarded: configurations of failures that say nothing about them; not proposed again.
-        hidden: configurations of trials that the study does not show; counted, and not proposed again.
+        discarded: configurations whose trials were stored as FAIL, without influence; not proposed again.
+        hidden: configurations of trials that the study does not contain; counted, and not proposed again.
         feasible_flags: of each measured or failed trial, in order, whether it satisfied every constraint.
         distributions: of all parameters of these trials.
     """
@@ -149,7 +149,7 @@ def read_history(trials: Sequence[FrozenTrial], failure_constraint: str) -> Hist
 
     Args:
         trials: of the study.
-        failure_constraint: name of the constraint that only tells a failure from a success.
+        failure_constraint: name of the constraint that only separates failures from successes.
     """
     history = History()
     for trial in trials:

@@ -31,7 +31,7 @@ RANKING_SPREADS = 0.5
 
 @dataclass(frozen=True)
 class SurrogateSettings:
-    """What does not change from suggestion to suggestion.
+    """The parts of the surrogate that are the same for every suggestion.
 
     Args:
         prior: the predictions.

@@ -98,7 +98,7 @@ class FormulaProblem(Problem):
         return self.exact(config) if self._wrong_prior else None
 
     def inverts_prior(self) -> bool:
-        """Return whether samplers get a wrong prior; the problem decides, not the command line."""
+        """Return whether samplers get a wrong prior, which the problem determines, not the command line."""
         return self._wrong_prior
 
     @cached_property

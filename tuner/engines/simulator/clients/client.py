@@ -11,8 +11,7 @@ from tuner.workloads.results.requests import RequestStatus
 
 
 class SimulatedRequest:
-    """A request as its client sees it. Times are in seconds from the start of the run; None for events that are
-    missing.
+    """A request in the view of its client. Times are in seconds from the start of the run; None before the event.
 
     Attributes:
         prompt: the lengths of prompt and answer.

@@ -8,7 +8,7 @@ mean
 
 In free text, drafts are short, and each draft token is right with probability `free_acceptance`. In repeating text,
 drafts are as long as the method allows, and each token is right with probability `loop_acceptance`. A draft counts up
-to its first wrong token. `parameters.yaml` says which of the named numbers are fitted, measured or assumed.
+to its first wrong token. `parameters.yaml` lists which of the named numbers are fitted, measured or assumed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class AnswerText:
         return int(self._random.expovariate(1.0 / mean))
 
     def advance(self, decodes: PlannedDecodes, clock: int, block_size: int) -> tuple[PlannedDecodes, list[Sequence]]:
-        """Give each sequence its tokens of step `clock`, one and the accepted part of its draft, and draft the next
-        ones.
+        """Give each sequence its tokens of step `clock` (one, and the accepted part of its draft) and a new draft.
 
         Returns:
             The decodes of the next step, valid unless the members change, and the sequences with their last token.

@@ -219,7 +219,7 @@ class Scheduler:
         return chunk
 
     def _idle_blocks(self, sequence: Sequence, cached: int) -> int:
-        """Return how many of its cached blocks are idle: they count as free until it uses them."""
+        """Return how many cached blocks of a sequence are idle; they count as free until the sequence uses them."""
         idle = 0
         for chain, span in sequence.chains:
             depth = min(cached, span)

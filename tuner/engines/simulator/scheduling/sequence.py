@@ -110,7 +110,7 @@ class Sequence:
             held = self.held[place]
             target, current = min(span, blocks - at), min(span, self.blocks - at)
             at += span
-            # a part that another sequence has computed since then is a copy of its own here
+            # Blocks that another sequence added to the chain meanwhile are not shared; this sequence has copies.
             if target > current == held == chain.cached:
                 pool.extend(chain, held, target)
                 self.held[place] = target
@@ -144,7 +144,7 @@ class Sequence:
 
 
 def _blocks_of_chains(prompt: Prompt, block_size: int) -> list[tuple[Chain, int]]:
-    """Return each shared chain with the blocks that end within it; a block across a border belongs to the next part."""
+    """Return each shared chain with its number of whole blocks; a block that spans two chains counts for the second."""
     spans: list[tuple[Chain, int]] = []
     at = blocks = 0
     for chain, tokens in prompt.shared:

@@ -2,7 +2,7 @@
 
 An API server is one event loop in which all requests in work take turns. This is processor sharing (Kleinrock,
 "Time-shared systems", JACM 1967): of n requests in work, each gets 1/n of the time. A burst of requests therefore
-reaches the engine late and almost at once. Sending answers goes on beside it. Several API servers share all work
+reaches the engine late and almost at once. Answers are sent at the same time. Several API servers share all work
 evenly.
 
     work of a request = request_us + prompt_token_us × prompt tokens (+ connect_us for a new connection)

@@ -16,7 +16,7 @@ from tuner.engines.simulator.parameters import Parameters
 
 
 class CompileCache:
-    """What the servers of one host have compiled so far.
+    """The compilations of the servers of one host so far.
 
     A server finds its whole compilation in the cache, only its kernels, or nothing.
     """
