@@ -98,7 +98,7 @@ def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | No
 
 
 def _simulator(platform: Platform, goals: Goals, workload: Workload, limit_s: float) -> SimulatorPrior | None:
-    """Return the prior of a workload; None for a suite of workloads and where capacity is judged."""
+    """Return the prior of a workload; None for a suite of workloads and where the capacity is an objective."""
     if isinstance(workload, Suite) or goals.has_objective("capacity"):
         return None
     return SimulatorPrior(platform, goals, workload, limit_s)
@@ -152,9 +152,9 @@ class SimulatorPrior:
         """
         server = build_server(self._platform, argv, environment, shape)
         run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
-        return self._judged(client_metrics(self._workload, run, server) if any_completed(run) else None)
+        return self._prediction_of(client_metrics(self._workload, run, server) if any_completed(run) else None)
 
-    def _judged(self, metrics: dict[str, float | None] | None) -> Prediction:
+    def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with such metrics; None: no request was completed."""
         if metrics is None:
             return PREDICTED_FAILURE

@@ -117,7 +117,7 @@ class _Attempt:
         A repeat has the metrics measured at the capacity or, if the SLOs held at no rate, at the lowest rate tried.
         """
         assert isinstance(workload, Traffic)
-        assert workload.rate is not None  # checked by `find_judge`
+        assert workload.rate is not None  # checked by `find_goals`
         indices, first = itertools.count(), workload.rate
         points: list[RatePoint] = []
 
