@@ -12,14 +12,14 @@ from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from storage.database import normalise_url
-    from storage.mapping import FailedAttempt
     from storage.store import Store, open_store
+    from storage.tables.mapping import FailedAttempt
 
 __all__ = ["FailedAttempt", "StorageError", "Store", "normalise_url", "open_store"]
 
 if not TYPE_CHECKING:
     _HOMES = {
-        "FailedAttempt": "storage.mapping",
+        "FailedAttempt": "storage.tables.mapping",
         "Store": "storage.store",
         "normalise_url": "storage.database",
         "open_store": "storage.store",

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 
 from storage.errors import StorageError
-from storage.lookup import existing_study, finished_trial_ids, read_trials, trial_text
-from storage.models import SyncRow, TrialRow
 from storage.records import TrialRecord
+from storage.tables.lookup import existing_study, finished_trial_ids, read_trials, trial_text
+from storage.tables.models import SyncRow, TrialRow
 from storage.transactions import Transactions
 
 

@@ -9,9 +9,12 @@ from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import contains_eager, subqueryload
 
-from storage import database, mapping
+from storage import database
 from storage.errors import StorageError
-from storage.lookup import (
+from storage.outbox import Outbox
+from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
+from storage.tables import mapping
+from storage.tables.lookup import (
     TRIAL_ORDER,
     existing_study,
     finished_trial_ids,
@@ -21,10 +24,8 @@ from storage.lookup import (
     trial_query,
     trial_text,
 )
-from storage.mapping import FailedAttempt
-from storage.models import NAME_LENGTH, FailureRow, StudyRow, TimingRow, TrialRow
-from storage.outbox import Outbox
-from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
+from storage.tables.mapping import FailedAttempt
+from storage.tables.models import NAME_LENGTH, FailureRow, StudyRow, TimingRow, TrialRow
 
 
 def open_store(url: str) -> Store:

@@ -22,7 +22,7 @@ from storage import open_store
 from storage.records import Config, Provenance, TrialKind, TrialRecord
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
-from tuner.study import settings
+from tuner.study.specification import settings
 from tuner.use_cases import export as export_use_case
 from tuner.use_cases import optimize as optimize_use_case
 from tuner.use_cases.places import find_study, storage_url

@@ -11,7 +11,7 @@ import optuna
 
 from storage import open_store
 from storage.records import Config, TrialKind, TrialOutcome, TrialRecord, Verdict
-from tuner.study.spec import StudySpec
+from tuner.study.specification.spec import StudySpec
 
 MADE_UP_LABEL = "filled"
 HISTORY_SEED = 1

@@ -34,12 +34,18 @@ from storage import normalise_url, open_store
 from storage.records import Provenance, TrialRecord
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
-from tuner.engines.vllm.executable import version_of
-from tuner.study.builder import build_spec, plan_study
+from tuner.engines.vllm.installation.executable import version_of
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.resolve_workload import make_goals
-from tuner.study.settings import ModelSettings, ServerSettings, SpaceSettings, StudySettings, WorkloadSettings
-from tuner.study.spec import StudySpec
+from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import (
+    ModelSettings,
+    ServerSettings,
+    SpaceSettings,
+    StudySettings,
+    WorkloadSettings,
+)
+from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import find_devices
 
 STUDY_NAME = "overhead"

@@ -20,7 +20,7 @@ from benchmarks.command_line import add_vllm_options, documented_parser, environ
 from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
 from benchmarks.text_table import number_text, print_table
 from storage.records import Repeat
-from tuner.engines.vllm.bench import bench_arguments, read_result
+from tuner.engines.vllm.clients.bench_serve import bench_arguments, read_result
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.workloads.spec import ClosedLoop
 

@@ -28,10 +28,10 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
-from tuner.study.builder import build_spec, plan_study
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.settings import RESIDUAL, TPE, StudySettings
-from tuner.study.simulator_prior import simulator_prior
+from tuner.study.prior.simulator_prior import simulator_prior
+from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.settings import RESIDUAL, TPE, StudySettings
 
 BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))
 """First and last trial of each row of the table."""

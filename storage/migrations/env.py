@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from storage.database import VERSION_TABLE
-from storage.models import TABLE_PREFIX, Base
+from storage.tables.models import TABLE_PREFIX, Base
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:

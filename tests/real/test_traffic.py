@@ -15,7 +15,7 @@ from tuner.engines.vllm.server import VllmServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
-from tuner.study.settings import Budget
+from tuner.study.specification.settings import Budget
 from tuner.workloads.traffic import Traffic, load_traffic
 
 NEVER = threading.Event()

@@ -7,8 +7,8 @@ from typing import Any
 
 from storage.metrics import metric
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
-from tuner.engines.vllm.bench import bench_arguments
-from tuner.engines.vllm.environment import OWN_VARIABLES
+from tuner.engines.vllm.clients.bench_serve import bench_arguments
+from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript

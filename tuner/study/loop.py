@@ -17,8 +17,8 @@ from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
-from tuner.study.settings import Budget
-from tuner.study.spec import StudySpec
+from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import StudySpec
 
 TICK_S = 0.5
 FIRST_FAILURES = 3

@@ -30,8 +30,8 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
-from tuner.study.settings import RESIDUAL, TPE
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
+from tuner.study.specification.settings import RESIDUAL, TPE
 
 STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""

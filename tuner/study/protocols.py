@@ -11,8 +11,8 @@ from storage.records import Config, Failure, TrialKind, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.settings import Budget
-from tuner.study.spec import StudySpec
+from tuner.study.specification.settings import Budget
+from tuner.study.specification.spec import StudySpec
 
 
 class RunEnding(StrEnum):

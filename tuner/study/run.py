@@ -14,14 +14,14 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
 from tuner.executors.base import Executor
-from tuner.study.builder import PreparedStudy
 from tuner.study.conclusion.decide import Conclusion, conclude
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
+from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
-from tuner.study.settings import RESIDUAL, Budget
-from tuner.study.simulator_prior import simulator_prior
-from tuner.study.spec import StudySpec, difference
+from tuner.study.specification.builder import PreparedStudy
+from tuner.study.specification.settings import RESIDUAL, Budget
+from tuner.study.specification.spec import StudySpec, difference
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.proposals import Proposals

@@ -13,13 +13,13 @@ from pathlib import Path
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.vllm.executable import find_executable
+from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
-from tuner.study.builder import StudyPlan, plan_study
-from tuner.study.settings import StudySettings
+from tuner.study.specification.builder import StudyPlan, plan_study
+from tuner.study.specification.settings import StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import home

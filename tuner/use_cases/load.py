@@ -10,14 +10,14 @@ import httpx
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.vllm.environment import base_environment
-from tuner.engines.vllm.executable import find_executable, installation
+from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.installation.environment import base_environment
+from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError
 from tuner.scoring.slo import Slo, parse_slo
-from tuner.study.resolve_workload import find_goals, find_workload
-from tuner.study.settings import GoalSettings, WorkloadSettings
+from tuner.study.specification.resolve_workload import find_goals, find_workload
+from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload

@@ -14,7 +14,7 @@ from storage.records import Provenance, TrialRecord
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import ENGINES, EngineFactory
-from tuner.engines.vllm.executable import find_executable
+from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import Executor
@@ -22,12 +22,12 @@ from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
-from tuner.study.builder import PreparedStudy, build_spec, plan_study, prepare
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.settings import EngineChoice, RunSettings, StudySettings
-from tuner.study.spec import StudySpec
+from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare
+from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
+from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.export import write_script
 from tuner.use_cases.places import FOLDER, home, storage_url, tracking_uri

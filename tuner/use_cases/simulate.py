@@ -14,10 +14,10 @@ from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import SettingError, UserError
-from tuner.study.builder import sampling_arguments
-from tuner.study.find_model import find_simulated_model
-from tuner.study.resolve_workload import find_workload, too_long
-from tuner.study.settings import ServerSettings, WorkloadSettings
+from tuner.study.specification.builder import sampling_arguments
+from tuner.study.specification.find_model import find_simulated_model
+from tuner.study.specification.resolve_workload import find_workload, too_long
+from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import load_preset
 from tuner.workloads.suite import Suite

@@ -49,7 +49,7 @@ def _source_search(name: str, settings: ProblemSettings, trials: int, seed: int)
 
 
 def source_history(problem: Problem, source: Problem, record: SearchRecord) -> SourceHistory:
-    """Return a search as a source study; see `tuner.study.source_studies`.
+    """Return a search as a source study; see `tuner.study.prior.source_studies`.
 
     Args:
         problem: the problem that the sampler will search.

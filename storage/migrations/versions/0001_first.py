@@ -1,7 +1,7 @@
 """The first schema: studies, trials, and the tables that belong to a trial.
 
 A migration defines its tables in full and imports no model, so that a later change of the models does not alter it. The
-tests compare a migrated database with `storage.models`.
+tests compare a migrated database with `storage.tables.models`.
 """
 
 from __future__ import annotations

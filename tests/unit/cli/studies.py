@@ -22,9 +22,9 @@ from storage.records import (
 from tuner.engines.base import EngineInfo
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.protocols import StudyStart
-from tuner.study.resolve_workload import make_goals
-from tuner.study.settings import Budget, ConfirmationSettings, ServerSettings
-from tuner.study.spec import StudySpec
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import Budget, ConfirmationSettings, ServerSettings
+from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

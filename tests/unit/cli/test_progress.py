@@ -10,7 +10,7 @@ from storage.records import Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
 from tuner.cli.output.progress import Progress, score_of
 from tuner.study.protocols import Stage, StagePlan
-from tuner.study.settings import ConfirmationSettings
+from tuner.study.specification.settings import ConfirmationSettings
 
 CONFIRMATION = StagePlan(Stage.CONFIRMATION, 8, ("#0", "#1", "#2", "#3"), (4, 5))
 

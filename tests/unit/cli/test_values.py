@@ -5,7 +5,7 @@ import pytest
 from tuner.cli.options import option_of
 from tuner.cli.values import pairs
 from tuner.errors import SettingError
-from tuner.study.settings import read_duration
+from tuner.study.specification.settings import read_duration
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.specs import TrialSpec
 from tuner.study import run
-from tuner.study.settings import RESIDUAL
+from tuner.study.specification.settings import RESIDUAL
 
 
 def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:

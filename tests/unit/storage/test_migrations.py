@@ -14,8 +14,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from storage import StorageError, database, open_store
-from storage.models import Base, ServerFactsRow
 from storage.records import ServerFacts
+from storage.tables.models import Base, ServerFactsRow
 from tests import store_samples as samples
 
 

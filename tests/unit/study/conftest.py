@@ -17,12 +17,12 @@ from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
-from tuner.study.builder import prepare
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
-from tuner.study.resolve_workload import make_goals
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
-from tuner.study.spec import StudySpec
+from tuner.study.specification.builder import prepare
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
+from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
 SPACE = """

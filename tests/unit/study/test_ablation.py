@@ -13,7 +13,7 @@ from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage
-from tuner.study.spec import Enqueued
+from tuner.study.specification.spec import Enqueued
 from tuner.study.trial_sources.ablation import reductions
 
 SPACE = """

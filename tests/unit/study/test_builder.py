@@ -12,10 +12,10 @@ from search_spaces import hardware_named
 from storage.records import Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
-from tuner.study.builder import build_spec, plan_study
-from tuner.study.find_model import find_model
-from tuner.study.resolve_workload import make_goals
-from tuner.study.settings import (
+from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.find_model import find_model
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import (
     ConfirmationSettings,
     GoalSettings,
     ModelSettings,
@@ -25,7 +25,7 @@ from tuner.study.settings import (
     StudySettings,
     WorkloadSettings,
 )
-from tuner.study.spec import StudySpec
+from tuner.study.specification.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)
 

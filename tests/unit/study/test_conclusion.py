@@ -19,7 +19,7 @@ from storage.records import (
     Verdict,
 )
 from tuner.study.conclusion.decide import conclude, noise_of
-from tuner.study.resolve_workload import make_goals
+from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.trial_sources.confirmation import nominate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

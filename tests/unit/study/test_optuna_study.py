@@ -19,8 +19,8 @@ from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.objectives import parse_objective
 from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy
-from tuner.study.settings import RESIDUAL, TPE
 from tuner.study.shown_trials import SharedTrial, shown
+from tuner.study.specification.settings import RESIDUAL, TPE
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))

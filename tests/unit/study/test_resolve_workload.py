@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
-from tuner.study.resolve_workload import find_goals, find_workload
-from tuner.study.settings import GoalSettings, WorkloadSettings
+from tuner.study.specification.resolve_workload import find_goals, find_workload
+from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset, load_preset, preset_names
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic

@@ -15,11 +15,11 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.specs import TrialSpec
-from tuner.study.builder import with_stored_settings
 from tuner.study.protocols import RunEnding
 from tuner.study.run import expected_confirmation_s, open_study
-from tuner.study.settings import AUTO, RESIDUAL, TPE
-from tuner.study.spec import Enqueued, difference
+from tuner.study.specification.builder import with_stored_settings
+from tuner.study.specification.settings import AUTO, RESIDUAL, TPE
+from tuner.study.specification.spec import Enqueued, difference
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic
 

@@ -17,13 +17,13 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.scoring.goals import FAILED
 from tuner.specs import TrialSpec
-from tuner.study import source_studies as module
-from tuner.study.builder import with_stored_settings
-from tuner.study.resolve_workload import make_goals
-from tuner.study.settings import RESIDUAL, TPE
-from tuner.study.simulator_prior import simulator_prior, simulator_prior_of_source
-from tuner.study.source_studies import SourceStudy, source_studies
-from tuner.study.spec import Enqueued
+from tuner.study.prior import source_studies as module
+from tuner.study.prior.simulator_prior import simulator_prior, simulator_prior_of_source
+from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.study.specification.builder import with_stored_settings
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import RESIDUAL, TPE
+from tuner.study.specification.spec import Enqueued
 
 INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
 NARROW = """

@@ -39,7 +39,7 @@ def capacity(
     from tuner.cli.signals import stop_on_signals
     from tuner.cli.values import pairs, server_arguments
     from tuner.specs import Limits
-    from tuner.study import settings
+    from tuner.study.specification import settings
     from tuner.use_cases.capacity import search_capacity
 
     files = () if workload is None else (workload,)

@@ -34,7 +34,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
     import importlib.metadata
 
     from tuner import __version__, gpu
-    from tuner.engines.vllm.executable import find_executable, version_of
+    from tuner.engines.vllm.installation.executable import find_executable, version_of
     from tuner.errors import UserError
     from tuner.processes.records import ProcessRecords
 

@@ -34,7 +34,7 @@ def load(
     late for its figures to count.
     """
     from tuner.cli.output.load import report
-    from tuner.study.settings import read_duration
+    from tuner.study.specification.settings import read_duration
     from tuner.use_cases.load import LoadSettings, send_load
 
     settings = LoadSettings(

@@ -11,7 +11,7 @@ import typer
 from tuner.cli.options import AsJson, Storage
 
 if TYPE_CHECKING:
-    from tuner.study.settings import RunSettings, StudySettings
+    from tuner.study.specification.settings import RunSettings, StudySettings
 
 _LOAD = "The load"
 _SEARCH = "The search"
@@ -93,7 +93,7 @@ def optimize(
     """
     from tuner.cli.values import pairs, server_arguments
     from tuner.specs import Limits
-    from tuner.study import settings
+    from tuner.study.specification import settings
 
     study_settings = settings.StudySettings(
         preset=preset,

@@ -24,8 +24,8 @@ def presets(as_json: AsJson = False) -> None:
 
 def _slos(preset: Preset) -> list[str]:
     """Return all SLOs of a preset, those of its request classes included."""
-    from tuner.study.resolve_workload import find_goals
-    from tuner.study.settings import GoalSettings
+    from tuner.study.specification.resolve_workload import find_goals
+    from tuner.study.specification.settings import GoalSettings
 
     return [str(slo) for slo in find_goals(preset, preset.workload, GoalSettings(), own=True).slos]
 

@@ -37,7 +37,7 @@ def simulate(
     """
     from tuner.cli.output.simulate import report
     from tuner.cli.values import pairs, server_arguments
-    from tuner.study.settings import ServerSettings, WorkloadSettings
+    from tuner.study.specification.settings import ServerSettings, WorkloadSettings
     from tuner.use_cases import simulate as use_case
 
     settings = use_case.SimulationSettings(

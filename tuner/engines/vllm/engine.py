@@ -14,8 +14,8 @@ from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.vllm.environment import base_environment, own_environment, preserve_compiler_headers
-from tuner.engines.vllm.executable import find_executable, installation
+from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
+from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.server import HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked

@@ -11,13 +11,13 @@ from pathlib import Path
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
-from tuner.engines.vllm.bench import ResultError, bench_arguments, read_result
-from tuner.engines.vllm.failures import classify, read_log
-from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import MetricsSampler, scrape, with_benchmark_metrics
+from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
+from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.facts.logs import facts_from_log
+from tuner.engines.vllm.facts.metrics import MetricsSampler, scrape, with_benchmark_metrics
+from tuner.engines.vllm.failures.classify import classify, read_log
 from tuner.engines.vllm.resident_client import HelperJob
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
 from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.executable import Installation
-from tuner.engines.vllm.failures import classify, error_summary
-from tuner.engines.vllm.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.vllm.failures.classify import classify, error_summary
+from tuner.engines.vllm.installation.executable import Installation
+from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
 from tuner.errors import trial_failed
 

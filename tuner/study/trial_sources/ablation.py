@@ -15,7 +15,7 @@ from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import WorkItem
-from tuner.study.spec import StudySpec
+from tuner.study.specification.spec import StudySpec
 
 
 class Ablation:

@@ -15,7 +15,7 @@ from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.study.conclusion.decide import fault_of
 from tuner.study.protocols import WorkItem
-from tuner.study.spec import StudySpec
+from tuner.study.specification.spec import StudySpec
 
 
 def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = ()) -> list[TrialRecord]:

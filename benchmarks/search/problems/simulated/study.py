@@ -26,10 +26,10 @@ from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
-from tuner.study.builder import build_spec, plan_study
-from tuner.study.resolve_workload import make_goals
-from tuner.study.settings import ModelSettings, StudySettings, WorkloadSettings
-from tuner.study.spec import StudySpec
+from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.specification.settings import ModelSettings, StudySettings, WorkloadSettings
+from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.suite import Suite

@@ -16,7 +16,7 @@ from storage.records import Culprit, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
-from tuner.engines.vllm.failures import classify
+from tuner.engines.vllm.failures.classify import classify
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial

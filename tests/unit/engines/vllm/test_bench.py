@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.metrics import METRICS, TRAFFIC_ONLY
-from tuner.engines.vllm.bench import ResultError, bench_arguments, read_result
+from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop
 

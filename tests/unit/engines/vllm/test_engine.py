@@ -20,7 +20,7 @@ from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine, command_text
-from tuner.engines.vllm.environment import base_environment, own_environment
+from tuner.engines.vllm.installation.environment import base_environment, own_environment
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed

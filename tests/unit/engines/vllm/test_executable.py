@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.vllm import executable as module
-from tuner.engines.vllm.executable import find_executable, installation, interpreter_of, version_of
+from tuner.engines.vllm.installation import executable as module
+from tuner.engines.vllm.installation.executable import find_executable, installation, interpreter_of, version_of
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"

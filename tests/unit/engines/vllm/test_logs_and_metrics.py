@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.records import ServerFacts
-from tuner.engines.vllm.logs import facts_from_log
-from tuner.engines.vllm.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
+from tuner.engines.vllm.facts.logs import facts_from_log
+from tuner.engines.vllm.facts.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
 

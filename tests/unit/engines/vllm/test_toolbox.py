@@ -10,7 +10,7 @@ import pytest
 from storage.records import FailureKind, Phase
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.vllm import toolbox
-from tuner.engines.vllm.executable import Installation, installation
+from tuner.engines.vllm.installation.executable import Installation, installation
 from tuner.engines.vllm.resident_client import PlainJob, ResidentJob
 from tuner.engines.vllm.toolbox import Toolbox
 

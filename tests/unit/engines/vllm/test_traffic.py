@@ -13,10 +13,10 @@ import pytest
 
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm import traffic
+from tuner.engines.vllm.clients import traffic
+from tuner.engines.vllm.clients.traffic import lateness_problem
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.engines.vllm.traffic import lateness_problem
 from tuner.errors import trial_failed
 from tuner.loadgen.result import GeneratorDelays, read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec

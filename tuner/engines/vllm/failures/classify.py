@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failure_table import CAUSES, CONSEQUENCES, DIED
+from tuner.engines.vllm.failures.table import CAUSES, CONSEQUENCES, DIED
 
 MESSAGE_CHARS = 400
 EVIDENCE_LINES = 6

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from storage.errors import StorageError
-from storage.models import Base, FailureRow, RepeatRow, ServerFactsRow, StudyRow, TimingRow, TrialRow
 from storage.records import (
     Failure,
     FailureKind,
@@ -23,6 +22,7 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
+from storage.tables.models import Base, FailureRow, RepeatRow, ServerFactsRow, StudyRow, TimingRow, TrialRow
 
 
 @dataclass(frozen=True)

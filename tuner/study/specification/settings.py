@@ -1,7 +1,7 @@
 """Settings of a study and of one run of it, as the command line and the Python API give them.
 
-None and empty collections leave a choice to the preset. `tuner.study.builder` turns settings into a `StudySpec`.
-Errors name a setting by the keyword of `tuner.optimize` (`tuner.errors.SettingError`).
+None and empty collections leave a choice to the preset. `tuner.study.specification.builder` turns settings into a
+`StudySpec`. Errors name a setting by the keyword of `tuner.optimize` (`tuner.errors.SettingError`).
 """
 
 from __future__ import annotations

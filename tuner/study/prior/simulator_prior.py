@@ -20,7 +20,7 @@ from tuner.errors import TunerError
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Goals
-from tuner.study.spec import StudySpec
+from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Workload, read_workload
 from tuner.workloads.suite import Suite
 

@@ -20,9 +20,9 @@ from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED
-from tuner.study.settings import AUTO, RESIDUAL
-from tuner.study.simulator_prior import simulator_prior_of_source
-from tuner.study.spec import StudySpec
+from tuner.study.prior.simulator_prior import simulator_prior_of_source
+from tuner.study.specification.settings import AUTO, RESIDUAL
+from tuner.study.specification.spec import StudySpec
 
 SOURCE_TRIALS = 120
 """Trials of all source studies together; the cost of a suggestion grows with them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, joinedload, subqueryload
 
-from storage import mapping
 from storage.errors import StorageError
-from storage.models import StudyRow, TrialRow
 from storage.records import TrialOutcome, TrialRecord
+from storage.tables import mapping
+from storage.tables.models import StudyRow, TrialRow
 
 TRIAL_ORDER = (TrialRow.study_id, TrialRow.number, TrialRow.round)
 

@@ -30,11 +30,11 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
-from tuner.study.find_model import find_model, find_simulated_model
-from tuner.study.resolve_workload import find_goals, find_workload, too_long
-from tuner.study.settings import SAMPLERS, ServerSettings, StudySettings
-from tuner.study.source_studies import SourceStudy, source_studies
-from tuner.study.spec import Enqueued, StudySpec
+from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.study.specification.find_model import find_model, find_simulated_model
+from tuner.study.specification.resolve_workload import find_goals, find_workload, too_long
+from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
+from tuner.study.specification.spec import Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
 

@@ -12,7 +12,7 @@ from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
-from tuner.study.settings import GoalSettings, WorkloadSettings
+from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop, Workload

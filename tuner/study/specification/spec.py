@@ -13,7 +13,7 @@ from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.goals import Goals
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.study.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
+from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic

@@ -17,7 +17,7 @@ from pathlib import Path
 from tuner.errors import SettingError, UserError
 from tuner.files import write_atomically
 
-PROBE = Path(__file__).parent / "resident" / "probe.py"
+PROBE = Path(__file__).parents[1] / "resident" / "probe.py"
 _PROBE_S = 120.0
 _VERSION_S = 600.0
 _HEAD_BYTES = 4096

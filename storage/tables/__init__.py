@@ -1,0 +1,1 @@
+"""The tuner's tables: their models, their rows as records, and the queries that find rows."""

@@ -1,0 +1,1 @@
+"""The type of a failure, read from the server's log."""

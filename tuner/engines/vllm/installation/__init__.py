@@ -1,0 +1,1 @@
+"""The installed vLLM: its executable, its flags, and the environment that it runs in."""

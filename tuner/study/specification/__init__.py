@@ -1,0 +1,1 @@
+"""From the user's settings to the specification of a study."""
