@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
 RESIDENT = "tuner.engines.vllm.resident"
 MAX_FILE_LINES = 320
 MAX_FUNCTION_LINES = 40
+MAX_FOLDER_FILES = 12
 
 HOMES = {
     "optuna": ("tuner.study.optuna_study", "tuner.study.shown_trials", "tuner.sampler"),
@@ -193,6 +195,12 @@ def test_files_and_functions_stay_small(file: str) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert long == []
+
+
+def test_folders_stay_small() -> None:
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    files = Counter(str(path.parent.relative_to(ROOT)) for path in paths)
+    assert {folder: count for folder, count in files.items() if count > MAX_FOLDER_FILES} == {}
 
 
 def own_options() -> set[str]:

@@ -10,24 +10,9 @@ from itertools import pairwise
 import typer
 
 from tuner import __version__
-from tuner.cli.commands import (
-    best,
-    capacity,
-    doctor,
-    export,
-    load,
-    optimize,
-    presets,
-    requests,
-    show,
-    simulate,
-    space,
-    studies,
-    sync,
-    tradeoff,
-    trials,
-    ui,
-)
+from tuner.cli.commands.results import best, export, requests, show, studies, sync, tradeoff, trials, ui
+from tuner.cli.commands.run import capacity, load, optimize, simulate
+from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.options import option_of
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
 

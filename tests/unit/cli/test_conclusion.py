@@ -11,7 +11,7 @@ from rich.console import Console, Group
 
 from storage.records import Provenance
 from tests.unit.cli.studies import GOALS, trial
-from tuner.cli.output.conclusion import Findings, conclusion_parts, worse_metrics
+from tuner.cli.output.pages.conclusion import Findings, conclusion_parts, worse_metrics
 
 CONFIG = {"max_num_seqs": 50, "block_size": 64, "stream_interval": 8}
 DEFAULTS = {"max_num_seqs": 256, "stream_interval": 1}

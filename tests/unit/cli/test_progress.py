@@ -8,7 +8,7 @@ import pytest
 
 from storage.records import Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
-from tuner.cli.output.progress import Progress, score_of
+from tuner.cli.output.progress.state import Progress, score_of
 from tuner.study.protocols import Stage, StagePlan
 from tuner.study.specification.settings import ConfirmationSettings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.cli.output import text
+from tuner.cli.output.parts import text
 
 
 @pytest.mark.parametrize(

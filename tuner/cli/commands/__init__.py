@@ -1,1 +1,1 @@
-"""One module per command of the `tuner` command line."""
+"""The commands, one module each: those that run benchmarks, read results, and show what a study can use."""

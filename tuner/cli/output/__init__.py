@@ -1,1 +1,1 @@
-"""What the commands print: progress, tables and text."""
+"""What the commands print."""

@@ -1,0 +1,34 @@
+"""`tuner show`: one trial in full."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tuner.cli.commands.results.stored import read_study
+from tuner.cli.options import AsJson, Storage, StudyName
+
+
+def show(
+    number: Annotated[int, typer.Argument(metavar="N", help="Trial's number.")],
+    round_: Annotated[int, typer.Option("--round", min=0, help="Measurement of that round.")] = 0,
+    study: StudyName = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one trial in full.
+
+    Prints its command, metrics, SLOs, what the server reports of itself, where the time went, and its failure.
+    """
+    stored = read_study(storage, study)
+    trial = stored.trial(number, round_)
+    if as_json:
+        from dashboards.analysis import trials_frame as frames
+
+        sys.stdout.write(frames.to_json(frames.trials_frame([trial])))
+        return
+    from tuner.cli.output.pages.trial import print_trial
+
+    print_trial(trial, stored.objectives, stored.defaults)

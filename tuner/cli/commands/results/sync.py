@@ -1,0 +1,31 @@
+"""`tuner sync`: log to MLflow what it lacks."""
+
+from __future__ import annotations
+
+import typer
+
+from tuner.cli.options import Storage, StudyName
+from tuner.errors import TunerError
+from tuner.use_cases.places import storage_url, tracking_uri
+
+
+def sync(study: StudyName = None, storage: Storage = None) -> None:
+    """Log to MLflow the trials that it lacks.
+
+    Takes one study with --study, else all of the database. Exits with 1 if a trial could not be logged.
+    """
+    url = storage_url(storage, create=False)
+    from dashboards.mlflow.follower import sync_to_mlflow
+    from dashboards.mlflow.log import MlflowUnavailable
+    from tuner.cli.output.parts import text
+
+    try:
+        report = sync_to_mlflow(url, study, tracking_uri(url))
+    except MlflowUnavailable as error:
+        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again once MLflow answers") from None
+    resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
+    print(f"logged {text.count(report.logged, 'trial')}{resumed}")
+    for line in report.failed:
+        print(f"failed: {line}")
+    if report.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Commands that show what a study can use on this machine."""

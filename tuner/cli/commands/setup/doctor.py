@@ -1,0 +1,72 @@
+"""`tuner doctor`: what is installed, which GPUs there are, what `tuner optimize` would run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from tuner.cli.options import AsJson
+from tuner.use_cases.places import home
+
+
+def doctor(
+    vllm: Annotated[str | None, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is installed and what would run.
+
+    Lists packages, hardware, vLLM, and processes that a killed tuner left running. Exits with 1 if nothing can run.
+    """
+    facts = _facts(vllm)
+    if as_json:
+        print(json.dumps(facts, indent=1))
+    else:
+        from tuner.cli.output.pages.doctor import print_doctor
+
+        print_doctor(facts)
+    if facts["problem"] is not None:
+        raise typer.Exit(1)
+
+
+def _facts(vllm: str | None) -> dict[str, Any]:
+    import importlib.metadata
+
+    from tuner import __version__, gpu
+    from tuner.engines.vllm.installation.executable import find_executable, version_of
+    from tuner.errors import UserError
+    from tuner.processes.records import ProcessRecords
+
+    packages = ("optuna", "ray", "mlflow", "sqlalchemy", "pandas")
+    executable = version = problem = None
+    try:
+        executable = find_executable(vllm)
+        version = version_of(executable, home())
+    except UserError as error:
+        problem = str(error)
+    devices = gpu.devices()
+    return {
+        "tuner": __version__,
+        "packages": [f"{name} {importlib.metadata.version(name)}" for name in packages],
+        "host": gpu.host_facts(),
+        "gpus": [f"{d.name} {d.memory_total_gib:.1f} GiB, driver {d.driver}" for d in devices],
+        "vllm": str(executable) if executable else None,
+        "vllm_version": version,
+        "home": str(home()),
+        "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
+        "would_run": _would_run(bool(devices), vllm, problem),
+        "problem": problem if devices or vllm else None,
+    }
+
+
+def _would_run(gpus: bool, vllm: str | None, problem: str | None) -> str:
+    """Return what `tuner optimize` without options runs here."""
+    from tuner.use_cases.simulated_engine import wants_simulation
+
+    if wants_simulation("auto", vllm, None):
+        measured = "" if problem is not None else "; --engine vllm measures with the installed one"
+        return f"a simulated vLLM: there is no GPU{measured}"
+    if problem is not None:
+        return "nothing: there is no vLLM"
+    return "vLLM on every GPU" if gpus else "vLLM on the CPU (with a CPU build), one worker"

@@ -1,0 +1,88 @@
+"""`tuner space`: the search space on a card."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tuner.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from search_spaces import HardwareProfile, ResolvedSpace
+
+
+def space(
+    gpu: Annotated[
+        str | None, typer.Option(help="Card such as t4, l4, h200, or cpu.  [default: this machine's]")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--space", help="Search space: a shipped one or a YAML file.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset that gives workload and default space.")] = "qwen2.5-0.5b-t4",
+    vllm_version: Annotated[str | None, typer.Option(help="Version of vLLM, such as 0.25.1.")] = None,
+    keep_answers: Annotated[bool, typer.Option("--keep-answers", help="Leave out what changes the answers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the search space on a card.
+
+    Lists parameters with their values, what is ruled out and why, and the named configurations.
+    """
+    from search_spaces import Context, hardware_named, load_space
+    from tuner.use_cases.devices import find_devices
+    from tuner.workloads.presets import load_preset
+
+    chosen = load_preset(preset)
+    hardware = hardware_named(gpu) if gpu is not None else find_devices(None).profile
+    default = "cpu" if hardware.vendor == "cpu" else chosen.space
+    context = Context(
+        hardware=hardware,
+        engine_version=vllm_version,
+        flags=None,
+        model=None,
+        packages=None,
+        concurrency=chosen.workload.max_concurrency,
+        input_len=chosen.workload.input_len,
+        output_len=chosen.workload.output_len,
+    )
+    resolved = load_space(name or default).resolve(context, keep_answers=keep_answers)
+    if as_json:
+        print(json.dumps(_as_json(resolved, hardware), indent=1))
+    else:
+        _print(resolved, hardware, vllm_version)
+
+
+def _as_json(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, object]:
+    return {
+        "hardware": hardware.name,
+        "parameters": [
+            {"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when, "changes_answers": p.changes_answers}
+            for p in resolved.parameters
+        ],
+        "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
+        "named": {name: {"config": dict(c.config), "source": c.source} for name, c in resolved.named.items()},
+    }
+
+
+def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | None) -> None:
+    from rich.text import Text
+
+    from tuner.cli.output.parts.console import new_table, show
+    from tuner.cli.output.parts.labelled import labelled
+
+    defaults = resolved.known_defaults()
+    table = new_table()
+    for heading in ("parameter", "values", "default", "only when"):
+        table.add_column(heading, no_wrap=heading == "parameter", overflow="fold")
+    for parameter in resolved.parameters:
+        mark = " *" if parameter.changes_answers else ""
+        default = "" if parameter.name not in defaults else str(defaults[parameter.name])
+        table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
+    show(f"search space {resolved.name} on {hardware.name}, vLLM {version or 'of any version'}", table, width=140)
+    if any(parameter.changes_answers for parameter in resolved.parameters):
+        print("* changes the answers; --keep-answers leaves it out")
+    if resolved.dropped:
+        dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
+        show("", Text("ruled out", style="bold"), labelled(dropped), width=140)
+    if resolved.named:
+        named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
+        show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)

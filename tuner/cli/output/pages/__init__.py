@@ -1,0 +1,1 @@
+"""Pages: all that one command prints at its end."""

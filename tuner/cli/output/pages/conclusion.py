@@ -1,0 +1,250 @@
+"""A study's conclusion as tables: the winner beside the defaults, the finalists, and the effect of each flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from storage.records import Config, JsonScalar, Provenance, TrialKind, TrialOutcome, TrialRecord, flag_effects_of
+from tuner.cli.output.parts import configuration, text
+from tuner.cli.output.parts.console import new_table
+from tuner.scoring.flag_effects import LIKELY, has_effect
+from tuner.scoring.objectives import Objective
+from tuner.scoring.slo import Slo
+
+MUCH_WORSE = 1.25
+"""Ratio to the defaults from which a latency that is no objective is reported."""
+
+INTERVAL = "95 % interval"
+RISK = "fails or misses\nan SLO without it"
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the tables show: a conclusion as plain JSON (`Conclusion.to_dict`), and the trials that it rests on."""
+
+    conclusion: Mapping[str, Any]
+    records: Sequence[TrialRecord]
+    objectives: Sequence[Objective]
+    slos: Sequence[Slo]
+    defaults: Config
+
+    @property
+    def winner(self) -> int | None:
+        """Number of the winning trial; None without a winner."""
+        number = self.conclusion.get("winner")
+        return None if number is None else int(number)
+
+    @property
+    def flag_effects(self) -> Sequence[Mapping[str, Any]]:
+        """The effects of the winner's flags, the largest first."""
+        return flag_effects_of(self.conclusion)
+
+    @property
+    def baseline(self) -> int | None:
+        """Number of the defaults' trial; None if it was not measured."""
+        return next((r.number for r in self.records if r.kind is TrialKind.BASELINE and not r.round), None)
+
+    @property
+    def challenger(self) -> int | None:
+        """Number of the trial that is compared with the defaults: the winner, else the finalist with the best score."""
+        if self.winner is not None and self.winner != self.baseline:
+            return self.winner
+        scored = [each for each in self.conclusion.get("contenders", ()) if each["score"] and not each["disqualified"]]
+        best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
+        return None if best is None else int(best["number"])
+
+    def trial(self, number: int) -> TrialRecord | None:
+        """Return the trial of the search with that number."""
+        return next((record for record in self.records if record.number == number and not record.round), None)
+
+    def pooled(self, number: int | None) -> TrialOutcome | None:
+        """Return the outcome that a trial is known by: all repeats of its rounds together, else the search's own.
+
+        Only the rounds of the last confirmation count. The search's own figures are flattering for a finalist, because
+        they are what it was picked for.
+        """
+        if number is None:
+            return None
+        rounds = [record for record in self.records if record.round]
+        label = max(rounds, key=lambda record: record.round).label if rounds else None
+        own = [record.outcome for record in rounds if record.number == number and record.label == label]
+        worked = [outcome for outcome in own if outcome is not None and outcome.succeeded]
+        if not worked:
+            trial = self.trial(number)
+            return None if trial is None else trial.outcome
+        return replace(worked[0], repeats=tuple(repeat for outcome in worked for repeat in outcome.repeats))
+
+
+def conclusion_parts(findings: Findings) -> list[RenderableType]:
+    """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
+    parts: list[RenderableType] = []
+    if (comparison := comparison_table(findings)) is not None:
+        parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
+        if worse := worse_metrics(findings):
+            parts.append(Text(f"also worse, without being an objective: {', '.join(worse)}", style="yellow"))
+    if (finalists := finalists_table(findings)) is not None:
+        parts += [Text(""), Text("finalists, as ratios to the defaults", style="bold"), finalists]
+    contenders = findings.conclusion.get("contenders", ())
+    parts += [Text(f"#{each['number']} is out: {each['disqualified']}") for each in contenders if each["disqualified"]]
+    if (flags := flags_table(findings)) is not None:
+        parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
+    return parts
+
+
+def _comparison_title(findings: Findings) -> str:
+    one = findings.pooled(findings.challenger)
+    measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
+    rounds = findings.conclusion.get("rounds") or 0
+    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
+    role = "the winner" if findings.winner == findings.challenger else "the best finalist"
+    return f"{role} beside the defaults, {measured}: {basis}"
+
+
+def comparison_table(findings: Findings) -> Table | None:
+    """Return the winner, or the best finalist, beside the defaults; None if only one of them was measured."""
+    number, baseline = findings.challenger, findings.baseline
+    one, other = findings.pooled(number), findings.pooled(baseline)
+    if number is None or one is None or other is None or not other.succeeded:
+        return None
+    contender = _contender(findings, number)
+    table = new_table()
+    for heading in ("metric", f"defaults #{baseline}", f"#{number}", "ratio", INTERVAL, "SLO"):
+        table.add_column(heading, justify="left" if heading in ("metric", "SLO") else "right", no_wrap=True)
+    table.add_row("score", "1", *_score_cells(findings, number, contender), "")
+    for name in _metrics(findings):
+        values = other.metric(name), one.metric(name)
+        ratio = (contender or {}).get("metrics", {}).get(name) or _plain_ratio(*values)
+        table.add_row(
+            name,
+            *(text.with_unit(name, value) for value in values),
+            _ratio(ratio),
+            _interval(ratio),
+            ", ".join(f"{slo.op}{slo.threshold:g}" for slo in findings.slos if slo.metric == name),
+        )
+    return table
+
+
+def worse_metrics(findings: Findings) -> list[str]:
+    """Return the metrics outside objectives and SLOs that are much worse than the defaults': one of each latency."""
+    one, other = findings.pooled(findings.challenger), findings.pooled(findings.baseline)
+    if one is None or other is None:
+        return []
+    found: list[tuple[float, str]] = []
+    for kind in LATENCIES:
+        names = [f"{statistic}_{kind}_ms" for statistic in ("mean", "median", "p99")]
+        if {*names} & {*_metrics(findings)}:
+            continue
+        pairs = [(name, other.metric(name), one.metric(name)) for name in names]
+        ratios = [(new / old, name, old, new) for name, old, new in pairs if old and new]
+        ratio, name, old, new = max(ratios, default=(0.0, "", 0.0, 0.0))
+        if ratio >= MUCH_WORSE:
+            found.append((ratio, f"{name} {text.number(old)} → {text.number(new)} (×{ratio:.2f})"))
+    return [line for _, line in sorted(found, reverse=True)]
+
+
+def _metrics(findings: Findings) -> list[str]:
+    return list(dict.fromkeys([*(o.metric for o in findings.objectives), *(slo.metric for slo in findings.slos)]))
+
+
+def _contender(findings: Findings, number: int) -> Mapping[str, Any] | None:
+    return next((each for each in findings.conclusion.get("contenders", ()) if each["number"] == number), None)
+
+
+def _score_cells(findings: Findings, number: int, contender: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if contender is not None and contender["score"]:
+        score = contender["score"]
+        return f"{score['ratio']:.3f}", _ratio(score), _interval(score)
+    trial = findings.trial(number)
+    score = trial.verdict.score if trial is not None and trial.verdict is not None else None
+    return (text.ABSENT if score is None else f"{score:.3f}"), "", ""
+
+
+def _plain_ratio(reference: float | None, value: float | None) -> Mapping[str, Any] | None:
+    return {"ratio": value / reference} if value is not None and reference else None
+
+
+def _ratio(ratio: Mapping[str, Any] | None) -> str:
+    return "" if not ratio else f"×{ratio['ratio']:.3f}"
+
+
+def _interval(ratio: Mapping[str, Any] | None) -> str:
+    if not ratio or ratio.get("low") is None or ratio.get("high") is None:
+        return ""
+    return f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+
+
+def finalists_table(findings: Findings) -> Table | None:
+    """Return every finalist's ratios to the defaults; None with fewer than two finalists."""
+    contenders = findings.conclusion.get("contenders", ())
+    if len(contenders) < 2:
+        return None
+    table = new_table()
+    names = [objective.metric for objective in findings.objectives]
+    for heading in ("finalist", "score", INTERVAL, *names):
+        table.add_column(heading, justify="left" if heading == "finalist" else "right", no_wrap=True)
+    for each in sorted(contenders, key=lambda each: -(each["score"] or {"ratio": 0.0})["ratio"]):
+        score, number = each["score"], each["number"]
+        mark = " out" if each["disqualified"] else " winner" if number == findings.winner else ""
+        table.add_row(
+            f"#{number}{mark}",
+            f"{score['ratio']:.3f}" if score else text.ABSENT,
+            _interval(score),
+            *(_ratio(each["metrics"].get(name)) for name in names),
+        )
+    return table
+
+
+def flags_table(findings: Findings) -> Table | None:
+    """Return each flag of the winner with its effect on the score; None where the defaults win or nothing is known."""
+    winner = findings.winner
+    trial = None if winner is None or winner == findings.baseline else findings.trial(winner)
+    if trial is None:
+        return None
+    effects = {each["name"]: each for each in findings.flag_effects}
+    changed = configuration.changes(trial.config, findings.defaults)
+    rows = [name for name in effects if name in trial.config] + [name for name in changed if name not in effects]
+    table = new_table()
+    risky = any(each["needed"] >= LIKELY for each in effects.values())
+    for heading in ("flag", "default", "effect", INTERVAL, *([RISK] if risky else [])):
+        table.add_column(heading, justify="left" if heading in ("flag", "default") else "right", no_wrap=True)
+    for name in rows:
+        effect = effects.get(name)
+        default = effect["default"] if effect else findings.defaults.get(name)
+        table.add_row(
+            f"{name}={trial.config[name]}",
+            _default(name, default, findings.defaults, known=effect is not None),
+            "" if effect is None else f"×{effect['ratio']:.2f}",
+            "" if effect is None else f"{effect['low']:.2f} to {effect['high']:.2f}",
+            *([_without(effect)] if risky else []),
+            style=None if effect is not None and has_effect(effect) else "dim",
+        )
+    return table
+
+
+def _flags_note(findings: Findings) -> str:
+    """Return what the effects are, what they rest on, and whether there is one at all."""
+    effects = findings.flag_effects
+    if not effects:
+        return "their effects are not known"
+    outcome = findings.pooled(findings.winner)
+    simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
+    basis = f"estimated from {effects[0]['trials']} {'simulated' if simulated else 'measured'} trials"
+    measurable = "" if any(map(has_effect, effects)) else "; no single flag has a measurable effect"
+    return f"effect: score relative to the same configuration with that flag reset, {basis}{measurable}"
+
+
+def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> str:
+    if value is None:
+        return "unset" if known or name in defaults else "unknown"
+    return str(value)
+
+
+def _without(effect: Mapping[str, Any] | None) -> str:
+    return "" if effect is None or effect["needed"] < LIKELY else f"{100 * effect['needed']:.0f} %"

@@ -1,0 +1,45 @@
+"""The page of `tuner doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from tuner.cli.output.parts.console import show
+from tuner.cli.output.parts.labelled import Rows, labelled
+
+HOST_LABELS = {
+    "cpu": "CPU",
+    "cores_physical": "physical cores",
+    "cores": "logical cores",
+    "cores_usable": "cores for this process",
+    "memory_gib": "memory, GiB",
+    "python": "Python",
+    "platform": "system",
+    "host": "host name",
+}
+
+
+def print_doctor(facts: Mapping[str, Any]) -> None:
+    """Print the facts in sections: the tuner, the machine, vLLM, and what would run.
+
+    Args:
+        facts: as `tuner doctor --json` prints them.
+    """
+    host: Rows = [(HOST_LABELS.get(name, name), str(value)) for name, value in facts["host"].items()]
+    gpus: Rows = [("GPU", gpu) for gpu in facts["gpus"]] or [("GPUs", "none")]
+    left: Rows = [("left running", process) for process in facts["started_processes"]]
+    vllm: Rows = [("executable", facts["vllm"] or "none found"), ("version", facts["vllm_version"] or "unknown")]
+    sections: dict[str, Rows] = {
+        f"tuner {facts['tuner']}": [("packages", ", ".join(facts["packages"])), ("caches and records", facts["home"])],
+        "this machine": [*host, *gpus],
+        "vLLM": vllm if facts["vllm"] else vllm[:1],
+        "processes of earlier runs": left or [("left running", "none")],
+        "`tuner optimize` here": [("runs", facts["would_run"])],
+    }
+    if facts["problem"] is not None:
+        sections["`tuner optimize` here"].append(("problem", facts["problem"]))
+    for title, rows in sections.items():
+        show(Text(title, style="bold"), labelled(rows, indent=2))

@@ -1,0 +1,133 @@
+"""The end of `tuner optimize`: why the run ended, the verdict, the tables, what to do next; and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from storage.records import Provenance, TrialRecord
+from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
+from tuner.cli.output.parts import text
+from tuner.cli.output.parts.console import show
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
+from tuner.study.protocols import RunEnding
+from tuner.study.run import RunResult, summary_facts
+from tuner.use_cases.optimize import OptimizeResult
+
+
+def report(ended: OptimizeResult, *, as_json: bool) -> int:
+    """Print how the run ended and return the exit code."""
+    result, records = ended.run, ended.records
+    if as_json:
+        print(json.dumps(_document(ended), indent=1))
+    else:
+        show(*_parts(ended))
+    if result.ending is RunEnding.INTERRUPTED:
+        print(f"go on with: {resume_command()}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
+    return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
+
+
+def _parts(ended: OptimizeResult) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(line) for line in _ending_lines(ended.run, ended.records)]
+    conclusion, challenger = ended.run.conclusion, None
+    if conclusion is not None:
+        goals = ended.spec.goals
+        defaults = ended.spec.space.known_defaults()
+        findings = Findings(conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults)
+        challenger = findings.challenger
+        if conclusion.noise is not None:
+            metric = goals.objectives[0].metric
+            parts.append(Text(f"noise: {metric} of the defaults varies by {conclusion.noise:.1%} between repeats"))
+        parts += [Text(""), Text(conclusion.reason, style="bold"), *conclusion_parts(findings)]
+    if ended.engine.provenance is Provenance.SIMULATED:
+        hardware = ended.spec.facts["hardware"]
+        line = f"all figures are predicted, not measured: {ended.engine.name} {ended.engine.version}, {hardware}"
+        parts += [Text(""), Text(line, style="yellow")]
+    return [*parts, *_next_steps(ended, challenger)]
+
+
+def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[str]:
+    facts = summary_facts(records)
+    rounds = sum(bool(record.round) for record in records)
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(facts["states"].items()))
+    again = f" and {text.count(rounds, 'measurement')} of finalists" if rounds else ""
+    lines = [f"{text.count(len(records) - rounds, 'trial')}{again}: {counts}"]
+    if facts["failures"]:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
+        lines.append(f"failures: {kinds}; see `tuner trials --failed`")
+    simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
+    kind = "simulated time" if simulated else "time"
+    lines.append(f"{kind} on workers: {text.timings(facts['seconds']) or 'under a second'}")
+    return [*lines, *_reason_lines(result)]
+
+
+def _reason_lines(result: RunResult) -> list[str]:
+    """Return why the run ended before all trials, if it did."""
+    lines = []
+    if result.space_exhausted:
+        lines.append("the search space has no other configuration: all were measured")
+    if result.converged:
+        lines.append("the search converged: expected gain is below --min-gain; use --min-gain 0 to continue")
+    if result.ending is RunEnding.TIMEOUT:
+        lines.append("--timeout ended the search before all trials; run the same command to go on")
+    if result.ending is RunEnding.INTERRUPTED:
+        lines.append("interrupted; the study is saved")
+    if result.reason is not None and result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
+        what = "every trial fails for one reason" if result.ending is RunEnding.SAME_FAILURE else "infrastructure fails"
+        lines.append(f"stopped: {what}: {result.reason.kind.value}: {result.reason.message}")
+        lines += ["  " + line for line in (result.reason.evidence or "").splitlines()]
+    return lines
+
+
+def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[RenderableType]:
+    """Return the commands that make sense now, a purpose and a command a line."""
+    steps = []
+    if ended.script is not None:
+        script = dotted(ended.script)
+        steps += [("start the server", script), ("verify its figures", f"{script} --verify")]
+    steps.append(("list the best trials", "tuner trials --sort score --top 10"))
+    if challenger is not None:
+        steps.append(("see one in full", f"tuner show {challenger}"))
+    steps.append(("compare in MLflow", ended.tracking_uri if ended.tracking_uri.startswith("http") else "tuner ui"))
+    if not ended.mlflow_complete:
+        steps.append(("log the rest to MLflow", "tuner sync"))
+    width = max(len(purpose) for purpose, _ in steps)
+    lines = [Text(f"  {purpose:<{width}}  {command}", no_wrap=True, overflow="ignore") for purpose, command in steps]
+    return [Text(""), Text("next", style="bold"), *lines]
+
+
+def dotted(script: Path) -> str:
+    """Return the script as a shell starts it."""
+    path = os.fspath(script)
+    return shlex.quote(path if "/" in path else f"./{path}")
+
+
+def resume_command() -> str:
+    """Return the command line of this process, quoted."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _document(ended: OptimizeResult) -> dict[str, Any]:
+    result, records = ended.run, ended.records
+    return {
+        "study": ended.spec.name,
+        "ending": result.ending.value,
+        "converged": result.converged,
+        "provenance": ended.engine.provenance.value,
+        "engine": {"name": ended.engine.name, "version": ended.engine.version},
+        "trials": len([record for record in records if not record.round]),
+        **summary_facts(records),
+        "conclusion": result.conclusion.to_dict() if result.conclusion else None,
+        "reason": result.reason.message if result.reason else None,
+        "script": os.fspath(ended.script) if ended.script else None,
+        "mlflow_complete": ended.mlflow_complete,
+    }

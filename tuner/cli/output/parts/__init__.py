@@ -1,0 +1,1 @@
+"""Parts of pages and of the progress: numbers, configurations, and tables."""

@@ -1,0 +1,103 @@
+"""Numbers, durations and cut texts, each on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from storage import metrics
+
+ABSENT = "–"
+BANNER = "SIMULATED: predicted, not measured"
+
+
+def number(value: float | None) -> str:
+    """Return a figure with about four digits: `3,332`, `14.81`, `0.97`; a dash for None."""
+    if value is None:
+        return ABSENT
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def unit(name: str) -> str:
+    """Return the unit of a metric, empty where the name ends in it, for a share and for an unknown metric."""
+    try:
+        found = metrics.metric(name).unit
+    except KeyError:
+        return ""
+    return "" if found == "share" or name.endswith(f"_{found}") else found
+
+
+def with_unit(name: str, value: float | None) -> str:
+    """Return a metric's value with its unit: `3,332 tok/s`."""
+    shown = unit(name)
+    return number(value) if value is None or not shown else f"{number(value)} {shown}"
+
+
+def metric(name: str, value: float | None) -> str:
+    """Return a metric's name and value: `output_throughput 3,332 tok/s`, `p99_tpot_ms 13.9`."""
+    return f"{name} {with_unit(name, value)}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 trial`, `2 trials`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """Return `42 s`, `7 min 05 s` or `2 h 03 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def about(seconds: float) -> str:
+    """Return a rounded estimate: `less than 10 s`, `about 40 s`, `about 7 min`, `about 2 h 10 min`."""
+    if seconds < 10:
+        return "less than 10 s"
+    if seconds < 55:
+        return f"about {10 * round(seconds / 10)} s"
+    minutes = max(round(seconds / 60), 1)
+    if minutes < 60:
+        return f"about {minutes} min"
+    hours, rest = divmod(10 * round(minutes / 10), 60)
+    return f"about {hours} h" + (f" {rest:02d} min" if rest else "")
+
+
+def title(record_number: int, round_: int) -> str:
+    """Return `#12`, or `#12 round 2`."""
+    return f"#{record_number}" + (f" round {round_}" if round_ else "")
+
+
+def timings(seconds: Mapping[str, float]) -> str:
+    """Return the seconds of each phase, the longest first; less than half a second is left out."""
+    parts = sorted(((value, name) for name, value in seconds.items() if value >= 0.5), reverse=True)
+    return ", ".join(f"{name} {value:,.0f} s" for value, name in parts)
+
+
+def one_line(text: str) -> str:
+    """Return a text with its line breaks and runs of blanks as single blanks."""
+    return " ".join(text.split())
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, cut between words and marked with `…`."""
+    if len(text) <= width:
+        return text
+    head = text[: width - 1]
+    whole = head.rpartition(" ")[0] if text[width - 1] != " " else head
+    return (whole or head).rstrip(" ,;:") + "…"
+
+
+def joined(parts: Sequence[str], width: int, separator: str = ", ") -> list[str]:
+    """Return parts in as few lines of at most `width` characters as they need; no part is broken."""
+    found: list[str] = []
+    for part in parts:
+        if found and len(found[-1]) + len(separator) + len(part) <= width:
+            found[-1] += separator + part
+        else:
+            found.append(part)
+    return found

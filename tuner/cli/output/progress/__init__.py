@@ -1,0 +1,1 @@
+"""The progress of a study while it runs."""

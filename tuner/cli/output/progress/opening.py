@@ -1,0 +1,35 @@
+"""What is written before the first trial of a study."""
+
+from __future__ import annotations
+
+from storage.records import Provenance
+from tuner.cli.output.parts import text
+from tuner.study.protocols import StudyStart
+
+
+def opening_lines(start: StudyStart, done: int) -> list[str]:
+    """Return what is simulated, the study's size and what its search and its rounds send.
+
+    Args:
+        start: the study.
+        done: finished trials of earlier runs.
+    """
+    spec, engine = start.spec, start.engine
+    lines = []
+    if engine.provenance is Provenance.SIMULATED:
+        lines.append(f"{text.BANNER}: vLLM {engine.version} on one {spec.facts['hardware']}; --engine vllm measures")
+    parts = [
+        text.count(start.budget.trials, "trial") + (f" ({done} finished before)" if done else ""),
+        text.count(start.workers, "worker"),
+        f"{engine.name} {engine.version}",
+        text.count(len(spec.space.parameters), "parameter"),
+    ]
+    lines.append(f"study {spec.name}: {', '.join(parts)}")
+    if spec.space.dropped:
+        dropped, hardware = text.count(len(spec.space.dropped), "choice"), spec.space.context.hardware
+        command = f"tuner space --gpu {hardware.key} --vllm-version {engine.version}"
+        lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
+    if spec.search_prompts:
+        rounds = "; the rounds of the finalists send all" if spec.confirmation.rounds else ""
+        lines.append(f"a trial of the search sends {spec.search_prompts} requests{rounds}")
+    return lines
