@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to run what was left out, if anything was."""
+    """Print how to run the tests that were left out, if any."""
     left_out = len(terminalreporter.stats.get("deselected", ()))
     if left_out and not os.environ.get("CI"):
         terminalreporter.write_line(f"{left_out} tests were left out; `uv run pytest -m ''` runs all")

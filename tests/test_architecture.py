@@ -1,4 +1,4 @@
-"""The layers that docs/architecture.md draws, and the rules of the house, over every module's syntax tree."""
+"""The layers of docs/architecture.md and the rules for modules, checked on every module's syntax tree."""
 
 from __future__ import annotations
 

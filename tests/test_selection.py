@@ -49,7 +49,7 @@ def test_a_slow_folder_has_fast_tests_of_the_same_code() -> None:
 
 
 def test_a_file_has_fast_tests_beside_its_slow_ones() -> None:
-    """A file that were slow throughout would say nothing in a newcomer's run."""
+    """A file of slow tests only would not run for a newcomer at all."""
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         if path.relative_to(TESTS).parts[0] in SLOW_FOLDERS or "mark.slow" not in text or path == Path(__file__):

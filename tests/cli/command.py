@@ -1,4 +1,4 @@
-"""Running the command line as a user does, in this process or in one of its own."""
+"""Run the command line as a user does, in this process or in a new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STALL_S = 240.0
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said and how it ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

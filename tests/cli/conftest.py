@@ -24,7 +24,7 @@ SHAPE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A tuner's home of its own, no hub, and nothing that the caller's environment says of vLLM or MLflow."""
+    """A new home of the tuner, no hub, and no variables of vLLM or MLflow."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_HOME", str(folder))

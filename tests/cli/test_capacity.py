@@ -1,4 +1,4 @@
-"""`tuner capacity` on a server that holds a known rate: what it prints, and where it puts what it tried."""
+"""`tuner capacity` on a server with a known capacity: its output, and the table of tried rates."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     return run
 
 
-def test_the_rate_between_what_held_and_what_missed(capacity: Capacity, tmp_path: Path) -> None:
+def test_the_capacity_is_between_the_rates_that_held_and_missed(capacity: Capacity, tmp_path: Path) -> None:
     said = capacity(10.0)
     assert said.code == 0, said.err
     # 4 and 8 hold, 16 misses; then √(8·16) = 11.31 misses, √(8·11.31) = 9.51 holds, √(9.51·11.31) = 10.37 misses

@@ -24,7 +24,7 @@ FLAGS = frozenset({"--max-model-len", "--load-format", "--compilation-config", "
 
 
 class KnownFlags(StubEngine):
-    """An engine that knows its flags and measures nothing."""
+    """An engine with a list of flags that measures nothing."""
 
     def info(self) -> EngineInfo:
         return replace(super().info(), flags=FLAGS)
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Optimize:
-    """`tuner optimize` with a model, a fake vLLM and an executor that must never be asked to measure."""
+    """`tuner optimize` with a model, a fake vLLM and an executor that must not run a trial."""
     vllm = install_fake_vllm(tmp_path / "bin")
     monkeypatch.setattr(optimize_run, "_executor", lambda *_: InlineExecutor(lambda _: KnownFlags(lambda *_: {})))
 
@@ -138,7 +138,9 @@ def test_a_wrong_space_is_named_by_file_and_line(
     refused(optimize("--space", str(file)), folder, *(f"{file}{part}" for part in parts))
 
 
-def test_without_a_vllm_it_says_how_to_get_one(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_vllm_the_message_has_the_installation(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     said = run_here(folder, "optimize", "--trials", "60", "--engine", "vllm")

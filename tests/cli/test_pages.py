@@ -34,7 +34,7 @@ WIDTH = 100
 
 @dataclass
 class Reader:
-    """Somebody who tries a page: a folder, and what each command said."""
+    """A reader who tries a page: the folder, and the result of each command."""
 
     folder: Path
     said: dict[str, Said] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def commands(step: Step) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
-def test_every_command_runs_and_says_what_the_page_shows(page: str, reader: Reader) -> None:
+def test_every_command_runs_and_prints_the_output_of_the_page(page: str, reader: Reader) -> None:
     ran = 0
     for step in steps_of(ROOT / page):
         outputs = []
@@ -106,7 +106,7 @@ def test_the_python_of_the_pages_runs(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_command_leaves_what_the_pages_name(reader: Reader) -> None:
+def test_the_first_command_writes_the_files_that_the_pages_name(reader: Reader) -> None:
     assert reader.run(["optimize", "--trials", "60"]).code == 0
     assert (reader.folder / "best_serve.sh").is_file()
     assert (reader.folder / "tuner_study" / "tuner.db").is_file()

@@ -1,4 +1,4 @@
-"""Simulated studies and predictions on the command line: what they say of themselves, and what is refused."""
+"""Simulated studies and predictions on the command line: their output, and the refused settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Path) -> None:
+def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path) -> None:
     said = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
@@ -39,7 +39,7 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_says_so(folder: Pat
     assert rows.fetchall() == [("simulated",)]
     listed = run_here(folder, "trials")
     assert "(simulated)" in listed.out
-    # a measurement cannot go on with it
+    # a measured run cannot resume it
     changed = run_here(folder, "optimize", "--trials", "6", "--engine", "simulated", "--gpu", "l4", "--plain")
     assert changed.code == 2
     assert "Tesla T4" in changed.err
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_study_learns_from_an_earlier_one_of_another_card(folder: Path) -> None:
+def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -> None:
     simulated = ("optimize", "--engine", "simulated", "--confirm-rounds", "0", "--plain", "--trials")
     first = run_apart(folder, *simulated, "8", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
     assert first.code == 0, first.err
@@ -115,7 +115,7 @@ def test_traffic_is_predicted_by_class(folder: Path) -> None:
     assert json.loads(said.out)["chat.goodput_share"] == 1.0
 
 
-def test_a_load_of_which_nothing_is_answered_has_figures_too(folder: Path) -> None:
+def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
     (folder / "w.yaml").write_text(
         "arrivals: {process: poisson, rate: 2}\ntimeout_s: 0.000001\nrequests: 20\n"
         "classes:\n  chat: {input: 100, output: 50}\nslo:\n  chat: {ttft_ms: 500}\n"
@@ -176,7 +176,7 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
         ("fp8: 242", "fp8: -1", "tflops.fp8 -1 is not a number above 0"),
     ],
 )
-def test_a_card_that_cannot_be(folder: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_card_file(folder: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
     file = tmp_path / "card.yaml"
     file.write_text(CARD.replace(old, new))
     refused(run_here(folder, "simulate", "--gpu", str(file)), folder, str(file), message)

@@ -1,4 +1,4 @@
-"""What the command costs before it does anything, and that its help is there."""
+"""The imports of the command at its start, and its help."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TRIALS = 5
 
 @dataclass(frozen=True)
 class Study:
-    """A study that ended: its folder, its command line and what that said."""
+    """A study that ended: its folder, its command line and the result of the command."""
 
     folder: Path
     argv: tuple[str, ...]
@@ -55,24 +55,24 @@ def study(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 class NoMlflow:
-    """A follower that follows nothing."""
+    """A follower that logs nothing."""
 
     def __init__(self, *_: object) -> None:
         pass
 
     def nothing(self, *_: object) -> None:
-        """Take an event and forget it."""
+        """Ignore an event."""
 
     opened = stage = started = finished = retried = note = tick = synced = close = nothing
 
     def wait(self, *_: object) -> bool:
-        """Return that all is logged."""
+        """Return True: every trial counts as logged."""
         return True
 
 
 @pytest.fixture
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same engine in threads of this process, and no MLflow: all but the start of those two."""
+    """The same engine in threads of this process, without Ray and MLflow."""
 
     def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
         return InlineExecutor(EngineFactory(settings))
@@ -104,7 +104,7 @@ def test_progress_goes_to_stderr(study: Study) -> None:
     assert "Traceback" not in study.said.err
 
 
-def test_studies_says_what_each_found(study: Study) -> None:
+def test_studies_shows_the_result_of_each(study: Study) -> None:
     (row,) = json.loads(run_here(study.folder, "studies", "--json").out)
     reason = json.loads(study.said.out)["conclusion"]["reason"]
     assert (row["study"], row["provenance"], row["hardware"]) == ("small one", "measured", "CPU")
@@ -149,7 +149,7 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
     assert basis in (study.folder / "best_serve.sh").read_text()
 
 
-def test_show_tells_all_of_a_trial(study: Study) -> None:
+def test_show_prints_everything_about_a_trial(study: Study) -> None:
     said = run_here(study.folder, "show", "0")
     assert said.code == 0
     assert said.out.startswith("#0  ok  baseline")
@@ -230,7 +230,7 @@ def test_sync_finds_nothing_to_log(study: Study) -> None:
 
 
 @pytest.mark.usefixtures("without_ray")
-def test_the_same_command_has_nothing_to_do_and_a_larger_number_goes_on(study: Study) -> None:
+def test_the_same_command_runs_no_trial_and_a_larger_budget_continues(study: Study) -> None:
     again = json.loads(run_here(study.folder, *study.argv).out)
     first = json.loads(study.said.out)
     assert {**again, "seconds": None} == {**first, "seconds": None}
@@ -242,7 +242,7 @@ def test_the_same_command_has_nothing_to_do_and_a_larger_number_goes_on(study: S
 
 
 @pytest.mark.usefixtures("without_ray")
-def test_another_load_under_the_same_name_is_refused(study: Study) -> None:
+def test_another_workload_under_the_same_name_is_refused(study: Study) -> None:
     changed = ["40" if word == "20" else word for word in study.argv]
     said = run_here(study.folder, *changed)
     assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
@@ -252,7 +252,7 @@ def test_another_load_under_the_same_name_is_refused(study: Study) -> None:
 
 @pytest.fixture
 def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., Said]:
-    """`tuner optimize` on a fake vLLM that behaves as it is told."""
+    """`tuner optimize` on a fake vLLM with a given behaviour."""
 
     def run(*argv: str, **behaviour: object) -> Said:
         vllm = install_fake_vllm(tmp_path / "bin", **behaviour)
@@ -280,7 +280,7 @@ def test_a_study_without_a_success_exits_1(failing: Callable[..., Said], tmp_pat
     assert not (tmp_path / "best_serve.sh").exists()
 
 
-def test_a_flag_that_only_the_server_knows_to_be_wrong_fails_the_trials(failing: Callable[..., Said]) -> None:
+def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[..., Said]) -> None:
     """The fake's parser cannot be read; a real vLLM's can, and then the command ends before the study starts."""
     said = failing("--trials", "4", "--", "--load-fromat", "dummy")
     assert said.code == 1
@@ -288,7 +288,7 @@ def test_a_flag_that_only_the_server_knows_to_be_wrong_fails_the_trials(failing:
     assert "unrecognized arguments: --load-fromat dummy" in said.out
 
 
-def test_space_says_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> None:
+def test_space_has_the_reason_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> None:
     told = json.loads(run_here(tmp_path, "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
     offered = {parameter["name"] for parameter in told["parameters"]}
     reasons = {(lost["parameter"], lost["value"]): lost["reason"] for lost in told["dropped"]}

@@ -1,4 +1,4 @@
-"""What every engine promises. A suite subclasses `EngineContract` and gives it the two fixtures below."""
+"""The contract of every engine. A suite subclasses `EngineContract` and defines the two fixtures below."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class EngineContract:
             assert repeat.metrics["success_rate"] == 1.0
             assert (repeat.metrics["output_throughput"] or 0) > 0
 
-    def test_the_server_says_what_it_was_started_with(self, engine: Engine, good_spec: TrialSpec) -> None:
+    def test_the_server_reports_its_arguments(self, engine: Engine, good_spec: TrialSpec) -> None:
         server = engine.launch(good_spec, good_spec.limits)
         try:
             assert good_spec.launch.model.name in server.argv
@@ -84,7 +84,7 @@ class EngineContract:
             server.stop()
         assert caught.value.failure.kind == "cancelled"
 
-    def test_a_cancelled_load_ends(self, engine: Engine, good_spec: TrialSpec) -> None:
+    def test_a_cancelled_benchmark_ends(self, engine: Engine, good_spec: TrialSpec) -> None:
         server = engine.launch(good_spec, good_spec.limits)
         try:
             server.wait_ready(NEVER)

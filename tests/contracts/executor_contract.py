@@ -1,4 +1,4 @@
-"""What every executor must do; a test class per implementation supplies `make`."""
+"""The contract of every executor; the test class of each implementation supplies `make`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Make = Callable[[Callable[[int], Engine], int], Executor]
 
 
 def figures(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-    """Throughput is a hundred times the trial's number; 7 fails, 8 raises what has no type."""
+    """Throughput is a hundred times the trial's number; 7 fails, 8 raises an untyped exception."""
     if spec.number == 7:
         return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "out of memory")
     if spec.number == 8:
@@ -64,7 +64,7 @@ def spec(folder: Path, number: int, attempt: int = 1) -> TrialSpec:
 
 
 def gather(executor: Executor, count: int) -> list[Finished]:
-    """Wait until `count` trials came back."""
+    """Wait until `count` trials have ended."""
     found: list[Finished] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < count and time.monotonic() < deadline:
@@ -73,13 +73,13 @@ def gather(executor: Executor, count: int) -> list[Finished]:
 
 
 class ExecutorContract:
-    """Inherit, and give a fixture `make`."""
+    """Tests of one implementation; a subclass defines the fixture `make`."""
 
     @pytest.fixture
     def make(self) -> Iterator[Make]:
         raise NotImplementedError
 
-    def test_a_trial_comes_back_with_its_outcome(self, make: Make, tmp_path: Path) -> None:
+    def test_a_trial_returns_its_outcome(self, make: Make, tmp_path: Path) -> None:
         executor = make(StubFactory(), 1)
         assert executor.idle() == [0]
         executor.submit(spec(tmp_path, 3), 0)
@@ -119,7 +119,7 @@ class ExecutorContract:
         assert finished.outcome.failure is not None
         assert finished.outcome.failure.kind is FailureKind.OUT_OF_MEMORY_STARTUP
 
-    def test_what_has_no_type_is_our_own_error_and_the_worker_lives(self, make: Make, tmp_path: Path) -> None:
+    def test_an_untyped_exception_is_a_tuner_error_and_the_worker_survives(self, make: Make, tmp_path: Path) -> None:
         executor = make(StubFactory(), 1)
         executor.submit(spec(tmp_path, 8), 0)
         [finished] = gather(executor, 1)
@@ -129,7 +129,7 @@ class ExecutorContract:
         executor.submit(spec(tmp_path, 1), 0)
         assert gather(executor, 1)[0].outcome.succeeded
 
-    def test_cancel_brings_every_running_trial_back(self, make: Make, tmp_path: Path) -> None:
+    def test_cancel_returns_every_running_trial(self, make: Make, tmp_path: Path) -> None:
         executor = make(StubFactory(tmp_path / "never"), 2)
         executor.submit(spec(tmp_path, 1), 0)
         executor.submit(spec(tmp_path, 2), 1)

@@ -1,4 +1,4 @@
-"""Stand-ins for programs that tests start in quantity. Everything they say carries that it is fake."""
+"""Stand-ins for programs that tests start in quantity. All their output is marked as fake."""
 
 from __future__ import annotations
 

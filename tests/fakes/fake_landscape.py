@@ -1,4 +1,4 @@
-"""What the fake's throughput and latency are, as a function of the flags, in closed form. Invented, not measured.
+"""The fake's throughput and latency as a function of the flags, in closed form. Invented, not measured.
 
 Let b = min(users, max_num_seqs) be the batch. One decode step takes, in ms,
 

@@ -33,7 +33,7 @@ class State:
         self.running = 0
 
     def admit(self, count: int, prompt_tokens: int, generated_tokens: int) -> int:
-        """Count requests in and return how many of them fail; the engine dies here if it was told to."""
+        """Count requests and return how many of them fail; the engine dies here if the behaviour says so."""
         with self.lock:
             before, self.requests = self.requests, self.requests + count
             crash_after = self.does.get("crash_after")
@@ -184,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection; they do not hold up the end."""
+    """One thread for each connection; the threads do not delay the end."""
 
     daemon_threads = True
     request_queue_size = 256

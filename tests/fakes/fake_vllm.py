@@ -5,13 +5,13 @@
     fake_vllm.py serve MODEL --port P [flags]  a server with a child that outlives it, like vLLM's EngineCore
     fake_vllm.py bench serve [flags]           a benchmark whose figures come from the server's landscape
 
-What it does is told by FAKE_VLLM, a JSON object (FAKE_VLLM_BASE is the same with less precedence):
+FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with less precedence):
 
     startup_s      seconds before it listens (0.05)
     fail           how a start fails: "invalid", "oom", "kv", "crash", "hang", "exit0"
     fail_when      [{"when": {"max_num_seqs": "512", …}, "fail": "oom"}, …]: the same for chosen flags; a rule may
                    also hold any other key of this list, such as "crash_after"
-    serves         the model name that it tells instead of the right one
+    serves         the model name that it reports instead of the right one
     sigterm        "ignore": the server survives SIGTERM; "slow": it takes `sigterm_s` seconds (1)
     child_sigterm  "ignore": so does its child
     child_setsid   true: the child leaves the session and the group
@@ -58,7 +58,7 @@ SHORT = {"quantization": "-q", "compilation-config": "-cc", "speculative-config"
 
 
 def behaviour() -> dict[str, Any]:
-    """Return what the environment tells the fake to do."""
+    """Return the fake's behaviour from the environment."""
     return {**json.loads(os.environ.get("FAKE_VLLM_BASE", "{}")), **json.loads(os.environ.get("FAKE_VLLM", "{}"))}
 
 
@@ -69,7 +69,7 @@ def say(who: str, source: str, text: str, level: str = "INFO") -> None:
 
 
 def serve_parser() -> argparse.ArgumentParser:
-    """Return the parser of `vllm serve`, with the flags that the fake knows."""
+    """Return the parser of `vllm serve`, with the flags that the fake supports."""
     parser = argparse.ArgumentParser("vllm serve", usage="vllm serve [model_tag] [options]", allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
     for name in VALUES.split():
@@ -84,7 +84,7 @@ def serve_parser() -> argparse.ArgumentParser:
 
 
 def parse_serve(argv: list[str]) -> dict[str, Any]:
-    """Return the flags by name; exit 2 with vLLM's text for one that is not known."""
+    """Return the flags by name; exit 2 with vLLM's text for an unknown one."""
     dotted = [word for word in argv if word.startswith(("-cc.", "--compilation-config."))]
     words = [re.sub(r"^--[^=]*", lambda name: name[0].replace("_", "-"), word) for word in argv]
     parsed, unknown = serve_parser().parse_known_args([word for word in words if word not in dotted])
@@ -98,7 +98,7 @@ def parse_serve(argv: list[str]) -> dict[str, Any]:
 
 
 def die(text: str) -> NoReturn:
-    """End a start as vLLM does: the cause from the engine, then the parent's last word, exit code 1."""
+    """End a start as vLLM does: the cause from the engine, then the parent's last line, exit code 1."""
     say("EngineCore", "core.py:1510", "EngineCore failed to start.", "ERROR")
     say("EngineCore", "core.py:1510", "Traceback (most recent call last):", "ERROR")
     say("EngineCore", "core.py:1510", text, "ERROR")
@@ -153,7 +153,7 @@ def engine_core(does: dict[str, Any]) -> int:
 
 
 def serve(argv: list[str]) -> None:
-    """Be a server until a signal ends it."""
+    """Serve until a signal ends the process."""
     flags, does = parse_serve(argv), behaviour()
     for rule in does.get("fail_when", []):
         if all(str(flags.get(name)) == str(value) for name, value in rule["when"].items()):

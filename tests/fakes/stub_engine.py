@@ -1,4 +1,4 @@
-"""An engine that measures nothing: its outcomes are a function of the configuration, for tests of what is around it."""
+"""An engine that measures nothing: its outcomes are a function of the configuration, for tests of other parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
 Landscape = Callable[[TrialSpec, int], dict[str, float | None] | Failure]
-"""From a trial and a repeat's index to its metrics, or to why it fails (in the failure's own phase)."""
+"""Returns the metrics of a trial's repeat by its index, or its failure (in the failure's own phase)."""
 
 
 class StubServer:
@@ -56,7 +56,7 @@ class StubServer:
         return Repeat(index, workload.repeat_seed(index), workload.num_prompts, completed, failed, 1.0, result)
 
     def facts(self) -> ServerFacts:
-        """Return one number, so that it can be found again."""
+        """Return facts with one recognisable number."""
         return ServerFacts(kv_cache_tokens=1234)
 
     def stop(self) -> Failure | None:
@@ -77,7 +77,7 @@ class StubEngine:
         self.closed = False
 
     def info(self) -> EngineInfo:
-        """Return a version that says what it is."""
+        """Return a version that marks the stub."""
         return EngineInfo("stub", "0.0+stub", None, None, Provenance.SIMULATED)
 
     def check(self, spec: TrialSpec) -> Failure | None:

@@ -1,4 +1,4 @@
-"""kill -9 of the tuner while a real vLLM server answers: the same command ends that server and goes on."""
+"""kill -9 of the tuner while a real vLLM server answers: the same command ends that server and resumes the study."""
 
 from __future__ import annotations
 

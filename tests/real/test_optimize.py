@@ -1,4 +1,4 @@
-"""`tuner optimize` on a real vLLM: a whole study with its script, and a choice that must come out differently twice."""
+"""`tuner optimize` on a real vLLM: a whole study with its script, and two studies with different winners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic against a real vLLM: a rate that it holds, one that it cannot, and what the prefix cache does."""
+"""Traffic against a real vLLM: a low rate, an excessive rate, and the effect of the prefix cache."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def server(engine: VllmEngine, tiny_model: Path, traffic: Traffic, folder: Path)
 
 
 def send(server: VllmServer, traffic: Traffic, index: int) -> Repeat:
-    """Send a load; one that was sent late is the machine's fault, and sent again as often as a study would."""
+    """Send traffic; if the generator was late, send it again as often as a study would."""
     for _ in range(Budget.attempts - 1):
         try:
             return server.benchmark(traffic, index, NEVER)
@@ -83,7 +83,7 @@ def send(server: VllmServer, traffic: Traffic, index: int) -> Repeat:
     return server.benchmark(traffic, index, NEVER)
 
 
-def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: Traffic, folder: Path) -> None:
+def test_at_a_low_rate_every_slo_holds(server: VllmServer, traffic: Traffic, folder: Path) -> None:
     repeat = send(server, traffic, 0)
     assert (repeat.offered, repeat.failed) == (72, 0)
     for name in traffic.classes:
@@ -92,7 +92,7 @@ def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: T
     # lengths are exact under the model's tokenizer, and the server counts the same
     assert [r.input_tokens for r in records] == [r.planned_input for r in records]
     assert [r.output_tokens for r in records] == [r.planned_output for r in records]
-    # one of the two prompts says 5, the other's answer is as long as the recorded one
+    # one of the two prompts has 5 output tokens, the other's answer is as long as the recorded one
     own = {r.planned_output for r in records if r.name == "own"}
     assert len(own) == 2
     assert 5 in own
@@ -103,13 +103,13 @@ def test_a_rate_that_it_holds_keeps_every_promise(server: VllmServer, traffic: T
     assert max(float(row["running"]) for row in rows) >= 1
 
 
-def test_a_rate_that_it_cannot_hold_is_told_as_it_is(server: VllmServer, traffic: Traffic, folder: Path) -> None:
-    # five times what two cores have been seen to answer
+def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traffic, folder: Path) -> None:
+    # five times the rate that two cores answered
     impatient = traffic.at_rate_for_same_duration(600).model_copy(update={"timeout_s": 3})
     repeat = send(server, impatient, 1)
     assert repeat.offered == 72 * 100
     assert repeat.completed < 0.9 * repeat.offered
-    # users wait before they are sent as well; where the machine is slower still, nobody is answered in time
+    # requests also wait before they are sent; on a slower machine, none is answered in time
     felt, counted = repeat.metrics["p50_ttft_ms"], repeat.metrics["client.p50_ttft_ms"]
     assert felt is None or counted is None or felt > 2 * counted
     assert (repeat.metrics["goodput_share"] or 0) < 0.9

@@ -88,10 +88,10 @@ def test_a_good_configuration_passes(engine: VllmEngine, spec: TrialSpec) -> Non
     assert engine.check(spec) is None
 
 
-def test_the_resident_client_counts_what_the_plain_command_counts(
+def test_the_resident_client_has_the_counts_of_the_plain_command(
     server: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts and figures' names, which no load of the machine moves; for times see benchmarks/loadgen."""
+    """Counts and names of metrics, which do not depend on how busy the machine is; for times see benchmarks/loadgen."""
     resident_start = Toolbox.start
     started: list[type] = []
 
@@ -123,7 +123,7 @@ def test_the_server_is_forked_from_the_helper(server: VllmServer) -> None:
     assert type(server._process) is ForkedServerProcess
 
 
-def test_the_server_tells_its_facts(server: VllmServer) -> None:
+def test_the_server_reports_its_facts(server: VllmServer) -> None:
     server.benchmark(LOAD, 10, NEVER)
     facts = server.facts()
     assert facts.kv_cache_tokens == 524288

@@ -1,4 +1,4 @@
-"""The fake must be what tests take it for: vLLM's shapes and texts, a known landscape, and always marked as fake."""
+"""The fake has vLLM's formats and texts, a known landscape, and is always marked as fake."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _run(tmp_path: Path, *argv: str, **behaviour: object) -> subprocess.Complete
     return subprocess.run([program, *argv], capture_output=True, text=True, timeout=30)
 
 
-def test_version_says_that_it_is_fake(tmp_path: Path) -> None:
+def test_the_version_is_marked_as_fake(tmp_path: Path) -> None:
     assert _run(tmp_path, "--version").stdout == "0.32.0+fake\n"
 
 

@@ -55,7 +55,7 @@ def test_the_mode_follows_the_umask_unless_it_is_given(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "script").stat().st_mode) == 0o755
 
 
-def test_characters_that_utf_8_cannot_encode_are_kept_where_the_caller_allows_it(tmp_path: Path) -> None:
+def test_characters_that_utf_8_cannot_encode_are_written_if_the_caller_allows_it(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", "x\udcff", errors="surrogateescape")
     assert (tmp_path / "a").read_bytes() == b"x\xff"
     with pytest.raises(UnicodeEncodeError):

@@ -14,7 +14,7 @@ from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, 
 
 
 class FakeNvmlError(Exception):
-    """What the driver raises."""
+    """The driver's error."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Temporary folders of processes that are gone are removed; those of the living are not."""
+"""Temporary folders of ended processes are removed; those of running ones are not."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 from tuner import scratch
 
 
-def test_a_dead_owners_folder_goes_and_mine_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_folders_of_ended_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     dead = tmp_path / f"tuner-test-{child.stdout.strip()}-abc"

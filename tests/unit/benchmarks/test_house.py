@@ -1,4 +1,4 @@
-"""The script that counts what makes a checkout hard to find one's way in."""
+"""The script that counts what makes a checkout hard to read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def long():
 }
 
 
-def test_each_measure_counts_what_it_says(tmp_path: Path) -> None:
+def test_each_measure_of_a_small_checkout(tmp_path: Path) -> None:
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def test_variables_need_an_equals_sign() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_benchmark_says_how_to_run_it(command: str) -> None:
+def test_the_docstring_of_every_benchmark_has_its_command(command: str) -> None:
     doc = importlib.import_module(command).__doc__ or ""
     assert f"python -m {command.removesuffix('.__main__')} " in doc
 

@@ -102,7 +102,7 @@ def plain(summaries: list[SearchSummary]) -> list[Any]:
     return found
 
 
-def test_reuse_reads_what_json_wrote(summaries: list[SearchSummary], tmp_path: Path) -> None:
+def test_reuse_reads_the_files_of_json(summaries: list[SearchSummary], tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results(summaries, premise())))
     assert plain(read_summaries(file, ["crash-half"], premise())) == plain(summaries)

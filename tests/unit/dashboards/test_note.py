@@ -68,7 +68,7 @@ def test_it_has_the_verdict_the_finalists_and_the_flag_effects() -> None:
     ]
 
 
-def test_a_simulated_study_says_so_first() -> None:
+def test_a_simulated_study_is_marked_first() -> None:
     assert (note_of(study(provenance=Provenance.SIMULATED)) or "").startswith("Simulated, not measured")
 
 

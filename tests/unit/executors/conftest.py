@@ -1,4 +1,4 @@
-"""One token for the cluster of these tests and for those who join it: Ray reads it while it is imported."""
+"""One token for the cluster of these tests and for those who join it; Ray reads it at its import."""
 
 from tuner.executors import ray_environment
 

@@ -1,4 +1,4 @@
-"""Both executors against the contract, and what only Ray can lose."""
+"""Both executors against the contract, and failures that only Ray has."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TestRayExecutor(ExecutorContract):
 
 
 class TestRayInProcess:
-    def test_ray_is_told_its_size_and_leaves_nothing(self) -> None:
+    def test_ray_gets_a_small_object_store_and_leaves_no_files(self) -> None:
         executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
         executor.engine_info()
         store = ray.cluster_resources()["object_store_memory"]
@@ -115,7 +115,7 @@ class TestRayInProcess:
         assert not folder.exists()
         assert not ray.is_initialized()
 
-    def test_what_is_measured_has_the_priority_that_the_exported_script_has(self) -> None:
+    def test_a_server_has_the_priority_of_the_exported_script(self) -> None:
         executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
         pid, _ = ray.get(executor._slots[0].actor.identity.remote())
         assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)

@@ -31,7 +31,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class FailingRay:
-    """A `ray.init` that fails as often as it is told to, and leaves a raylet each time."""
+    """A `ray.init` that fails a given number of times and leaves a raylet each time."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -124,7 +124,7 @@ def test_ray_does_not_wait_for_a_raylet_that_ended(
 
 
 def test_the_installed_ray_has_the_function_that_is_replaced() -> None:
-    """Otherwise a busy machine has Ray's own 30 s again."""
+    """Without it, Ray's own limit of 30 s would apply on a busy machine."""
     assert list(inspect.signature(services.get_node).parameters) == ["gcs_address", "node_id"]
     source = inspect.getsource(ray._private.node.Node.__init__)
     assert "ray._private.services.get_node(" in source

@@ -52,7 +52,7 @@ def test_the_file_is_the_one_of_the_page(database: Path) -> None:
     ("study", "message"),
     [("open", "study 'open' has no winner yet"), ("other", "no study is called 'other'")],
 )
-def test_an_error_says_what_to_do(database: Path, study: str, message: str) -> None:
+def test_an_error_has_the_next_step(database: Path, study: str, message: str) -> None:
     done = run(database, study)
     assert done.returncode == 1
     assert message in done.stderr

@@ -146,7 +146,7 @@ def test_the_vllm_of_the_study_is_used_without_one_on_the_path(tmp_path: Path) -
     assert started_with(tmp_path)[0][:2] == ["serve", "org/model"]
 
 
-def test_the_error_without_any_vllm_says_what_to_set(tmp_path: Path) -> None:
+def test_without_a_vllm_the_error_names_the_variable(tmp_path: Path) -> None:
     done = run(a_script(executable=str(tmp_path / "gone")), tmp_path, VLLM="", PATH="/usr/bin:/bin")
     assert done.returncode == 127
     assert done.stderr == "best_serve.sh: no executable vllm; set VLLM=/path/to/vllm (the study ran 0.32.0)\n"
@@ -196,7 +196,7 @@ def test_flag_effects_stay_a_comment(tmp_path: Path) -> None:
     assert not (tmp_path / "caught").exists()
 
 
-def test_a_simulated_result_says_so_first() -> None:
+def test_a_simulated_result_is_marked_in_the_first_lines() -> None:
     lines = render_serve_script(a_script(provenance=Provenance.SIMULATED)).splitlines()
     assert lines[1].startswith("# Simulated, not measured")
     assert "# simulated output throughput: 4300 tok/s" in lines

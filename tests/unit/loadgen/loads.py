@@ -1,4 +1,4 @@
-"""Plans made by hand, a fake server as a process, and servers that are as rude as a test needs."""
+"""Plans made by hand, a fake server as a process, and servers with chosen faults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Fake:
 
 
 def url(port: int) -> str:
-    """Return where completions are asked for."""
+    """Return the URL of completions."""
     return f"http://127.0.0.1:{port}/v1/completions"
 
 
@@ -78,12 +78,12 @@ def due(*times: float | None, tokens: int = 4) -> list[PlannedRequest]:
 
 
 def statuses(records: Iterable[RequestRecord]) -> Counter[RequestStatus]:
-    """Return how many ended how."""
+    """Return the number of records by status."""
     return Counter(record.status for record in records)
 
 
 def load_against(handler: Handler, requests: list[PlannedRequest], **changes: Any) -> PlanResult:
-    """Run a load against a server that does `handler` with each connection."""
+    """Run a plan against a server that calls `handler` for each connection."""
     return asyncio.run(_both(handler, requests, changes))
 
 
@@ -125,7 +125,7 @@ async def forever() -> None:
 
 
 def replying(reply: bytes, stay: bool = False) -> Handler:
-    """Return a handler that gives every request this reply, and then closes the connection unless it is to stay."""
+    """Return a handler that sends every request this reply and then closes the connection, unless `stay`."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asked(reader)

@@ -29,8 +29,8 @@ ENDS = {
 }
 
 
-def test_every_fault_is_called_by_its_name_and_harms_no_other_request(start_fake: StartFake) -> None:
-    # One user: the order of arrival is that of the plan. Each fault is followed by a request that goes well.
+def test_each_fault_has_its_status_and_affects_no_other_request(start_fake: StartFake) -> None:
+    # One user: the order of arrival is that of the plan. Each fault is followed by a request without one.
     fake = start_fake(faults={str(2 * place): fault for place, fault in enumerate(ENDS)})
     result = run_plan(plan(fake.url, users=1, timeout_s=1.2), due(*[None] * (2 * len(ENDS)), tokens=6))
     found = [record.status for record in result.records]
@@ -38,7 +38,7 @@ def test_every_fault_is_called_by_its_name_and_harms_no_other_request(start_fake
     assert len(fake.arrivals()) == 2 * len(ENDS)
     by_fault = dict(zip(ENDS, result.records[::2], strict=True))
     for fault in ("reset", "half", "stall"):
-        # Half of the six tokens came: what is known of them is kept, and there is no usage.
+        # Half of the six tokens arrived: their times are recorded, and there is no usage.
         assert len(by_fault[fault].gaps_s) == 2, fault
         assert by_fault[fault].first_token_s is not None
         assert (by_fault[fault].input_tokens, by_fault[fault].output_tokens) == (None, None)
@@ -67,26 +67,26 @@ def test_a_deadline_counts_from_when_the_request_was_due(start_fake: StartFake) 
     first, second = run_plan(plan(fake.url, timeout_s=0.8, max_in_flight=1), due(0.0, 0.5)).records
     assert (first.status, second.status) == (TIMED_OUT, TIMED_OUT)
     assert first.end_s == pytest.approx(0.8, abs=0.3)
-    # It had a place from 0.8 s on, and its time was up at 1.3 s and not at 1.6 s.
+    # It had a place from 0.8 s on, and timed out at 1.3 s, not at 1.6 s.
     assert second.sent_s == pytest.approx(0.8, abs=0.3)
     assert second.end_s == pytest.approx(1.3, abs=0.25)
 
 
-def test_who_never_had_a_place_is_not_sent(start_fake: StartFake) -> None:
+def test_a_request_without_a_place_in_flight_is_not_sent(start_fake: StartFake) -> None:
     fake = start_fake(faults={"0": "stall"})
     result = run_plan(plan(fake.url, timeout_s=0.6, max_in_flight=1), due(0.0, 0.0, 0.0, 0.0, 1.0))
     assert [record.status for record in result.records] == [TIMED_OUT] * 4 + [COMPLETED]
     assert [record.sent_s is None for record in result.records] == [False, True, True, True, False]
     assert {record.end_s for record in result.records[1:4]} == {None}
     assert {record.error for record in result.records[1:4]} == {"no place in flight became free in time"}
-    # The server has seen only two, and the generator was late with neither.
+    # The server received only two, and the generator sent both on time.
     assert len(fake.arrivals()) == 2
     assert len(result.late_s) == 2
     assert max(result.late_s) < 0.25
 
 
-def test_places_come_back_whatever_happened_to_those_who_had_them(start_fake: StartFake) -> None:
-    # Two places and fourteen requests, half of them with a fault: a place that is not given back stops the rest.
+def test_places_in_flight_are_freed_after_every_fault(start_fake: StartFake) -> None:
+    # Two places and fourteen requests, half of them with a fault: a place that is not freed stops the rest.
     faults = [fault for fault in ENDS if fault != "stall"] * 2
     fake = start_fake(faults={str(place): fault for place, fault in enumerate(faults)})
     result = run_plan(plan(fake.url, max_in_flight=2), due(*[0.0] * 20))
@@ -96,7 +96,7 @@ def test_places_come_back_whatever_happened_to_those_who_had_them(start_fake: St
 
 
 @pytest.mark.parametrize("changes", [{"users": 2}, {"users": None}, {"users": None, "max_in_flight": 1}])
-def test_a_server_that_is_not_there(nowhere: str, changes: dict[str, int | None]) -> None:
+def test_a_server_that_does_not_exist(nowhere: str, changes: dict[str, int | None]) -> None:
     times = [None] * 6 if changes["users"] else [0.0, 0.0, 0.0, 0.1, 0.1, 0.2]
     result = run_plan(plan(nowhere, **changes), due(*times))
     assert statuses(result.records) == {LOST: 6}

@@ -1,4 +1,4 @@
-"""The plan: what is written is what is read, and what is sent."""
+"""The plan: it is read back unchanged, and the bodies of its requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.loadgen.plan import PlannedRequest, RequestPlan, read_plan, write_pla
 REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \ud800', 12, 34)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_plan_is_read_back_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "plan.jsonl"
     requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1)]
     for known in (
@@ -33,7 +33,7 @@ def test_a_plan_has_a_line_for_itself_and_one_a_request(tmp_path: Path) -> None:
     assert len((tmp_path / "plan").read_bytes().splitlines()) == 4
 
 
-def test_the_body_asks_for_exactly_so_many_tokens_in_a_stream_with_its_usage() -> None:
+def test_the_body_requests_a_stream_of_exactly_max_tokens_with_usage() -> None:
     assert json.loads(plan("u", model="the model").body(REQUEST)) == {
         "model": "the model",
         "prompt": REQUEST.prompt,

@@ -34,7 +34,7 @@ class Program:
         self.process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def records(self) -> list[RequestRecord]:
-        """Wait for its end, which is to be a good and a silent one, and return its records."""
+        """Wait until it ends with exit code 0 and no output, and return its records."""
         said = self.process.communicate(timeout=60)
         assert (self.process.returncode, *said) == (0, "", "")
         return read_records(self.result.with_suffix(".parquet"))
@@ -45,7 +45,7 @@ StartProgram = Callable[..., Program]
 
 @pytest.fixture
 def start_program(tmp_path: Path) -> Iterator[StartProgram]:
-    """Start the program on a plan, its requests and what is to stand before the command."""
+    """Start the program on a plan and its requests, with words before the command."""
     started: list[Program] = []
 
     def start(known: RequestPlan, requests: list[PlannedRequest], *before: str) -> Program:
@@ -89,7 +89,7 @@ def test_each_request_in_flight_has_a_connection_whatever_the_shell_allows(
 
 
 def test_a_server_that_dies_in_the_middle(start_fake: StartFake, start_program: StartProgram) -> None:
-    # Two requests of 20 s each are running when it dies; the others find nobody.
+    # Two requests of 20 s each are running when it dies; the others find no listener.
     fake = start_fake(token_ms=100)
     program = start_program(plan(fake.url, users=2), due(*[None] * 6, tokens=200))
     wait_for_arrivals(fake, 2, program)

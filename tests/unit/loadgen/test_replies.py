@@ -1,4 +1,4 @@
-"""Servers that answer with what is no answer: whatever they do, a record says so, and nothing is raised."""
+"""Servers with invalid replies: each has a record with its status, and no exception is raised."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ TIMED_OUT = RequestStatus.TIMED_OUT
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these has a time to keep."""
+    """Start each run at once: these tests compare no start times."""
     monkeypatch.setattr(run, "LEAD_S", 0.0)
 
 
 def one(handler: Handler, timeout_s: float = 10.0) -> RequestRecord:
-    """Send a request for one token; what comes back can be written down."""
+    """Send a request for one token and return its record."""
     (record,) = load_against(handler, due(0.0, tokens=1), timeout_s=timeout_s).records
     return record
 
@@ -142,7 +142,7 @@ def test_a_connection_that_ends_without_an_answer_is_lost(handler: Handler) -> N
     assert record.error
 
 
-def test_an_answer_is_over_with_done_whatever_the_connection_does_then() -> None:
+def test_an_answer_ends_with_done_whatever_the_connection_does_afterwards() -> None:
     assert one(reset_after_done).status is COMPLETED
     assert one(replying(HEAD + chunks(TOKEN, USAGE, DONE), stay=True), timeout_s=0.3).status is COMPLETED
     short = one(replying(HEAD + chunks(USAGE.replace(b"1", b"0"), DONE), stay=True), timeout_s=0.3)
@@ -193,7 +193,7 @@ async def pings_without_end(reader: asyncio.StreamReader, writer: asyncio.Stream
         ("limit_s", pings_without_end),
     ],
 )
-def test_nothing_lasts_longer_than_it_may(limit: str, handler: Handler) -> None:
+def test_no_reply_exceeds_its_deadline(limit: str, handler: Handler) -> None:
     changes = {"timeout_s": 10.0, "limit_s": 20.0, limit: 0.3}
     result = load_against(handler, due(0.0, tokens=1), **changes)
     (record,) = result.records
@@ -202,7 +202,7 @@ def test_nothing_lasts_longer_than_it_may(limit: str, handler: Handler) -> None:
     assert result.wall_s < 2.0
 
 
-def test_a_large_body_that_nobody_reads_is_given_up_too() -> None:
+def test_an_unread_large_body_times_out() -> None:
     (request,) = due(0.0, tokens=1)
     large = replace(request, prompt="x" * 10_000_000)
     (record,) = load_against(never_reading, [large], timeout_s=0.5).records
@@ -210,13 +210,13 @@ def test_a_large_body_that_nobody_reads_is_given_up_too() -> None:
     assert record.end_s == pytest.approx(0.5, abs=0.5)
 
 
-def test_a_refusal_is_one_however_long_its_reason_takes() -> None:
+def test_a_refusal_with_a_slow_body_is_a_refusal() -> None:
     record = one(replying(plain("503 Busy", b"no")[:-2], stay=True), timeout_s=0.4)
     assert (record.status, record.error) == (REFUSED, "HTTP 503: ")
     assert record.end_s == pytest.approx(0.4, abs=0.3)
 
 
-def test_a_flood_is_malformed_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_above_the_limit_is_malformed_and_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ANSWER_LIMIT", 2**20)
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -233,7 +233,7 @@ def test_a_flood_is_malformed_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(params=["C", "Python"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """aiohttp's parser in C, and the one in Python that it has where there is no wheel; they fail differently."""
+    """Both parsers of aiohttp, in C and in Python (used without a wheel); they fail differently."""
     if request.param == "Python":
         monkeypatch.setattr("aiohttp.client_proto.HttpResponseParser", HttpResponseParserPy)
     return str(request.param)
@@ -248,7 +248,7 @@ async def bad_chunk_later(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 def test_a_bad_chunk_after_good_ones(parser: str) -> None:
-    # The parser in C closes the connection and tells the reader nothing, so that only the deadline ends it.
+    # The parser in C closes the connection without an error for the reader, so that only the deadline ends it.
     record = one(bad_chunk_later, timeout_s=0.5)
     assert record.status is (TIMED_OUT if parser == "C" else LOST)
     assert record.first_token_s is not None

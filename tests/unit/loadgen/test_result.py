@@ -1,4 +1,4 @@
-"""What a load leaves on disk, and percentiles worked out by hand."""
+"""The files of a run, and percentiles worked out by hand."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ BARE = RequestRecord(8, "", RequestStatus.NOT_SENT, error="the run ended\x00 bef
 ZEROS = RequestRecord(9, "a", RequestStatus.INCOMPLETE, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0.0,), "")
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
     others = [RequestRecord(index, "a", status) for index, status in enumerate(RequestStatus)]
     records = [WHOLE, BARE, ZEROS, *others]
     write_records(tmp_path / "r.parquet", records)
     assert read_records(tmp_path / "r.parquet") == records
 
 
-def test_what_did_not_happen_comes_back_as_none_and_no_gaps_as_none_at_all(tmp_path: Path) -> None:
+def test_absent_times_are_read_back_as_none(tmp_path: Path) -> None:
     write_records(tmp_path / "r.parquet", [BARE])
     (found,) = read_records(tmp_path / "r.parquet")
     assert (found.due_s, found.sent_s, found.first_token_s, found.end_s) == (None, None, None, None)
@@ -68,7 +68,7 @@ def test_no_records(tmp_path: Path) -> None:
         GeneratorDelays(None, None, None, None, None, None, 0, 0),
     ],
 )
-def test_delays_come_back_as_they_were(tmp_path: Path, delays: GeneratorDelays) -> None:
+def test_delays_are_read_back_unchanged(tmp_path: Path, delays: GeneratorDelays) -> None:
     write_delays(tmp_path / "d.json", delays)
     assert read_delays(tmp_path / "d.json") == delays
     assert [path.name for path in tmp_path.iterdir()] == ["d.json"]
@@ -112,7 +112,7 @@ def test_the_shares_in_use_are_exact_for_any_number_of_values(share: Fraction) -
         assert percentile(range(1, count + 1), float(share)) == math.ceil(share * count), count
 
 
-def test_a_loop_that_is_kept_busy_is_seen_to_lag() -> None:
+def test_a_busy_event_loop_has_a_measured_lag() -> None:
     async def busy() -> list[float]:
         watch = LoopWatch()
         watching = asyncio.create_task(watch.run())

@@ -1,4 +1,4 @@
-"""The open and the closed loop, against servers that do as they should."""
+"""The open and the closed loop, against servers without faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPLETED = RequestStatus.COMPLETED
 TIMED_OUT = RequestStatus.TIMED_OUT
 NOT_SENT = RequestStatus.NOT_SENT
 LATE_S = 0.25
-"""What a busy machine may add to a time, generously."""
+"""Seconds that a busy machine may add to a time."""
 
 
 def test_an_open_loop_sends_each_request_when_it_is_due(start_fake: StartFake) -> None:
@@ -34,7 +34,7 @@ def test_an_open_loop_sends_each_request_when_it_is_due(start_fake: StartFake) -
         assert record.due_s == times[record.index]
         assert record.lateness_s is not None
         assert 0.0 <= record.lateness_s < LATE_S
-    # The server's own clock says so as well.
+    # The server's own clock shows the same.
     arrivals = fake.arrivals()
     assert [at - arrivals[0] for at in arrivals] == pytest.approx(times, abs=LATE_S)
     assert len(result.late_s) == 6
@@ -45,7 +45,7 @@ def test_an_open_loop_sends_each_request_when_it_is_due(start_fake: StartFake) -
 
 
 def test_a_slow_server_does_not_hold_up_an_open_loop() -> None:
-    # No answer begins before all five have been asked for: a loop that waits for answers would time out.
+    # No answer begins before all five requests have arrived: a loop that waits for answers would time out.
     waiting: list[int] = []
     all_here = asyncio.Event()
 
@@ -61,7 +61,7 @@ def test_a_slow_server_does_not_hold_up_an_open_loop() -> None:
     assert statuses(result.records) == {COMPLETED: 5}
 
 
-def test_a_record_says_what_came_and_when(start_fake: StartFake) -> None:
+def test_a_record_has_tokens_and_times(start_fake: StartFake) -> None:
     fake = start_fake(first_ms=100, token_ms=40)
     (record,) = run_plan(plan(fake.url), due(0.2, tokens=5)).records
     assert (record.status, record.error, record.name) == (COMPLETED, None, "a")
@@ -93,7 +93,7 @@ def test_a_request_that_waited_for_a_place_counts_from_when_it_was_due(start_fak
     assert second.latencies_ms()["ttft"] > 590
     assert third.lateness_s is not None
     assert third.lateness_s > 0.54
-    # It was the server that was late: the generator sent each as soon as there was a place.
+    # The server caused the delay: the generator sent each request as soon as there was a place.
     assert len(result.late_s) == 3
     assert max(result.late_s) < LATE_S
     # One after another, so that no two of the server's arrivals are nearer than an answer takes.
@@ -102,7 +102,7 @@ def test_a_request_that_waited_for_a_place_counts_from_when_it_was_due(start_fak
 
 
 @pytest.mark.parametrize("places", [1, 3])
-def test_never_more_in_flight_than_there_are_places(places: int) -> None:
+def test_requests_in_flight_never_exceed_the_limit(places: int) -> None:
     result, peak = _peak(due(*[0.0] * 9, tokens=1), places, max_in_flight=places)
     assert statuses(result.records) == {COMPLETED: 9}
     assert peak == places
@@ -116,7 +116,7 @@ def test_a_closed_loop_has_as_many_in_flight_as_users(users: int) -> None:
 
 
 def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[PlanResult, int]:
-    """Run a load on a server that answers none before it is full for the first time; return the most in flight."""
+    """Run a plan on a server that sends no answer before it is full; return the most requests in flight."""
     now = Counter[str]()
     has_been_full = asyncio.Event()
 
@@ -128,7 +128,7 @@ def _peak(requests: list[PlannedRequest], full: int, **changes: int) -> tuple[Pl
             if now["in flight"] >= full:
                 has_been_full.set()
             await has_been_full.wait()
-            for _ in range(20):  # time for one too many to show itself
+            for _ in range(20):  # time for one request too many to arrive
                 await asyncio.sleep(0)
             now["in flight"] -= 1
             writer.write(GOOD)
@@ -171,7 +171,7 @@ def test_an_open_loop_is_cut_off_at_its_limit(start_fake: StartFake) -> None:
     assert (unsent.due_s, unsent.sent_s, unsent.end_s) == (50.0, None, None)
     assert unsent.error == "the run ended before it was sent"
     assert 0.8 <= result.wall_s < 0.8 + LATE_S
-    # Those that were cut off had been sent, and how late is known.
+    # Requests that were cut off had been sent, and their lateness is recorded.
     assert len(result.late_s) == 3
 
 
@@ -209,11 +209,11 @@ def test_an_idle_connection_is_used_again_only_for_so_long(
     assert len(made) == connections
 
 
-def test_an_idle_connection_is_given_up_before_the_server_gives_it_up() -> None:
+def test_an_idle_connection_is_closed_before_the_server_closes_it() -> None:
     # vLLM's VLLM_HTTP_TIMEOUT_KEEP_ALIVE is 5 s; a request that meets the end of a connection would be lost.
     assert 0.0 < run.KEEP_ALIVE_S < 5.0
 
 
-def test_a_connection_that_the_server_ended_between_two_requests_harms_none() -> None:
+def test_a_connection_that_the_server_closed_between_two_requests_fails_neither() -> None:
     result = load_against(replying(GOOD), due(0.0, 0.25, 0.5, tokens=1))
     assert statuses(result.records) == {COMPLETED: 3}

@@ -20,7 +20,7 @@ ENDS = (len(b": hello\n\n") + len(FIRST), len(WHOLE) - len(USAGE) - len(DONE))
 """The number of bytes after which each of the two tokens is whole."""
 
 ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-"""A busy machine fails no test, and every run tries the same."""
+"""No deadline, so that a busy machine fails no test; the same examples in every run."""
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -50,7 +50,7 @@ def test_a_cut_at_any_byte_changes_the_times_only() -> None:
         assert read_answer(cut(WHOLE, place)) == StreamedAnswer(times_of(place), 7, 2, True), place
 
 
-def test_bytes_that_come_one_by_one() -> None:
+def test_single_bytes_give_the_same_answer() -> None:
     # ": hello\n\n" has 9 bytes and the first event 36, ": ping\r\n\r\n" has 10 and the second event 39.
     assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == StreamedAnswer((45.0, 94.0), 7, 2, True)
 
@@ -74,7 +74,7 @@ def test_each_event_has_the_time_of_its_last_byte() -> None:
     assert read_answer(pieces).times_s == (1.0, 2.0, 3.5, 3.5)
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_stream() -> None:
     assert read_answer([]) == StreamedAnswer((), None, None, False)
     assert read_answer([(1.0, b"")]) == StreamedAnswer((), None, None, False)
 
@@ -84,7 +84,7 @@ def test_an_end_without_its_empty_line_is_no_end() -> None:
     assert said(FIRST, b"data: [DONE]\n\n").finished
 
 
-def test_fields_that_are_no_data_say_nothing() -> None:
+def test_fields_other_than_data_are_ignored() -> None:
     assert said(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == StreamedAnswer(
         (1.0,), None, None, True
     )
@@ -140,7 +140,7 @@ def test_a_count_is_a_whole_number_that_a_column_holds(count: str) -> None:
         said(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
 
 
-def test_an_error_event_is_kept_and_reading_goes_on() -> None:
+def test_an_error_event_is_stored_and_parsing_continues() -> None:
     answer = said(FIRST, b'data: {"error": {"message": "out of memory"}}\n\n', FIRST, DONE)
     assert answer == StreamedAnswer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
 
@@ -150,7 +150,7 @@ def test_an_error_of_null_is_none() -> None:
     assert answer == StreamedAnswer((1.0,), None, None, True)
 
 
-def test_an_error_can_be_written_down_whatever_it_says() -> None:
+def test_any_error_text_can_be_stored() -> None:
     error = said(b'data: {"error": "\\ud800' + b"x" * 999 + b'"}\n\n').error
     assert error is not None
     assert error.encode("utf-8").startswith(b'{"error": "\\ud800xxx')
@@ -175,12 +175,12 @@ def test_an_error_can_be_written_down_whatever_it_says() -> None:
         (b"Not found", "no field of an event"),
     ],
 )
-def test_what_is_no_event_of_the_api_is_malformed(event: bytes, message: str) -> None:
+def test_an_event_of_another_form_is_malformed(event: bytes, message: str) -> None:
     with pytest.raises(MalformedError, match=message):
         said(FIRST, event)
 
 
-def test_what_comes_with_the_end_is_read_too() -> None:
+def test_events_in_the_last_piece_are_read() -> None:
     with pytest.raises(MalformedError, match="no JSON"):
         said(FIRST, DONE, b"data: {\n\n")
 

@@ -1,4 +1,4 @@
-"""The wait for MLflow: as long as there is progress, and no longer."""
+"""The wait for MLflow, which lasts as long as there is progress."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def start(store: Store, tmp_path: Path, reports: list[SyncStatus], monkeypatch: 
         follower.close()
 
 
-def test_a_follower_that_ends_well_has_logged_everything(start: Start, reports: list[SyncStatus]) -> None:
+def test_a_follower_with_exit_code_0_is_complete(start: Start, reports: list[SyncStatus]) -> None:
     assert start(FINISHES).wait(threading.Event())
     assert reports[0] == SyncStatus(1, 3, None, waiting=True)
 
@@ -85,7 +85,7 @@ def test_a_follower_that_fails_is_reported_and_not_waited_for(start: Start, tmp_
     assert not follower.wait(threading.Event())
 
 
-def test_a_later_sync_without_an_error_takes_the_problem_back(start: Start, tmp_path: Path) -> None:
+def test_a_later_sync_without_an_error_clears_the_problem(start: Start, tmp_path: Path) -> None:
     follower = start(HANGS)
     with (tmp_path / "log").open("a") as log:
         log.write('{"error": "down"}\nTraceback: not JSON\n')
@@ -114,7 +114,7 @@ def test_ctrl_c_skips_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) ->
     assert not follower.wait(threading.Event())
 
 
-def test_a_follower_without_progress_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_without_progress_is_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_follower, "STALL_S", -1.0)
     assert not start(HANGS).wait(threading.Event())
 

@@ -31,7 +31,7 @@ def test_leased_ports_differ_and_lie_in_the_range(tmp_path: Path) -> None:
     assert all(FIRST_PORT <= port <= LAST_PORT for port in ports)
 
 
-def test_a_leased_port_is_not_given_out_again_until_released(tmp_path: Path) -> None:
+def test_a_leased_port_is_not_leased_again_until_its_release(tmp_path: Path) -> None:
     lease = lease_port(tmp_path)
     with pytest.raises(TrialFailed) as caught:
         lease_port(tmp_path, first=lease.port, last=lease.port)
@@ -64,7 +64,7 @@ def test_another_process_holds_its_port_until_it_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_on_which_somebody_listens_is_not_given_out(tmp_path: Path, host: str) -> None:
+def test_a_port_with_a_listener_is_not_leased(tmp_path: Path, host: str) -> None:
     with lease_port(tmp_path) as lease:
         port = lease.port
     with socket.create_server((host, port)):

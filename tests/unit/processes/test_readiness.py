@@ -97,7 +97,7 @@ def test_cancel_ends_the_wait_at_once(starter: Starter, port: int) -> None:
     assert time.monotonic() - begun < 60
 
 
-def test_the_right_model_on_somebody_elses_server_is_refused(starter: Starter, port: int) -> None:
+def test_the_right_model_on_a_server_of_another_process_is_refused(starter: Starter, port: int) -> None:
     _wait(_serve(starter, port), port)
     ours = starter("/bin/sleep", "60")
 
@@ -107,13 +107,13 @@ def test_the_right_model_on_somebody_elses_server_is_refused(starter: Starter, p
     assert failure.message == f"127.0.0.1:{port} is answered by a process that this trial did not start"
 
 
-def test_a_silent_listener_of_somebody_else_is_refused(starter: Starter, port: int) -> None:
+def test_a_silent_listener_of_another_process_is_refused(starter: Starter, port: int) -> None:
     ours = starter("/bin/sleep", "60")
     with socket.create_server(("127.0.0.1", port)):
         assert _failure(ours, port).kind is FailureKind.PORT_TAKEN
 
 
-def test_a_listener_of_unknown_owner_is_accepted_and_said_so(
+def test_a_listener_of_unknown_owner_is_accepted_without_proof(
     starter: Starter, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(psutil.Process, "net_connections", lambda *_, **__: [])

@@ -54,7 +54,7 @@ def _identity(pid: int) -> Identity:
 
 @pytest.fixture
 def bystander(tmp_path: Path) -> Iterator[Identity]:
-    """A server of somebody else, by the same name, in a session of its own."""
+    """A server of another user with the same name, in a session of its own."""
     program = str(install_fake_vllm(tmp_path / "bystander"))
     popen = subprocess.Popen([program, "serve", "m", "--port", "0"], stdout=subprocess.PIPE, start_new_session=True)
     assert popen.stdout is not None
@@ -68,7 +68,7 @@ def bystander(tmp_path: Path) -> Iterator[Identity]:
 
 
 def _dead() -> Identity:
-    """Return the identity of a process that is no more."""
+    """Return the identity of a process that has ended."""
     popen = subprocess.Popen(["/bin/sleep", "60"])
     identity = _identity(popen.pid)
     popen.kill()
@@ -85,7 +85,7 @@ def _forge(records: ProcessRecords, process: Identity, **changes: object) -> Pro
 
 
 @pytest.mark.parametrize("behaviour", [{}, {"child_setsid": True, "child_sigterm": "ignore"}], ids=["plain", "setsid"])
-def test_what_a_killed_owner_leaves_is_ended_and_nothing_else(
+def test_only_the_processes_of_a_killed_owner_are_ended(
     tmp_path: Path, bystander: Identity, behaviour: dict[str, object]
 ) -> None:
     program = str(install_fake_vllm(tmp_path / "bin", **behaviour))
@@ -141,7 +141,7 @@ def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None
     assert records.all() == []
 
 
-def test_nobody_of_a_session_with_a_recycled_id_is_ended(tmp_path: Path) -> None:
+def test_processes_of_a_session_with_a_recycled_id_are_not_ended(tmp_path: Path) -> None:
     code = f"{_CHILD_WITHOUT_ENVIRONMENT}\nimport time\ntime.sleep(60)"
     with subprocess.Popen(python(code), stdout=subprocess.PIPE, start_new_session=True) as leader:
         assert leader.stdout is not None
@@ -188,7 +188,7 @@ def test_a_group_whose_recycled_leader_is_gone_is_not_ended(starter: Starter, tm
     [_CHILD_WITHOUT_ENVIRONMENT, _CHILD_THAT_BLANKS_THE_BEGINNING_OF_ITS_ENVIRONMENT],
     ids=["empty", "blanked"],
 )
-def test_a_group_without_leader_whose_environment_tells_nothing_is_ended(starter: Starter, code: str) -> None:
+def test_a_group_without_leader_and_readable_environment_is_ended(starter: Starter, code: str) -> None:
     leader = starter(*python(code), ZZZ="something that stays")
     until(lambda: not leader.alive() and starter.output().endswith("\n"))
     child = _identity(int(starter.output()))
@@ -213,7 +213,7 @@ def test_a_record_from_before_the_boot_is_dropped_and_nothing_ended(tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["host", "namespace"])
-def test_a_record_of_another_place_is_left_alone(tmp_path: Path, bystander: Identity, place: str) -> None:
+def test_a_record_of_another_host_or_namespace_is_left_alone(tmp_path: Path, bystander: Identity, place: str) -> None:
     records = ProcessRecords(tmp_path / "processes")
     _forge(records, bystander, **{place: "elsewhere"})
 
@@ -230,7 +230,7 @@ def test_a_file_that_is_no_record_is_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 3
 
 
-def test_no_folder_means_nothing_to_do(tmp_path: Path) -> None:
+def test_without_a_folder_there_are_no_orphans(tmp_path: Path) -> None:
     assert reap_orphans(tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
 

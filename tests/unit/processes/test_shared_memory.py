@@ -20,7 +20,7 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_server_had_mapped_is_removed(starter: Starter) -> None:
+def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
     process = starter(*python(_MAKES_A_SEGMENT))
     until(lambda: starter.output().endswith("\n"))
     segment = shared_memory.FOLDER / starter.output().strip()
@@ -32,7 +32,7 @@ def test_what_a_killed_server_had_mapped_is_removed(starter: Starter) -> None:
     assert not segment.exists()
 
 
-def test_what_another_process_has_mapped_stays() -> None:
+def test_segments_that_another_process_has_mapped_stay() -> None:
     segment = SharedMemory(create=True, size=4096)
     try:
         path = shared_memory.FOLDER / segment.name

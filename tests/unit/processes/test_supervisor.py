@@ -46,7 +46,7 @@ def test_the_record_is_on_disk_before_the_program_runs(starter: Starter) -> None
 
 
 def test_the_process_leads_its_own_group_in_our_session(starter: Starter) -> None:
-    """Linux shares the CPU out between sessions: a client in another one than the server would be kept waiting."""
+    """Linux divides CPU time between sessions: a client in another session than the server would have to wait."""
     process = starter("/bin/sleep", "60")
 
     assert os.getpgid(process.pid) == process.pid == process.pgid
@@ -62,7 +62,7 @@ def test_arguments_reach_the_program_as_they_are(starter: Starter) -> None:
     assert not (starter.folder / "pwned").exists()
 
 
-def test_the_environment_is_what_was_stated(tmp_path: Path) -> None:
+def test_the_environment_is_the_given_one(tmp_path: Path) -> None:
     records = ProcessRecords(tmp_path / "processes")
     log = tmp_path / "log"
     process = start_server(["/usr/bin/env"], {"ONE": "1", "TWO": "a b"}, log, tmp_path, records, None, "x")
@@ -174,7 +174,7 @@ def test_stop_ends_server_and_child_at_once_and_twice_is_fine(starter: Starter) 
     assert process.stop(60) == []
 
 
-def test_stop_kills_who_ignores_sigterm(starter: Starter) -> None:
+def test_stop_kills_a_process_that_ignores_sigterm(starter: Starter) -> None:
     process = starter(_fake(starter, sigterm="ignore", child_sigterm="ignore"), "serve", "m", "--port", "0")
     until(lambda: _serving(starter))
     (child,) = process.descendants()
@@ -230,7 +230,7 @@ time.sleep(60)
 """
 
 
-def test_a_child_that_was_seen_is_remembered_when_nothing_else_tells_of_it(starter: Starter) -> None:
+def test_a_recorded_child_is_ended_without_other_evidence(starter: Starter) -> None:
     process = starter(*python(_ORPHAN_WITHOUT_A_MARK))
     until(lambda: "started" in starter.output())
     process.record_descendants()
@@ -244,7 +244,7 @@ def test_a_child_that_was_seen_is_remembered_when_nothing_else_tells_of_it(start
     assert not is_alive(child)
 
 
-def test_a_zombie_is_nobody(starter: Starter) -> None:
+def test_a_zombie_is_not_alive(starter: Starter) -> None:
     code = "import os, time\npid = os.fork() or os._exit(0)\nprint(pid, flush=True)\ntime.sleep(60)"
     process = starter(*python(code))
     until(lambda: starter.output().endswith("\n"))

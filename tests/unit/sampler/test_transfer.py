@@ -154,7 +154,7 @@ def test_with_a_prior_a_source_without_predictions_gives_candidates_and_no_shift
 
 
 def test_a_suggestion_from_a_source_is_predicted_before_the_next_suggestion() -> None:
-    """As every suggestion is: the next one compares its measurement with its prediction."""
+    """The next suggestion compares the measurement with the prediction, as for every suggestion."""
     predicted: list[Any] = []
 
     def prior(params: Any) -> Prediction:

@@ -1,4 +1,4 @@
-"""The expression language: values, three-valued logic, and what it refuses."""
+"""The expression language: values, three-valued logic, and refused syntax."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_path_or_a_url_is_normalised(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a?b.db", "a#b.db", "100%.db", "%41.db"])
-def test_special_characters_of_a_file_name_are_kept(name: str) -> None:
+def test_special_characters_of_a_file_name_are_preserved(name: str) -> None:
     assert make_url(normalise_url(name)).database == name
 
 
@@ -39,7 +39,7 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert normalise_url("~/study.db") == "sqlite:////home/me/study.db"
 
 
-def test_nothing_is_no_storage() -> None:
+def test_an_empty_storage_is_refused() -> None:
     with pytest.raises(StorageError, match="the storage is empty"):
         normalise_url("  ")
 
@@ -59,7 +59,7 @@ def test_an_unsupported_database_lists_the_supported_ones(url: str) -> None:
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_missing_driver_of_a_supported_database_says_what_to_install() -> None:
+def test_the_error_for_a_missing_driver_names_the_package() -> None:
     with pytest.raises(StorageError, match=r"the driver .* is not installed: pip install 'tuner\[postgresql\]'"):
         create_database_engine(parse_storage_url("postgresql+asyncpg://host/db"))
 

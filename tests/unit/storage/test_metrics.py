@@ -1,4 +1,4 @@
-"""Every metric is defined once, in words that the documentation repeats."""
+"""Every metric is defined once, and the documentation repeats its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records derive from their fields."""
+"""Values that records derive from their fields."""
 
 from __future__ import annotations
 

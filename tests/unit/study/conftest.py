@@ -43,12 +43,12 @@ PLAIN = Context(
     input_len=8,
     output_len=8,
 )
-"""A machine without a GPU, of whose engine and model nothing is known."""
+"""A machine without a GPU; engine and model are unknown."""
 
 
 @dataclass
 class Notes:
-    """A listener that remembers."""
+    """An observer that records the events."""
 
     finished_trials: list[TrialRecord] = field(default_factory=list)
     retried_trials: list[tuple[str, Failure]] = field(default_factory=list)

@@ -75,7 +75,7 @@ def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path
         ({"confirmation": ConfirmationSettings(baseline_repeats=0)}, 200),
     ],
 )
-def test_the_search_sends_less_only_where_rounds_decide(
+def test_the_search_sends_fewer_requests_only_if_there_are_rounds(
     model: str, tmp_path: Path, changes: dict[str, Any], searched: int
 ) -> None:
     spec = spec_of(model, tmp_path, **{"search_load": 0.5, **changes})
@@ -160,7 +160,7 @@ def test_mistakes_about_the_space_of_the_card(model: str, tmp_path: Path, change
         spec_of(model, tmp_path, space=changes)
 
 
-def test_a_model_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no config\.json"):
         find_model(str(tmp_path / "nothing"), None)
     with pytest.raises(UserError, match="neither a folder nor a hub name"):

@@ -1,4 +1,4 @@
-"""Whole studies on a stub engine: order, budget, retries, going on, refusing, confirming."""
+"""Whole studies on a stub engine: order, budget, retries, resuming, refusals, confirmation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_trial_0_is_the_defaults_measured_three_times(bench: Bench) -> None:
     assert first.verdict.score == pytest.approx(1.0)
 
 
-def test_the_sampler_that_auto_stands_for_is_written_down_and_another_when_it_goes_on(bench: Bench) -> None:
+def test_the_sampler_of_each_run_is_stored(bench: Bench) -> None:
     found = []
     for sampler in (AUTO, RESIDUAL):
         bench.run(peak_at_16, trials=1, sampler=sampler)
@@ -63,7 +63,7 @@ def test_the_sampler_that_auto_stands_for_is_written_down_and_another_when_it_go
     assert found == [TPE, RESIDUAL]
 
 
-def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:
+def test_rounds_with_a_longer_workload_are_scored_against_the_defaults_of_a_round(bench: Bench) -> None:
     def faster_when_whole(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         assert isinstance(spec.workload, ClosedLoop)
         known = peak_at_16(spec, 0)
@@ -89,7 +89,7 @@ def test_rounds_that_send_more_are_scored_against_the_defaults_of_a_round(bench:
 
 
 @pytest.mark.parametrize(("began", "asked"), [(200, None), (None, 200), (200, 100), (None, None)])
-def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | None, asked: int | None) -> None:
+def test_a_resumed_study_uses_the_workload_of_its_first_run(bench: Bench, began: int | None, asked: int | None) -> None:
     load = ClosedLoop(max_concurrency=10, num_prompts=400, input_len=8, output_len=8)
     store, info = bench.store(), StubEngine(peak_at_16).info()
     assert with_stored_settings(bench.spec(workload=load, search_prompts=asked), store).search_prompts == asked
@@ -104,14 +104,14 @@ def test_a_study_goes_on_with_the_load_it_began_with(bench: Bench, began: int | 
 @pytest.mark.parametrize(
     ("changes", "slots", "expected"),
     [
-        # a trial takes 40 s and a load of 20 s; a round measures three times, four configurations, three rounds
+        # a trial takes 40 s and a benchmark of 20 s; a round measures three times, four configurations, three rounds
         ({}, 1, (40 + 3 * 20) * 4 * 3),
         ({}, 2, (40 + 3 * 20) * 4 * 2),
         ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
     ],
 )
-def test_time_is_kept_for_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
+def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:
     spec = bench.spec(workload=ClosedLoop(max_concurrency=10, num_prompts=400), **changes)
     assert expected_confirmation_s(spec, [60.0, 60.0, 100.0], [20.0, 20.0, 60.0], slots) == pytest.approx(expected)
     assert expected_confirmation_s(spec, [], [], slots) == 0
@@ -163,7 +163,7 @@ def test_nothing_better_keeps_the_defaults(bench: Bench) -> None:
     assert "keep the defaults" in result.conclusion.reason
 
 
-def test_a_failed_configuration_is_recorded_and_the_study_goes_on(bench: Bench) -> None:
+def test_a_failed_configuration_is_recorded_and_the_study_continues(bench: Bench) -> None:
     def crashes_above_20(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         seqs = spec.config.get("max_num_seqs", 0)
         if isinstance(seqs, int) and seqs > 20:
@@ -181,7 +181,7 @@ def test_a_failed_configuration_is_recorded_and_the_study_goes_on(bench: Bench) 
     assert all(server.stopped >= 1 for engine in bench.engines for server in engine.servers)
 
 
-def test_infrastructure_is_retried_twice_and_not_taught(bench: Bench) -> None:
+def test_infrastructure_failures_are_retried_twice_and_then_ignored(bench: Bench) -> None:
     tries: dict[int, int] = {}
 
     def port_taken_twice(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
@@ -199,7 +199,7 @@ def test_infrastructure_is_retried_twice_and_not_taught(bench: Bench) -> None:
     store.close()
 
 
-def test_infrastructure_that_never_mends_stops_the_study(bench: Bench) -> None:
+def test_repeated_infrastructure_failures_stop_the_study(bench: Bench) -> None:
     def busy(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return Failure(FailureKind.GPU_BUSY, Phase.READY, "free memory is less than desired")
 
@@ -212,7 +212,7 @@ def test_infrastructure_that_never_mends_stops_the_study(bench: Bench) -> None:
     assert all(record.verdict is None for record in done)
 
 
-def test_a_server_killed_in_every_attempt_is_the_configurations(bench: Bench) -> None:
+def test_a_server_killed_in_every_attempt_is_a_failure_of_the_configuration(bench: Bench) -> None:
     def killed(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         if spec.number == 1:
             return Failure(FailureKind.SERVER_KILLED, Phase.BENCHMARK, "killed by SIGKILL", exit_code=-9)
@@ -226,7 +226,7 @@ def test_a_server_killed_in_every_attempt_is_the_configurations(bench: Bench) ->
     assert bench.records()[1].attempts == 3
 
 
-def test_one_same_failure_from_the_start_stops_and_is_named(bench: Bench) -> None:
+def test_the_same_failure_of_all_first_trials_stops_the_study(bench: Bench) -> None:
     def broken(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, f"no such file {spec.number}")
 
@@ -237,7 +237,7 @@ def test_one_same_failure_from_the_start_stops_and_is_named(bench: Bench) -> Non
     assert len(bench.records()) == 3
 
 
-def test_the_same_line_goes_on_and_repeats_nothing(bench: Bench) -> None:
+def test_a_resumed_study_repeats_no_trial(bench: Bench) -> None:
     bench.run(peak_at_16, trials=5, confirm_rounds=0)
     before = bench.records()
     bench.run(peak_at_16, trials=9, confirm_rounds=0)
@@ -248,7 +248,7 @@ def test_the_same_line_goes_on_and_repeats_nothing(bench: Bench) -> None:
     assert len({str(sorted(record.config.items())) for record in after}) == 9
 
 
-def test_a_stop_leaves_the_running_trial_pending_and_it_is_run_again(bench: Bench) -> None:
+def test_a_stopped_run_leaves_its_trial_pending_and_the_next_run_repeats_it(bench: Bench) -> None:
     def stop_after_three(record: TrialRecord) -> None:
         if len(bench.listener.finished_trials) == 3:
             bench.stop.set()
@@ -271,7 +271,7 @@ def test_a_changed_premise_is_refused_with_the_difference(bench: Bench) -> None:
         bench.run(peak_at_16, trials=3, workload=changed)
 
 
-def test_a_file_of_the_load_is_part_of_the_premise_by_what_is_in_it(bench: Bench) -> None:
+def test_the_content_of_a_workload_file_is_part_of_the_premise(bench: Bench) -> None:
     (bench.folder / "prompts.jsonl").write_text('{"prompt": "one"}\n')
     (bench.folder / "load.yaml").write_text(
         "arrivals: {process: poisson, rate: 4}\nrequests: 10\nclasses: {a: {text: {file: prompts.jsonl}, output: 4}}\n"
@@ -311,8 +311,8 @@ def test_a_small_space_is_enumerated_and_then_the_study_is_done(bench: Bench) ->
     assert len(rendered) == len(bench.records())
 
 
-def test_a_search_that_has_settled_ends_and_goes_on_where_it_is_told_to(bench: Bench) -> None:
-    """All configurations are alike: after fifteen trials at least, five of which nothing is expected are enough."""
+def test_a_converged_search_ends_and_continues_with_a_min_gain_of_0(bench: Bench) -> None:
+    """All configurations are equal: the search converges after fifteen trials or more, the last five with no gain."""
 
     def alike(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return {**FIGURES, "output_throughput": 1000.0 + index}
@@ -331,7 +331,7 @@ def test_a_search_that_has_settled_ends_and_goes_on_where_it_is_told_to(bench: B
     assert len([record for record in bench.records() if not record.round]) == ended + 1
 
 
-def test_a_sampler_without_an_outlook_never_settles(bench: Bench) -> None:
+def test_a_search_with_tpe_never_converges(bench: Bench) -> None:
     result = bench.run(worse, trials=20, min_gain=1.0, sampler=TPE, confirm_rounds=0)
     assert not result.converged
     assert len(bench.records()) == 20
@@ -354,7 +354,7 @@ def test_a_slo_missed_by_the_defaults_only(bench: Bench) -> None:
     assert "where the defaults do not" in result.conclusion.reason
 
 
-def test_where_the_defaults_fail_the_first_that_works_is_what_others_are_scored_by(bench: Bench) -> None:
+def test_if_the_defaults_fail_scores_are_relative_to_the_first_success(bench: Bench) -> None:
     def no_defaults(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         if not spec.config:
             return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "no memory")
@@ -370,7 +370,7 @@ def test_where_the_defaults_fail_the_first_that_works_is_what_others_are_scored_
     assert "the defaults failed (out_of_memory_startup)" in result.conclusion.reason
 
 
-def test_a_study_without_the_defaults_still_names_its_best(bench: Bench) -> None:
+def test_a_study_without_the_defaults_has_a_winner(bench: Bench) -> None:
     known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16))
     result = bench.run(peak_at_16, trials=2, enqueue=known, baseline_repeats=0)
     assert result.conclusion is not None

@@ -29,7 +29,7 @@ def server(capacity: float) -> tuple[list[float], Callable[[float], RatePoint]]:
 
 @pytest.mark.parametrize("capacity", [0.7, 4.0, 9.7, 33.0])
 @pytest.mark.parametrize("first", [0.5, 8.0, 20.0])
-def test_it_is_found_to_the_ratio_from_below(capacity: float, first: float) -> None:
+def test_the_capacity_is_found_to_the_ratio_from_below(capacity: float, first: float) -> None:
     tried, measure = server(capacity)
     search = find_capacity(measure, first)
     assert search.best is not None
@@ -49,7 +49,7 @@ def test_the_steps_are_doublings_then_halves_of_the_gap() -> None:
     assert search.best.rate == pytest.approx(9.514, rel=1e-3)
 
 
-def test_a_server_that_holds_no_rate_has_none() -> None:
+def test_a_server_that_holds_no_rate_has_no_capacity() -> None:
     tried, measure = server(0.0)
     search = find_capacity(measure, 8.0)
     assert search.best is None
@@ -62,7 +62,7 @@ def test_a_rate_that_held_above_one_that_missed_does_not_count() -> None:
     assert search.best.rate == 4
 
 
-def test_the_points_are_written_with_what_they_missed(tmp_path: Path) -> None:
+def test_points_are_written_with_the_missed_slos(tmp_path: Path) -> None:
     write_points(tmp_path / "capacity.csv", [point(4, True), point(8, False, None)])
     rows = list(csv.DictReader((tmp_path / "capacity.csv").open()))
     assert [(row["rate"], row["held"], row["missed"]) for row in rows] == [

@@ -1,4 +1,4 @@
-"""One trial's phases: what is timed, what is typed, and that the server is always stopped."""
+"""One trial's phases: their times, typed failures, and that the server is always stopped."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Stubborn(StubEngine):
         return server
 
 
-def test_what_survives_and_what_has_no_type_fail_the_trial_the_first_counts(tmp_path: Path) -> None:
+def test_an_untyped_exception_and_a_survivor_fail_the_trial(tmp_path: Path) -> None:
     engine = _Stubborn(figures)
     outcome = run_trial(engine, make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu")
     assert outcome.failure is not None
@@ -124,7 +124,7 @@ def test_what_survives_and_what_has_no_type_fail_the_trial_the_first_counts(tmp_
 
 
 class RatedServer(StubServer):
-    """A server whose TTFT is its load's rate in ms, and that remembers the loads."""
+    """A server whose TTFT in ms is the request rate, and that records the workloads."""
 
     loads: ClassVar[list[tuple[float, int | None, int]]] = []
 

@@ -1,4 +1,4 @@
-"""Traffic files: what they mean, and which errors name their place."""
+"""Traffic files: their meaning, and errors with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load's exact words, and what a result file says."""
+"""The exact arguments of the client, and its result file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_the_default_study_sends_the_published_command() -> None:
     )
 
 
-def test_sampling_is_never_the_clients() -> None:
+def test_the_client_sends_no_sampling_temperature() -> None:
     model = ModelRef("m", "m", "m")
     assert bench_arguments(model, ClosedLoop(temperature=0.0), URL, 1, "r", "f") == bench_arguments(
         model, ClosedLoop(), URL, 1, "r", "f"
     )
 
 
-def test_a_served_name_of_its_own_is_told() -> None:
+def test_a_served_name_that_differs_from_the_model_is_an_argument() -> None:
     words = bench_arguments(ModelRef("/model", "/tokenizer", "mine"), LOAD, URL, 1, "r", "f")
     place = words.index("--served-model-name")
     assert words[place - 2 : place + 4] == [
@@ -84,13 +84,13 @@ def test_a_result_becomes_a_repeat(tmp_path: Path) -> None:
     assert repeat.metrics["p99_itl_ms"] is None
 
 
-def test_the_success_rate_is_of_what_was_offered(tmp_path: Path) -> None:
+def test_the_success_rate_is_a_share_of_the_offered_requests(tmp_path: Path) -> None:
     repeat = read_result(result(tmp_path, completed=30, failed=9), LOAD, 0, 1000)
     assert (repeat.completed, repeat.failed) == (30, 10)
     assert repeat.metrics["success_rate"] == 0.75
 
 
-def test_without_a_completed_request_zeros_are_no_figures(tmp_path: Path) -> None:
+def test_without_a_completed_request_all_other_metrics_are_none(tmp_path: Path) -> None:
     repeat = read_result(result(tmp_path, completed=0, failed=40, p99_ttft_ms=0.0), LOAD, 0, 1000)
     present = {name: value for name, value in repeat.metrics.items() if value is not None}
     assert present == {"success_rate": 0.0}
@@ -106,7 +106,7 @@ def test_without_a_completed_request_zeros_are_no_figures(tmp_path: Path) -> Non
         ('{"completed": null}', "has no number of completed"),
     ],
 )
-def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+def test_an_invalid_result_file_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "bench-0.json"
     if text is not None:
         path.write_text(text)

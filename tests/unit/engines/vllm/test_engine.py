@@ -73,7 +73,7 @@ def failure_of(call: Callable[[], object]) -> Failure:
 
 
 class TestContract(EngineContract):
-    """The engine, with the fake, keeps what every engine promises."""
+    """The engine with the fake satisfies the contract of every engine."""
 
     @pytest.fixture
     def good_spec(self, make_spec: MakeSpec) -> TrialSpec:
@@ -108,7 +108,7 @@ def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
-def test_the_command_and_its_environment_are_kept(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
+def test_the_command_and_its_environment_are_recorded(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
     server = started(engine, make_spec("--max-num-seqs", "32"))
     environment = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
     server.stop()
@@ -178,7 +178,7 @@ def test_a_killed_server_ends_the_benchmark_at_once(engine: VllmEngine, make_spe
     assert server.stop() is None
 
 
-def test_a_client_that_gives_no_figures_is_the_benchmarks_failure(engine: VllmEngine, make_spec: MakeSpec) -> None:
+def test_a_client_without_a_result_is_a_benchmark_failure(engine: VllmEngine, make_spec: MakeSpec) -> None:
     server = started(engine, make_spec())
     server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "exit"})
     failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
@@ -220,7 +220,7 @@ def test_a_warm_up_without_a_success_ends_the_trial(engine: VllmEngine, make_spe
     assert server.stop() is None
 
 
-def test_close_stops_what_still_runs(engine: VllmEngine, make_spec: MakeSpec) -> None:
+def test_close_stops_a_running_server(engine: VllmEngine, make_spec: MakeSpec) -> None:
     server = started(engine, make_spec())
     engine.close()
     assert not port_answers("127.0.0.1", server.port)
@@ -238,7 +238,7 @@ def main():
 
 @pytest.fixture
 def forking(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[VllmEngine]:
-    """An engine whose servers end as forks, saying FORKED_SAYS, and run as commands."""
+    """An engine whose servers run as commands; as forks they exit with the text FORKED_SAYS."""
     (made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py").write_text(FORKED_OR_NOT)
     made = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home"))
     yield made
@@ -246,13 +246,13 @@ def forking(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[VllmEngine]:
 
 
 def with_variables(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, engine: VllmEngine, says: str) -> TrialSpec:
-    """Have the helper see what the spec's servers see: what differs from it would keep them from being forked."""
+    """Give the helper the variables of the spec's servers: servers with other variables are not forked."""
     variables = {**spec.launch.environment, "FORKED_SAYS": says}
     monkeypatch.setattr(engine._tools, "environment", {**engine._tools.environment, **variables})
     return replace(spec, launch=replace(spec.launch, environment=variables))
 
 
-def test_a_fork_that_fails_for_no_known_reason_is_started_as_the_command(
+def test_a_fork_that_fails_without_a_known_cause_is_started_as_the_command(
     forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spec = with_variables(make_spec(), monkeypatch, forking, "nobody knows why")
@@ -266,7 +266,7 @@ def test_a_fork_that_fails_for_no_known_reason_is_started_as_the_command(
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
 
 
-def test_a_fork_that_fails_for_a_known_reason_is_not_started_again(
+def test_a_fork_that_fails_with_a_known_cause_is_not_started_again(
     forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spec = with_variables(make_spec(), monkeypatch, forking, "torch.OutOfMemoryError: CUDA out of memory.")
@@ -288,9 +288,7 @@ def test_a_server_that_fails_either_way_has_failed(
     assert again.stop() is None
 
 
-def test_servers_are_not_forked_where_that_is_not_wanted(
-    made_vllm: MadeVllm, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_without_warm_start_servers_are_not_forked(made_vllm: MadeVllm, make_spec: MakeSpec, tmp_path: Path) -> None:
     (made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py").write_text(FORKED_OR_NOT)
     engine = VllmEngine(EngineSettings("vllm", str(made_vllm.executable), tmp_path / "home", warm_start=False))
     server = started(engine, make_spec())

@@ -1,4 +1,4 @@
-"""The environment of a server, and what of its temporary files is kept."""
+"""The environment of a server, and its temporary files that outlive it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monke
     assert (home / "vllm" / "inductor-temporary" / "header.pch").exists()
 
 
-def test_what_happens_to_be_set_for_vllm_is_not_inherited() -> None:
+def test_inherited_variables_of_vllm_are_dropped() -> None:
     inherited = {"PATH": "/bin", "VLLM_USE_V1": "1", "RAY_ADDRESS": "x", "HF_HOME": "/hf"}
     assert base_environment(inherited) == {"PATH": "/bin", "HF_HOME": "/hf"}

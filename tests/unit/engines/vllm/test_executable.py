@@ -30,19 +30,19 @@ def test_the_option_wins_over_the_variable_and_that_over_the_path(tmp_path: Path
     assert find_executable(None, {"PATH": str(on_path.parent)}) == on_path
 
 
-def test_the_one_beside_this_python_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vllm_beside_this_python_is_tried_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = program(tmp_path / "venv" / "bin" / "vllm")
     monkeypatch.setattr(sys, "executable", str(beside.with_name("python")))
     assert find_executable(None, {"PATH": "/nowhere"}) == beside
 
 
-def test_without_any_the_message_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_vllm_the_message_has_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(UserError, match=r"no vLLM found.*pip install vllm.*TUNER_VLLM"):
         find_executable(None, {"PATH": "/nowhere"})
 
 
-def test_a_named_one_that_cannot_run_is_refused(tmp_path: Path) -> None:
+def test_a_named_program_that_cannot_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vllm").write_text("")
     with pytest.raises(UserError, match=r"vllm=.*: the file is not executable"):
         find_executable(str(tmp_path / "vllm"), {})

@@ -1,4 +1,4 @@
-"""Every recorded log is typed as what provoked it; see tests/data/logs/README.md."""
+"""Every recorded log has the type of the failure that was provoked; see tests/data/logs/README.md."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_log_of_a_failure_is_tested() -> None:
     assert {path.stem for path in LOGS.glob("*.log")} == tested | healthy
 
 
-def test_out_of_memory_is_told_apart_by_phase() -> None:
+def test_the_kind_of_out_of_memory_depends_on_the_phase() -> None:
     text = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory."
     assert classify(text, 1, Phase.READY).kind is K.OUT_OF_MEMORY_STARTUP
     assert classify(text, 1, Phase.WARMUP).kind is K.OUT_OF_MEMORY_LOAD
@@ -109,7 +109,7 @@ def test_the_first_traceback_wins_over_its_echoes() -> None:
     assert failure.message == "KeyError: 'layers.0.qkv'"
 
 
-def test_what_the_api_server_survived_is_not_its_cause() -> None:
+def test_an_error_that_the_api_server_handled_is_not_the_cause() -> None:
     text = (
         "Failed to load plugin x\nTraceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"
         "Traceback (most recent call last):\nKeyError: 'y'\n"
@@ -117,7 +117,7 @@ def test_what_the_api_server_survived_is_not_its_cause() -> None:
     assert classify(text, 1, Phase.READY).message == "KeyError: 'y'"
 
 
-def test_of_a_chain_the_deliberate_text_is_shown() -> None:
+def test_the_deliberate_message_of_a_chain_is_shown() -> None:
     text = (
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'arctic_inference'\n\n"
         "During handling of the above exception, another exception occurred:\n\n"

@@ -1,4 +1,4 @@
-"""The first sieve: words against the installed parser's dump."""
+"""The check of arguments against the dump of the installed parser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FLAGS = flags_from_dump(DUMP)
         ["--max-model-len", "16k", "--hf-token", "--enforce-eager"],
     ],
 )
-def test_what_the_parser_takes_is_let_through(words: list[str]) -> None:
+def test_arguments_that_the_parser_accepts_pass(words: list[str]) -> None:
     assert FLAGS.problem(words) is None
 
 
@@ -65,16 +65,16 @@ def test_what_the_parser_takes_is_let_through(words: list[str]) -> None:
         (["-sc.method=ngram"], "-sc.method is not a flag of the installed vLLM"),
     ],
 )
-def test_what_it_would_refuse_is_named(words: list[str], reason: str) -> None:
+def test_an_argument_that_the_parser_would_refuse_is_named(words: list[str], reason: str) -> None:
     assert FLAGS.problem(words) == reason
 
 
-def test_every_name_is_known() -> None:
+def test_names_contains_every_name_of_each_flag() -> None:
     assert {"--no-enforce-eager", "-cc", "--device-memory-utilization"} <= FLAGS.names
     assert "model_tag" not in FLAGS.names
 
 
-def test_a_dump_is_kept_and_read_again(tmp_path: Path) -> None:
+def test_a_dump_is_cached_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "vllm" / "flags.json"
     assert load_flags(path) is None
     write_dump(path, {"flags": DUMP, "platform": "cpu"})

@@ -25,12 +25,12 @@ GPU_FACTS = {
 
 
 @pytest.mark.parametrize(("log", "backend"), [("gpu_start_0.15", "FLASHINFER"), ("gpu_start_0.25", "TRITON_ATTN")])
-def test_gpu_servers_tell_their_facts(log: str, backend: str) -> None:
+def test_facts_are_read_from_the_logs_of_gpu_servers(log: str, backend: str) -> None:
     facts = facts_from_log((LOGS / f"{log}.log").read_text())
     assert facts == ServerFacts(attention_backend=backend, **GPU_FACTS)  # type: ignore[arg-type]
 
 
-def test_a_recorded_cpu_server_tells_its_facts() -> None:
+def test_facts_are_read_from_a_recorded_cpu_log() -> None:
     facts = facts_from_log((LOGS / "healthy_start.log").read_text())
     assert facts.kv_cache_tokens == 524288
     assert facts.kv_cache_gib == 1.0
@@ -39,7 +39,7 @@ def test_a_recorded_cpu_server_tells_its_facts() -> None:
     assert facts.graph_gib is None
 
 
-def test_a_log_that_says_nothing_gives_nothing() -> None:
+def test_a_log_without_facts_gives_none() -> None:
     assert facts_from_log("Traceback (most recent call last):\nKeyError: 1\n") == ServerFacts()
 
 
@@ -77,7 +77,7 @@ vllm:num_preemptions_total{engine="1"} 2.0 1395066363000
     assert parse_metrics(page) == {"vllm:num_preemptions_total": 2.0}
 
 
-def test_only_what_happened_between_the_scrapes_counts() -> None:
+def test_metrics_cover_the_time_between_the_scrapes_only() -> None:
     before = {
         "vllm:num_preemptions_total": 5.0,
         "vllm:prefix_cache_queries_total": 1000.0,

@@ -54,6 +54,6 @@ def test_lengths_are_those_the_server_counts(pieces: tuple[str, ...]) -> None:
     assert [length for _, length, _ in made] == [5, 30, 20]
 
 
-def test_a_tokenizer_without_words_is_told() -> None:
+def test_a_tokenizer_without_words_is_an_error() -> None:
     with pytest.raises(PromptError, match="no token that stays one token"):
         PromptMaker(Pieces(" ", "\n"))

@@ -39,7 +39,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_it_says_what_it_has(resident: ResidentHelper) -> None:
+def test_the_ready_message_has_version_and_device_state(resident: ResidentHelper) -> None:
     assert resident.greeting["version"] == "1.2.3"
     assert resident.greeting["device_touched"] is False
 
@@ -63,7 +63,7 @@ def test_a_command_runs_as_the_program_would(
     assert printed in log.read_text()
 
 
-def test_it_gets_the_environment_and_folder_that_were_asked_for(resident: ResidentHelper, tmp_path: Path) -> None:
+def test_a_command_gets_the_requested_environment_and_folder(resident: ResidentHelper, tmp_path: Path) -> None:
     log = tmp_path / "command.log"
     folder = tmp_path / "there"
     folder.mkdir()
@@ -93,7 +93,7 @@ def test_commands_run_side_by_side(resident: ResidentHelper, tmp_path: Path) -> 
 
 
 def test_a_command_leads_its_own_group_in_our_session(resident: ResidentHelper, tmp_path: Path) -> None:
-    """Linux shares the CPU out between sessions: a client in another one than the server would be kept waiting."""
+    """Linux divides CPU time between sessions: a client in another session than the server would have to wait."""
     job = resident.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
     assert eventually(lambda: job.pid is not None and os.getpgid(job.pid) == job.pid)
     assert job.pid is not None
@@ -115,7 +115,7 @@ def test_a_killed_helper_ends_its_jobs_and_its_children(resident: ResidentHelper
     assert not resident.ready(0)
 
 
-def test_close_ends_what_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_close_ends_running_commands(made_vllm: MadeVllm, tmp_path: Path) -> None:
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", made_vllm.environment)
     assert helper.ready(SOON)
     job = helper.run("cli", tmp_path / "command.log", argv=["sleep", "600"])
@@ -128,7 +128,7 @@ def test_close_ends_what_runs(made_vllm: MadeVllm, tmp_path: Path) -> None:
     helper.close()
 
 
-def test_a_python_without_vllm_is_told_at_once(tmp_path: Path) -> None:
+def test_a_python_without_vllm_fails_at_once(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", environment)
     assert not helper.ready(SOON)
@@ -160,7 +160,7 @@ def test_the_plain_command_is_the_same_kind_of_job(made_vllm: MadeVllm, tmp_path
     assert slow.exit_code == -signal.SIGKILL
 
 
-def test_it_says_when_importing_vllm_opened_the_device(made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_a_device_that_the_import_opened_is_reported(made_vllm: MadeVllm, tmp_path: Path) -> None:
     torch = made_vllm.folder / "torch"
     torch.mkdir()
     (torch / "__init__.py").write_text("from torch import cuda\n")

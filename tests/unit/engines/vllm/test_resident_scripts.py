@@ -1,4 +1,4 @@
-"""What runs in vLLM's interpreter imports nothing of ours and nothing heavy by itself."""
+"""Scripts that run in vLLM's interpreter import only the standard library at their start."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_only_the_standard_library_is_imported(script: Path) -> None:
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
-def test_there_is_no_other() -> None:
+def test_every_resident_script_is_tested() -> None:
     assert [script.stem for script in SCRIPTS] == ["api_servers", "helper", "introspection", "probe", "prompts"]

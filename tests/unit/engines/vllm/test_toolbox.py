@@ -1,4 +1,4 @@
-"""Questions to vLLM's own parser and configuration, and what stands in where there is no helper."""
+"""Checks by vLLM's own parser and configuration, through the helper or as plain commands."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_good_configuration_passes(tools: Toolbox, made_vllm: MadeVllm, tmp_pa
         (["--max-num-seqs", "15"], FailureKind.DISK_FULL, "no space left on disk"),
     ],
 )
-def test_what_vllm_says_is_typed(
+def test_a_refusal_of_vllm_is_typed(
     tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path, words: list[str], kind: FailureKind, message: str
 ) -> None:
     said = ask(tools, made_vllm, tmp_path, *words)
@@ -60,12 +60,12 @@ def test_what_vllm_says_is_typed(
     assert said[1].startswith(message)
 
 
-def test_an_error_without_a_meaning_is_left_to_the_launch(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_an_unrecognised_error_does_not_fail_the_check(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:
     assert ask(tools, made_vllm, tmp_path, "--max-num-seqs", "14") is None
     assert "an odd state of affairs" in (tmp_path / "check.log").read_text()
 
 
-def test_a_check_that_does_not_end_says_nothing(
+def test_a_check_that_does_not_end_has_no_result(
     tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tools.resident is not None

@@ -1,4 +1,4 @@
-"""Traffic against the fake vLLM: records, figures, failures, and when a run cannot count."""
+"""Traffic against the fake vLLM: records, metrics, failures, and invalid runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def words(_: Toolbox, plan: Path, log: Path) -> list[tuple[str, int, int | None]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(Toolbox, "prompts", words)
-    monkeypatch.setattr(traffic, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not decide these tests
+    monkeypatch.setattr(traffic, "TOLERABLE_DELAY_S", 60.0)  # a busy machine must not fail these tests
     wrapper = tmp_path / "vllm"
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
     wrapper.chmod(0o755)
@@ -66,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     engine.close()
 
 
-def test_every_request_is_recorded_and_judged_by_its_class(run: Run, tmp_path: Path) -> None:
+def test_every_request_is_recorded_and_compared_with_the_slo_of_its_class(run: Run, tmp_path: Path) -> None:
     outcome = run()
     assert outcome.failure is None
     (repeat,) = outcome.repeats
@@ -82,7 +82,7 @@ def test_every_request_is_recorded_and_judged_by_its_class(run: Run, tmp_path: P
     assert (tmp_path / "artifacts" / "server-0.csv").exists()
 
 
-def test_requests_that_fail_count_against_their_class_and_the_trial_goes_on(run: Run) -> None:
+def test_failed_requests_lower_the_share_of_their_class_and_the_trial_continues(run: Run) -> None:
     outcome = run(fail_every=3)
     assert outcome.failure is None
     (repeat,) = outcome.repeats
@@ -103,7 +103,7 @@ def test_a_server_that_dies_under_traffic_is_typed(run: Run) -> None:
     assert (outcome.failure.kind, outcome.failure.phase) == (FailureKind.ENGINE_CRASH, Phase.BENCHMARK)
 
 
-def test_a_load_that_outlasts_its_limit_is_cut_off_with_all_its_records(run: Run, tmp_path: Path) -> None:
+def test_traffic_that_exceeds_its_limit_is_cut_off_with_all_its_records(run: Run, tmp_path: Path) -> None:
     slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(5).arrivals, "warmup_requests": 0})
     outcome = run(slow, Limits(benchmark_s=1.0))
     assert outcome.failure is None
@@ -148,7 +148,7 @@ def delays(late: float | None, lag: float | None) -> GeneratorDelays:
         (0.051, 0.001, 500.0, "sent requests 51.0 ms late (p99; 50.0 ms are tolerable)"),
     ],
 )
-def test_a_run_cannot_count_when_the_generator_was_late(
+def test_a_run_with_a_late_generator_is_invalid(
     late: float | None, lag: float | None, ttft_ms: float | None, why: str | None
 ) -> None:
     said = lateness_problem(delays(late, lag), ttft_ms)

@@ -1,4 +1,4 @@
-"""Servers forked from the helper: on record before they run, ended like any other."""
+"""Servers forked from the helper: recorded before they run, and ended like others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fork(resident: ResidentHelper, made: MadeVllm, tmp_path: Path, *words: str) 
     return process, records
 
 
-def test_it_is_on_record_and_stops(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_a_forked_server_is_recorded_and_stops(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, records = fork(resident, made_vllm, tmp_path, "sleep", "600")
     (record,) = records.all()
     assert (record.process.pid, record.port, record.argv) == (process.pid, 20001, ("vllm", "sleep", "600"))
@@ -49,7 +49,9 @@ def test_it_is_on_record_and_stops(resident: ResidentHelper, made_vllm: MadeVllm
     assert process.stop(5) == []
 
 
-def test_its_end_is_told(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_the_exit_code_of_a_forked_server_is_reported(
+    resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path
+) -> None:
     process, _ = fork(resident, made_vllm, tmp_path, "exit", "3")
     assert eventually(lambda: not process.alive())
     assert process.exit_code() == 3
@@ -58,7 +60,9 @@ def test_its_end_is_told(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path
     assert eventually(lambda: not Path(f"/proc/{process.pid}").exists())
 
 
-def test_its_children_are_found_and_end_with_it(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_children_of_a_forked_server_are_found_and_end_with_it(
+    resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path
+) -> None:
     process, _ = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
     assert eventually(lambda: (tmp_path / "note.done").exists())
     child = int((tmp_path / "note.done").read_text())
@@ -68,7 +72,7 @@ def test_its_children_are_found_and_end_with_it(resident: ResidentHelper, made_v
     assert process.exit_code() == -signal.SIGKILL
 
 
-def test_what_it_forked_ends_when_it_is_killed(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_forks_of_a_killed_server_end(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     process, records = fork(resident, made_vllm, tmp_path, "fork-and-sleep", str(tmp_path / "note"))
     assert eventually(lambda: (tmp_path / "note.done").exists())
     child = int((tmp_path / "note.done").read_text())
@@ -78,7 +82,7 @@ def test_what_it_forked_ends_when_it_is_killed(resident: ResidentHelper, made_vl
     assert records.all() == []
 
 
-def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Path) -> None:
+def test_programs_that_a_forked_server_starts_have_its_mark(made_vllm: MadeVllm, tmp_path: Path) -> None:
     main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
     main.write_text(main.read_text().replace('"HELLO"', f'"{MARK}"'))
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper2.log", made_vllm.environment)
@@ -90,7 +94,7 @@ def test_it_carries_the_mark_to_what_it_starts(made_vllm: MadeVllm, tmp_path: Pa
     helper.close()
 
 
-def test_nothing_runs_if_it_cannot_be_recorded(
+def test_without_a_record_no_server_runs(
     resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -123,7 +127,7 @@ def test_without_a_helper_there_is_no_fork(resident: ResidentHelper, made_vllm: 
 
 
 @pytest.mark.parametrize(("own", "expected"), [({}, "fork"), ({MULTIPROC_METHOD: "spawn"}, "spawn")])
-def test_the_engines_processes_are_forked_too_unless_somebody_says_otherwise(
+def test_engine_processes_are_forked_unless_the_environment_sets_another_method(
     made_vllm: MadeVllm, tmp_path: Path, own: dict[str, str], expected: str
 ) -> None:
     main = made_vllm.folder / "vllm" / "entrypoints" / "cli" / "main.py"
