@@ -138,10 +138,10 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
     assert (told["winner"], told["study"]) == (winner, "small one")
     assert '"method":"suffix"' in told["command"]
     plain = run_here(study.folder, "best", "--study", "small one").out
-    assert plain.startswith(f"trial {winner} beats the defaults beyond the noise: score ")
+    assert plain.startswith(f"trial {winner} is better than the defaults beyond the noise: score ")
     assert "the winner beside the defaults, measured: medians of 2 rounds\n" in plain
     assert told["command"] in plain
-    assert [each["value"] for each in told["earned"] if each["name"] == "speculative"] == ["suffix"]
+    assert [each["value"] for each in told["flag_effects"] if each["name"] == "speculative"] == ["suffix"]
     rows = json.loads(run_here(study.folder, "trials", "--json").out)
     worked = [row for row in rows if row["state"] == "ok" and not row["round"]]
     basis = f"estimated from {len(worked)} measured trials"

@@ -66,9 +66,9 @@ class ScaledObjective:
 def reset_to_default(space: CandidateSpace, params: Params, defaults: Params) -> dict[str, Params]:
     """Return, for each parameter that differs from its default, the configuration with that parameter reset.
 
-    Parameters that apply only beside the reset value disappear; those that the default makes applicable get their own
-    defaults. A parameter that the defaults lack is not reset by itself. Rules are not checked: a configuration that
-    breaks a rule also shows what the parameter is needed for.
+    Conditional parameters that the default makes inactive are left out; those that it activates get their own
+    defaults. A parameter that `defaults` lacks is not reset. Rules are not checked: a configuration that breaks a rule
+    shows that the parameter is needed.
 
     Args:
         space: the search space with its conditions.

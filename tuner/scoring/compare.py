@@ -1,6 +1,6 @@
-"""Finalists against the defaults: who is better, by how much, and how sure that is.
+"""The ratio of each finalist to the defaults, with a confidence interval.
 
-Every finalist and the defaults are measured once in each of R rounds. On logarithms of a metric the additive model
+The finalists and the defaults are measured once in each of R rounds. On logarithms of a metric the additive model
 
     y[i, r] = configuration[i] + round[r] + error[i, r]
 
@@ -9,7 +9,7 @@ s2 = sum of squared residuals / ((k - 1)(R - 1)) for k configurations. Its inter
 
     d[i] +- t(1 - alpha / (2 m), (k - 1)(R - 1)) * sqrt(2 s2 / R)
 
-with m = k - 1 comparisons (Bonferroni), because the winner is the best of several. exp() of it is a ratio.
+with m = k - 1 comparisons (Bonferroni), because the winner is the best of several. exp(d[i]) is the ratio.
 Source: two-way layout without interaction, one observation a cell; e.g. Montgomery, Design and Analysis of Experiments,
 chapter 4 (randomized complete block design).
 """
@@ -49,13 +49,12 @@ def compare(logs: Mapping[int, Sequence[float]], reference: int, alpha: float = 
     """Compare every configuration with the reference.
 
     Args:
-        logs: configuration to its logarithm in each round, R values each, rounds in the same order. Larger is better
-            or worse as the caller defines it; the ratios are of exp(logs).
+        logs: the logarithms of each configuration's values, shape (R,), all with the rounds in the same order.
         reference: the key of the defaults.
         alpha: 1 - simultaneous confidence.
 
     Returns:
-        Ratio to the reference by configuration, the reference itself left out.
+        Ratio to the reference by configuration, without the reference itself.
 
     Raises:
         ValueError: when the rounds are unequal or the reference is missing.

@@ -1,4 +1,4 @@
-"""From an outcome to a verdict: objective values, constraints and score."""
+"""The goals of a study, and the verdict on a trial: objective values, constraints and score."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tuner.scoring.slo import Slo
 
 FAILED = "failed"
 FAILED_VIOLATION = 10.0
-"""Constraint of a configuration that failed: beyond what missing an SLO by a factor of ten costs, so that a sampler
-prefers a slow configuration to one that does not run."""
+"""Constraint value of a configuration that failed.
+
+An SLO that is missed by a factor of ten has the violation 9, so a sampler prefers a slow configuration to one that
+fails."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Goals:
         """Return the verdict; None where the configuration is not at fault for a failure.
 
         Args:
-            outcome: what the trial brought back.
-            reference: the metrics of the defaults; None while they are not measured.
+            outcome: of the trial.
+            reference: the metrics of the defaults by name; None while they are not measured.
         """
         values = {objective.metric: outcome.metric(objective.metric) for objective in self.objectives}
         if outcome.failure is not None:

@@ -1,4 +1,4 @@
-"""The scalar score that picks among feasible trials.
+"""The scalar score that ranks feasible trials.
 
 The score of a trial relative to a reference (the defaults, trial 0; where they fail or are not measured, the first
 trial that was) is the weighted geometric mean of its improvements:
@@ -6,9 +6,14 @@ trial that was) is the weighted geometric mean of its improvements:
     score = exp( sum_i w_i * ln(r_i) / sum_i w_i )
 
 where r_i = value / reference for a metric that is better when higher and reference / value for one that is better when
-lower. The reference scores exactly 1; 1.10 reads "10 % better, all weighed". The sums run over what both runs measured,
-so the weights are renormalised. A geometric mean because ratios multiply: twice the throughput at twice the TPOT must
-not score above 1 by the order in which the two are averaged, and one tiny latency cannot outweigh everything else.
+lower. The reference scores exactly 1; a score of 1.10 means 10 % better, weighted over all metrics. The sums run over
+the metrics that both sides measured, so the weights are renormalised.
+
+The mean is geometric because improvements are ratios. Twice the throughput at twice the TPOT scores 1 with equal
+weights, whichever of the two is the reference, and one tiny latency cannot outweigh everything else.
+
+A metric that is better when higher may be 0, for example a goodput; its logarithm would be infinite. Such a 0 counts as
+a hundredth of the smallest positive value that it is compared with. A latency of 0 cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,21 +24,33 @@ from collections.abc import Mapping, Sequence
 from storage.metrics import Direction
 from tuner.scoring.objectives import Objective
 
-NOTHING = 100.0
-"""Factor by which something is better than nothing, where a metric is better when higher: a goodput of 0 is measured,
-and leaving it out would flatter the configuration that kept no promise at all."""
+ZERO_RATIO = 0.01
+"""What a 0 counts as, relative to the smallest positive value that it is compared with."""
+
+
+def log_values(objective: Objective, values: Sequence[float | None]) -> list[float | None]:
+    """Return the logarithm of each value, negated where lower is better; None for a value that cannot be compared.
+
+    The difference between two results is the logarithm of an improvement.
+
+    Args:
+        objective: its direction says what is better.
+        values: of its metric, in the metric's unit; all that are compared with each other.
+    """
+    comparable = _comparable(objective, values)
+    sign = 1.0 if objective.direction is Direction.MAXIMIZE else -1.0
+    return [None if value is None else sign * math.log(value) for value in comparable]
 
 
 def improvement(objective: Objective, value: float, reference: float) -> float | None:
-    """Return the factor by which `value` is better than `reference` (1: equal, 2: twice as good).
+    """Return the factor by which `value` is better than `reference`: 1 is equal, 2 is twice as good.
 
-    None where that cannot be said: both are 0, or one is and the metric is better when lower.
+    None if the two cannot be compared: both are 0, or one is and lower is better.
     """
-    if objective.direction is Direction.MAXIMIZE:
-        if value <= 0 or reference <= 0:
-            return None if value <= 0 and reference <= 0 else NOTHING if reference <= 0 else 1.0 / NOTHING
-        return value / reference
-    return reference / value if value > 0 and reference > 0 else None
+    value_, reference_ = _comparable(objective, [value, reference])
+    if value_ is None or reference_ is None:
+        return None
+    return value_ / reference_ if objective.direction is Direction.MAXIMIZE else reference_ / value_
 
 
 def score(
@@ -46,12 +63,47 @@ def score(
         reference: metric name to value of the reference.
         objectives: metrics with weights; those that either side lacks, or that cannot be compared, are left out.
     """
-    total = weighted = 0.0
+    improvements: list[tuple[float, float]] = []
     for objective in objectives:
         value, base = values.get(objective.metric), reference.get(objective.metric)
         factor = None if value is None or base is None else improvement(objective, value, base)
-        if factor is None:
-            continue
-        total += objective.weight
-        weighted += objective.weight * math.log(factor)
-    return math.exp(weighted / total) if total else None
+        if factor is not None:
+            improvements.append((objective.weight, math.log(factor)))
+    log_score = weighted_mean(improvements)
+    return None if log_score is None else math.exp(log_score)
+
+
+def log_scores(runs: Sequence[Mapping[str, float | None]], objectives: Sequence[Objective]) -> list[float]:
+    """Return the logarithm of the score of each run, up to one constant that all runs share.
+
+    A metric that any run lacks, or that cannot be compared in any run, is left out of all: otherwise the runs' weights
+    would differ, and with them the constant.
+
+    Args:
+        runs: metric name to value of each run; all that are compared with each other.
+        objectives: metrics with weights.
+    """
+    columns: list[tuple[float, list[float]]] = []
+    for objective in objectives:
+        logs = log_values(objective, [run.get(objective.metric) for run in runs])
+        present = [each for each in logs if each is not None]
+        if len(present) == len(runs):
+            columns.append((objective.weight, present))
+    means = (weighted_mean([(weight, column[index]) for weight, column in columns]) for index in range(len(runs)))
+    return [0.0 if mean is None else mean for mean in means]
+
+
+def weighted_mean(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean of the second elements, weighted by the first; None without any."""
+    total = weighted = 0.0
+    for weight, value in pairs:
+        total += weight
+        weighted += weight * value
+    return weighted / total if total else None
+
+
+def _comparable(objective: Objective, values: Sequence[float | None]) -> list[float | None]:
+    """Return the values with each 0 of a maximised metric replaced; None for what cannot be compared."""
+    positive = [value for value in values if value is not None and value > 0]
+    floor = ZERO_RATIO * min(positive) if positive and objective.direction is Direction.MAXIMIZE else None
+    return [None if value is None else value if value > 0 else floor for value in values]

@@ -14,7 +14,8 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
 from tuner.executors.base import Executor
-from tuner.study.conclusion.decide import Conclusion, conclude
+from tuner.study.conclusion.conclusion import Conclusion
+from tuner.study.conclusion.decide import conclude
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.prior.simulator_prior import simulator_prior

@@ -14,7 +14,7 @@ RATIO = {"ratio": 1.2, "low": 1.1, "high": 1.3, "rounds": 3}
 CONCLUSION: dict[str, Any] = {
     "winner": 3,
     "keep_defaults": False,
-    "reason": "trial 3 beats the defaults beyond the noise",
+    "reason": "trial 3 is better than the defaults beyond the noise",
     "contenders": [
         {"number": 3, "score": RATIO, "metrics": {"output_throughput": RATIO}, "disqualified": None},
         {"number": 4, "score": None, "metrics": {}, "disqualified": "missed p99_tpot_ms<50 in round 2 (60)"},
@@ -48,7 +48,7 @@ def study(**changes: Any) -> StudyRecord:
 
 def test_it_has_the_verdict_the_finalists_and_the_flag_effects() -> None:
     assert (note_of(study()) or "").replace("\N{NO-BREAK SPACE}", " ").splitlines() == [
-        "**trial 3 beats the defaults beyond the noise**",
+        "**trial 3 is better than the defaults beyond the noise**",
         "",
         "Finalists relative to the defaults, as ratios [95 % confidence interval]; 1 means equal:",
         "",

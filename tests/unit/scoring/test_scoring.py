@@ -9,7 +9,7 @@ from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, Tri
 from tuner.errors import SettingError
 from tuner.scoring.goals import FAILED, Goals
 from tuner.scoring.objectives import parse_objective
-from tuner.scoring.score import score
+from tuner.scoring.score import log_scores, score
 from tuner.scoring.slo import Slo, parse_slo
 
 PUBLISHED = tuple(parse_objective(m) for m in ("output_throughput", "p99_tpot_ms", "p99_ttft_ms", "success_rate"))
@@ -136,7 +136,7 @@ def test_the_success_rate_counts_every_request_of_all_repeats() -> None:
     assert not verdict.feasible
 
 
-def test_nothing_at_all_is_a_hundred_times_worse_than_something() -> None:
+def test_zero_goodput_counts_as_a_hundredth_of_the_other_value() -> None:
     goodput = parse_objective("goodput:1")
     assert score({"goodput": 0.0}, {"goodput": 5.0}, [goodput]) == pytest.approx(0.01)
     assert score({"goodput": 5.0}, {"goodput": 0.0}, [goodput]) == pytest.approx(100.0)
@@ -145,3 +145,26 @@ def test_nothing_at_all_is_a_hundred_times_worse_than_something() -> None:
     both = [goodput, parse_objective("p99_ttft_ms:1")]
     values, base = {"goodput": 0.0, "p99_ttft_ms": 5.0}, {"goodput": 5.0, "p99_ttft_ms": 10.0}
     assert score(values, base, both) == pytest.approx(0.02**0.5)
+
+
+def test_log_scores_differ_by_the_logarithm_of_the_score() -> None:
+    better = {"output_throughput": 6664.0, "p99_tpot_ms": 7.4, "p99_ttft_ms": 2360.0, "success_rate": 1.0}
+    first, second = log_scores([better, BASE], PUBLISHED)
+    assert first - second == pytest.approx(math.log(2) * 45 / 85)
+
+
+def test_a_metric_that_one_run_lacks_counts_in_none() -> None:
+    # Of the second run TPOT is absent, so throughput (40) and success (10) remain: 2 ** (40/50) in all three runs.
+    runs = [
+        {"output_throughput": 200.0, "p99_tpot_ms": 1.0, "success_rate": 1.0},
+        {"output_throughput": 100.0, "p99_tpot_ms": None, "success_rate": 1.0},
+        {"output_throughput": 200.0, "p99_tpot_ms": 9.0, "success_rate": 1.0},
+    ]
+    logs = log_scores(runs, PUBLISHED[:2] + PUBLISHED[3:])
+    assert [each - logs[1] for each in logs] == pytest.approx([0.8 * math.log(2), 0.0, 0.8 * math.log(2)])
+
+
+def test_a_latency_of_zero_cannot_be_compared() -> None:
+    ttft = parse_objective("p99_ttft_ms:1")
+    assert score({"p99_ttft_ms": 0.0}, {"p99_ttft_ms": 5.0}, [ttft]) is None
+    assert log_scores([{"p99_ttft_ms": 0.0}, {"p99_ttft_ms": 5.0}], [ttft]) == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""The verdict, from records made by hand."""
+"""The conclusion of a study, from records made by hand."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_a_gain_beyond_the_noise_wins() -> None:
     found = conclude(GOALS, [*finalists, *rounds((0, [100, 101, 99]), (3, [120, 121, 119]))], finalists, "finals")
     assert found.winner == 3
     assert not found.keep_defaults
-    ratio = found.contenders[0].metrics["output_throughput"]
+    ratio = found.finalists[0].metrics["output_throughput"]
     assert ratio.ratio == pytest.approx(1.2, abs=0.002)
     # Throughput weighs 40 and success 10 of 50, success is equal: the score's gain is 1.2 ** 0.8.
-    assert found.contenders[0].score is not None
-    assert found.contenders[0].score.ratio == pytest.approx(1.2**0.8, abs=0.002)
+    assert found.finalists[0].score is not None
+    assert found.finalists[0].score.ratio == pytest.approx(1.2**0.8, abs=0.002)
 
 
 def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
@@ -68,7 +68,7 @@ def test_missing_an_slo_in_one_round_disqualifies() -> None:
     trials = [*finalists, *rounds((0, [100, 100, 100]), (3, [150])), bad, record(3, [150.0], 3)]
     found = conclude(GOALS, trials, finalists, "finals")
     assert found.keep_defaults
-    assert found.contenders[0].disqualified == "missed p99_tpot_ms<50 in round 2 (60)"
+    assert found.finalists[0].disqualified == "missed p99_tpot_ms<50 in round 2 (60)"
 
 
 def test_failing_in_a_round_disqualifies() -> None:
@@ -78,15 +78,54 @@ def test_failing_in_a_round_disqualifies() -> None:
     crash = Failure(FailureKind.ENGINE_CRASH, Phase.BENCHMARK, "boom")
     failed = replace(failed, outcome=replace(failed.outcome, failure=crash, repeats=()))
     found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [150])), failed], finalists, "finals")
-    assert found.contenders[0].disqualified == "failed in round 2: engine_crash"
+    assert found.finalists[0].disqualified == "failed in round 2: engine_crash"
     assert found.winner == 0
 
 
-def test_without_rounds_the_best_is_named_and_called_unconfirmed() -> None:
+def test_where_every_finalist_is_disqualified_nothing_is_recommended() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    missed = [record(number, [100.0], 1, tpot=60.0) for number in (0, 3)]
+    found = conclude(GOALS, [*finalists, *missed], finalists, "finals")
+    assert (found.winner, found.keep_defaults) == (None, False)
+    assert found.reason == (
+        "no finalist passed every round: trial 0 missed p99_tpot_ms<50 in round 1 (60); "
+        "trial 3 missed p99_tpot_ms<50 in round 1 (60)"
+    )
+
+
+def test_where_only_the_defaults_are_disqualified_the_first_remaining_finalist_wins() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5), record(4, [140.0], score=1.4)]
+    measured = [record(0, [100.0], 1, tpot=60.0), record(3, [150.0], 1), record(4, [190.0], 1)]
+    found = conclude(GOALS, [*finalists, *measured], finalists, "finals")
+    assert (found.winner, found.confirmed) == (3, True)
+    assert found.reason == (
+        "trial 3 met the SLOs in every round; the defaults did not: missed p99_tpot_ms<50 in round 1 (60)"
+    )
+
+
+def test_an_objective_that_a_round_did_not_measure_disqualifies() -> None:
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    lacking = record(3, [150.0], 1)
+    assert lacking.outcome is not None
+    repeat = replace(lacking.outcome.repeats[0], metrics={"p99_tpot_ms": 10.0, "success_rate": 1.0})
+    lacking = replace(lacking, outcome=replace(lacking.outcome, repeats=(repeat,)))
+    found = conclude(GOALS, [*finalists, record(0, [100.0], 1), lacking], finalists, "finals")
+    assert found.finalists[0].disqualified == "output_throughput was not measured in round 1"
+
+
+def test_a_throughput_of_zero_counts_as_a_hundredth_of_the_lowest_other() -> None:
+    # Round 1: 0 counts as 100 / 100 = 1. Throughput weighs 40 of 50: ratios 0.01 ** 0.8 and 1, mean of logs half.
+    finalists = [record(0, [100.0]), record(3, [100.0], score=1.0)]
+    found = conclude(GOALS, [*finalists, *rounds((0, [100, 100]), (3, [0, 100]))], finalists, "finals")
+    assert found.finalists[0].score is not None
+    assert found.finalists[0].score.ratio == pytest.approx(0.01**0.4)
+
+
+def test_without_rounds_the_best_trial_is_unconfirmed() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
     found = conclude(GOALS, finalists, finalists, None)
     assert (found.winner, found.confirmed) == (3, False)
-    assert "not measured again" in found.reason
+    assert found.reason == "trial 3 has the highest score (1.500), but no round confirmed it"
 
 
 def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
@@ -100,15 +139,15 @@ def test_where_the_defaults_failed_the_best_wins_without_a_gain() -> None:
     )
     assert (found.winner, found.keep_defaults, found.confirmed) == (3, False, False)
     assert found.reason == (
-        "trial 3 is the best that held the SLOs; the defaults failed (out_of_memory_startup), "
-        "so no gain over them can be told"
+        "trial 3 is the best that met the SLOs; the defaults failed (out_of_memory_startup), "
+        "so the gain over them is unknown"
     )
 
 
-def test_where_the_defaults_were_not_measured_it_says_so() -> None:
+def test_where_the_defaults_were_not_measured_the_gain_is_unknown() -> None:
     found = conclude(GOALS, [record(3, [150.0])], [record(3, [150.0])], None)
     assert found.winner == 3
-    assert "the defaults were not measured, so no gain" in found.reason
+    assert "the defaults were not measured, so the gain over them is unknown" in found.reason
 
 
 def test_noise_is_the_spread_of_the_defaults() -> None:

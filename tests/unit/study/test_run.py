@@ -130,8 +130,8 @@ def test_the_better_configuration_wins_with_an_interval(bench: Bench) -> None:
     assert result.conclusion is not None
     assert not result.conclusion.keep_defaults
     assert result.conclusion.confirmed
-    winner = next(c for c in result.conclusion.contenders if c.number == result.conclusion.winner)
-    best = max(c.metrics["output_throughput"].ratio for c in result.conclusion.contenders)
+    winner = next(c for c in result.conclusion.finalists if c.number == result.conclusion.winner)
+    best = max(c.metrics["output_throughput"].ratio for c in result.conclusion.finalists)
     assert winner.metrics["output_throughput"].ratio == pytest.approx(best)
     rounds = [record for record in bench.records() if record.round]
     assert len(rounds) == 4 * 3
@@ -149,7 +149,7 @@ def test_a_finalist_that_missed_an_slo_is_not_measured_again(bench: Bench) -> No
     named = tuple(Enqueued(str(seqs), {"max_num_seqs": seqs}) for seqs in (16, 8, 4))
     result = bench.run(tires, trials=4, enqueue=named)
     assert result.conclusion is not None
-    reasons = {contender.number: contender.disqualified for contender in result.conclusion.contenders}
+    reasons = {contender.number: contender.disqualified for contender in result.conclusion.finalists}
     assert reasons == {1: "missed p99_tpot_ms<50 in round 1 (60)", 2: None, 3: None}
     measured = [record.number for record in bench.records() if record.round]
     assert {number: measured.count(number) for number in reasons} == {1: 1, 2: 3, 3: 3}
@@ -351,7 +351,7 @@ def test_a_slo_missed_by_the_defaults_only(bench: Bench) -> None:
     result = bench.run(slow_defaults, trials=4)
     assert result.conclusion is not None
     assert result.conclusion.winner not in (None, 0)
-    assert "where the defaults do not" in result.conclusion.reason
+    assert "met the SLOs in every round; the defaults did not: missed p99_tpot_ms<50" in result.conclusion.reason
 
 
 def test_if_the_defaults_fail_scores_are_relative_to_the_first_success(bench: Bench) -> None:

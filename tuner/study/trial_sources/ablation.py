@@ -1,8 +1,8 @@
-"""The best configuration with one flag after another left to the engine: what each is worth, measured.
+"""The ablation: trials of the best configuration with one flag at a time reset to its default.
 
-One trial a flag, of the search's own load, taught to the sampler like any other: its model then knows the
-neighbourhood that the estimates of `sampling.ablation` rest on, and what does better without a flag may become a
-finalist. One measurement alone would not tell: it is as noisy as all others.
+There is one trial per flag, with the search's workload. The sampler observes these trials like all others, so the flag
+effects (`tuner.sampler.flag_effects`) rest on neighbours of the best configuration, and a reduced configuration may
+become a finalist. A single trial does not decide about its flag: it is as noisy as any other.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tuner.study.specification.spec import StudySpec
 
 
 class Ablation:
-    """The source of those trials: see `Source`. A study that goes on takes up those that it lacks, and none twice."""
+    """The `Source` of those trials. A continued study runs the ones that it lacks, and none twice."""
 
     def __init__(self, spec: StudySpec, store: Store, learner: OptunaStudy, best: TrialRecord | None) -> None:
-        """Plan them for what an earlier run began to take apart, or else for `best`.
+        """Plan the trials for the configuration whose ablation an earlier run began, or else for `best`.
 
-        Where `best` is a trial without a flag, the one that it was taken from has been taken apart.
+        If `best` is itself a trial of an ablation, no other ablation is planned.
         """
         self._learner = learner
         records = {record.number: record for record in store.trials(spec.name) if record.round == 0}
@@ -40,7 +40,7 @@ class Ablation:
         self.planned = [label for label, *_ in self._queue]
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next trial for any slot."""
+        """Return the next trial, for any slot; None if there is none left."""
         if self._again:
             return self._again.popleft()
         if not self._queue:
@@ -50,18 +50,21 @@ class Ablation:
         return WorkItem(asked.number, 0, TrialKind.ENQUEUED, asked.config, label)
 
     def exhausted(self) -> bool:
-        """Return True if every trial was handed out."""
+        """Return True if no trial is left to start."""
         return not self._queue and not self._again
 
     def give_back(self, item: WorkItem) -> None:
-        """Take back a trial that infrastructure failed."""
+        """Take back a trial that the infrastructure failed."""
         self._again.append(item)
 
 
 def reductions(space: ResolvedSpace, config: Config, tried: Sequence[Config]) -> list[tuple[str, Config, Config]]:
-    """Return a configuration without each parameter that is not at its default: name, what is left, its known default.
+    """Return the configuration with each single parameter reset to its default.
 
-    What breaks a rule is left out: that is why the parameter is needed; so is what was tried.
+    Configurations that break a rule of the space are left out, and so are those that were tried.
+
+    Returns:
+        For each: the name of the parameter, the reduced configuration, and the default's value where it is known.
     """
     defaults = space.engine_defaults()
     seen = [space.render(each) for each in tried]
@@ -77,6 +80,6 @@ def reductions(space: ResolvedSpace, config: Config, tried: Sequence[Config]) ->
 
 
 def _owner(record: TrialRecord) -> int | None:
-    """Return the number of the trial that this one takes a flag from; None if it does not."""
+    """Return the number of the trial whose configuration this one reduces; None if it reduces none."""
     number, separator, _ = (record.label or "").partition(" without ")
     return int(number[1:]) if separator and number[:1] == "#" and number[1:].isdigit() else None

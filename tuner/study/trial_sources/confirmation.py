@@ -1,9 +1,8 @@
-"""The finalists: the best few and the defaults, measured again in alternation before anything is called a winner.
+"""The confirmation: the finalists and the defaults are measured again in alternation, and only this decides.
 
-The best of sixty noisy measurements looks better than it is. So the search only nominates; every finalist is then
-measured once in each of several rounds, on the same prompts and the same device as the others of its round, in an order
-that rotates, and only those measurements decide. One that failed or missed an SLO in a round is out, and not measured
-again.
+The best of sixty noisy measurements looks better than it is, so the search only nominates finalists. Each finalist is
+measured once in each of several rounds. Within a round all use the same prompts and the same device; the order rotates
+from round to round. A finalist that fails or misses an SLO is disqualified and not measured again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
-from tuner.study.conclusion.decide import fault_of
+from tuner.study.conclusion.rounds import fault_of
 from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
 
@@ -24,7 +23,7 @@ def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] 
     Args:
         records: the study's trials.
         count: how many to return at most.
-        ranking: numbers of the trials that the sampler thinks best; the others follow by their measured score.
+        ranking: trial numbers, best first, by the sampler's model; the other trials follow by their measured score.
     """
     candidates = [
         record
@@ -38,12 +37,12 @@ def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] 
 
 
 def label_of(finalists: Sequence[TrialRecord]) -> str:
-    """Return the name of a confirmation: it is the same only for the same finalists."""
+    """Return the name of a confirmation, which is unique to its finalists."""
     return "finals " + ",".join(str(record.number) for record in finalists)
 
 
 class Confirmation:
-    """The source of the finalists' rounds: see `Source`. Round r runs on slot r modulo the number of slots."""
+    """The `Source` of the finalists' rounds. Round r runs on slot r modulo the number of slots."""
 
     def __init__(self, spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> None:
         self._spec, self._store, self._slots = spec, store, slots
@@ -69,27 +68,27 @@ class Confirmation:
         return self.rounds.index(item.round) % self._slots
 
     def next(self, slot: int) -> WorkItem | None:
-        """Return the next measurement of the rounds that belong to this slot."""
+        """Return the next measurement for this slot; None if it has none left."""
         queue = self._queues[slot]
-        out = self._out() if queue else set()
+        disqualified = self._disqualified() if queue else set()
         while queue:
             item = queue.popleft()
-            if item.known or item.number not in out:
+            if item.known or item.number not in disqualified:
                 return item
         return None
 
-    def _out(self) -> set[int]:
-        """Return the numbers of the finalists that cannot win any more."""
+    def _disqualified(self) -> set[int]:
+        """Return the numbers of the finalists that failed or missed an SLO in a round."""
         records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
         mine = [record for record in records if record.label == self.label and record.round in self.rounds]
         return {record.number for record in mine if fault_of(self._spec.goals, record) is not None}
 
     def exhausted(self) -> bool:
-        """Return True if every measurement was handed out."""
+        """Return True if no measurement is left to start."""
         return not any(self._queues.values())
 
     def give_back(self, item: WorkItem) -> None:
-        """Take back a measurement that infrastructure failed; it is the next of its slot."""
+        """Take back a measurement that the infrastructure failed; its slot gets it next."""
         self._queues[self._slot(item)].appendleft(item)
 
 

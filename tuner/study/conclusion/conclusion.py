@@ -1,0 +1,74 @@
+"""What a study concludes: the winner, and each finalist relative to the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tuner.sampler.flag_effects import FlagEffect
+from tuner.scoring.compare import Ratio
+
+
+@dataclass(frozen=True)
+class ComparedFinalist:
+    """A finalist after its rounds.
+
+    Args:
+        number: of its trial.
+        score: ratio of its score to that of the defaults, above 1 is better; None without such a comparison.
+        metrics: ratio of each objective's value to that of the defaults, by metric.
+        disqualified: why it cannot win; None if it can.
+    """
+
+    number: int
+    score: Ratio | None
+    metrics: Mapping[str, Ratio]
+    disqualified: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {
+            "number": self.number,
+            "score": None if self.score is None else asdict(self.score),
+            "metrics": {name: asdict(ratio) for name, ratio in self.metrics.items()},
+            "disqualified": self.disqualified,
+        }
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a study concludes.
+
+    Args:
+        winner: number of the trial to run, 0 for the defaults; None if no configuration can be recommended.
+        keep_defaults: whether the winner is the defaults.
+        confirmed: whether this rests on rounds, else on the search's own measurements.
+        reason: one line for people.
+        rounds: number of rounds.
+        finalists: compared with the defaults, in the order of their nomination.
+        noise: coefficient of variation of the first objective over the defaults' repeats on one server.
+        flag_effects: of the winner's parameters, estimated from all trials.
+    """
+
+    winner: int | None
+    keep_defaults: bool
+    confirmed: bool
+    reason: str
+    rounds: int
+    finalists: tuple[ComparedFinalist, ...] = ()
+    noise: float | None = None
+    flag_effects: tuple[FlagEffect, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON, as the database stores it."""
+        return {
+            "winner": self.winner,
+            "keep_defaults": self.keep_defaults,
+            "confirmed": self.confirmed,
+            "reason": self.reason,
+            "rounds": self.rounds,
+            "noise": self.noise,
+            "contenders": [finalist.to_dict() for finalist in self.finalists],
+            "flag_effects": [asdict(each) for each in self.flag_effects],
+        }

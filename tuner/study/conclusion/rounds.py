@@ -1,0 +1,94 @@
+"""The measurements of the finalists' rounds: who is disqualified, and the ratios of the others to the defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from storage.records import TrialRecord
+from tuner.scoring.compare import Ratio, compare
+from tuner.scoring.goals import Goals
+from tuner.scoring.score import log_scores
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The finished measurements of one confirmation.
+
+    Args:
+        goals: objectives, SLOs and weights.
+        numbers: the rounds in which at least one finalist was measured, ascending.
+        cells: the measurements by trial number and round.
+    """
+
+    goals: Goals
+    numbers: tuple[int, ...]
+    cells: Mapping[tuple[int, int], TrialRecord]
+
+    @classmethod
+    def of(cls, goals: Goals, records: Sequence[TrialRecord], label: str | None) -> Rounds:
+        """Return the rounds among a study's records that belong to the confirmation with this name."""
+        cells = {(r.number, r.round): r for r in records if r.round and r.label == label and r.outcome is not None}
+        return cls(goals, tuple(sorted({round_ for _, round_ in cells})), cells)
+
+    def disqualification(self, number: int) -> str | None:
+        """Return why a finalist cannot win: a failure, a missed SLO or a lacking round; None if it can."""
+        measured = [self.cells.get((number, round_)) for round_ in self.numbers]
+        for record in measured:
+            fault = None if record is None else fault_of(self.goals, record)
+            if fault is not None:
+                return fault
+        lacking = [round_ for round_, record in zip(self.numbers, measured, strict=True) if record is None]
+        return f"not measured in round {lacking[0]}" if lacking else None
+
+    def score_ratios(self, numbers: Sequence[int], reference: int) -> dict[int, Ratio]:
+        """Return the ratio of each finalist's score to that of the reference, with its interval.
+
+        Args:
+            numbers: finalists that were measured in every round, the reference among them.
+            reference: the number of the defaults.
+        """
+        runs = [self._values(number, round_) for number in numbers for round_ in self.numbers]
+        logs = iter(log_scores(runs, self.goals.scored))
+        return compare({number: [next(logs) for _ in self.numbers] for number in numbers}, reference)
+
+    def metric_ratios(self, numbers: Sequence[int], reference: int) -> dict[int, dict[str, Ratio]]:
+        """Return the ratio of each finalist's value to that of the reference, by number and metric.
+
+        A finalist whose value of a metric is absent or not positive in a round has no ratio of that metric.
+        """
+        result: dict[int, dict[str, Ratio]] = {number: {} for number in numbers}
+        for objective in self.goals.objectives:
+            logs: dict[int, list[float]] = {}
+            for number in numbers:
+                values = [self._values(number, round_).get(objective.metric) for round_ in self.numbers]
+                positive = [value for value in values if value is not None and value > 0]
+                if len(positive) == len(values):
+                    logs[number] = [math.log(value) for value in positive]
+            if reference in logs:
+                for number, ratio in compare(logs, reference).items():
+                    result[number][objective.metric] = ratio
+        return result
+
+    def _values(self, number: int, round_: int) -> dict[str, float | None]:
+        outcome = self.cells[number, round_].outcome
+        assert outcome is not None
+        return self.goals.metrics(outcome)
+
+
+def fault_of(goals: Goals, record: TrialRecord) -> str | None:
+    """Return why a measurement disqualifies a finalist: a failure, an unmeasured objective or a missed SLO."""
+    if record.outcome is None:
+        return None
+    if record.outcome.failure is not None:
+        return f"failed in round {record.round}: {record.outcome.failure.kind}"
+    for objective in goals.objectives:
+        if record.outcome.metric(objective.metric) is None:
+            return f"{objective.metric} was not measured in round {record.round}"
+    for slo in goals.slos:
+        value = record.outcome.metric(slo.metric)
+        if not slo.met(value):
+            shown = "absent" if value is None else f"{value:.4g}"
+            return f"missed {slo} in round {record.round} ({shown})"
+    return None
