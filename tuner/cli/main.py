@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from itertools import pairwise
 
 import typer
@@ -13,6 +14,7 @@ from tuner import __version__
 from tuner.cli.commands.results import best, export, requests, show, studies, sync, tradeoff, trials, ui
 from tuner.cli.commands.run import capacity, load, optimize, simulate
 from tuner.cli.commands.setup import doctor, presets, space
+from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
 
@@ -20,30 +22,38 @@ _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
 app = typer.Typer(
     name="tuner",
-    help="A Bayesian autotuner for LLM serving: finds vLLM's flags for a model, a card and a load, under SLOs.",
+    cls=HelpGroup,
+    help="A Bayesian autotuner for LLM serving: finds vLLM's flags for a model, a card and a workload, under SLOs.",
+    epilog="`tuner optimize` simulates vLLM if there is no GPU. `tuner doctor` shows what would run.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": False}
 
-app.command("optimize", context_settings=PASS_ON)(optimize.optimize)
-app.command("simulate", context_settings=PASS_ON)(simulate.simulate)
-app.command("capacity", context_settings=PASS_ON)(capacity.capacity)
-app.command("load")(load.load)
-app.command("studies")(studies.studies)
-app.command("trials")(trials.trials)
-app.command("best")(best.best)
-app.command("show")(show.show)
-app.command("tradeoff")(tradeoff.tradeoff)
-app.command("requests")(requests.requests)
-app.command("export")(export.export)
-app.command("sync")(sync.sync)
-app.command("ui")(ui.ui)
-app.command("presets")(presets.presets)
-app.command("space")(space.space)
-app.command("doctor")(doctor.doctor)
+
+def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False) -> None:
+    """Add commands, each under the name of its function; the help lists them below the heading `panel`.
+
+    Args:
+        panel: heading.
+        commands: functions of commands.
+        passes_flags: whether flags after `--` are passed to the server.
+    """
+    usage = "[OPTIONS] [-- FLAGS OF vllm serve]" if passes_flags else "[OPTIONS]"
+    context = {"allow_extra_args": passes_flags, "ignore_unknown_options": False}
+    for command in commands:
+        add = app.command(
+            command.__name__, cls=HelpCommand, rich_help_panel=panel, options_metavar=usage, context_settings=context
+        )
+        add(command)
+
+
+_add("Run", optimize.optimize, simulate.simulate, capacity.capacity, passes_flags=True)
+_add("Run", load.load)
+_add("Results", studies.studies, trials.trials, best.best, show.show, tradeoff.tradeoff, requests.requests)
+_add("Results", export.export, sync.sync, ui.ui)
+_add("Setup", presets.presets, space.space, doctor.doctor)
 
 
 def _print_version(asked: bool) -> None:

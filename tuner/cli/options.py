@@ -1,17 +1,92 @@
-"""Options that several commands share, and the option of each setting."""
+"""Options that several commands share, the panels of their help, and the option of each setting."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from tuner.cli.help import flag, option
 
+STUDY = "Study"
+MODEL = "Model and engine"
+WORKLOAD = "Workload"
+GOALS = "Objectives and SLOs"
+SPACE = "Search space"
+SEARCH = "Search"
+CONFIRMATION = "Confirmation"
+SERVER = "Server"
+RUN = "Run"
+OUTPUT = "Output"
+
+Tokenizer = Annotated[
+    str | None,
+    option(MODEL, "DIR|NAME", "Tokenizer of the load generator: a folder or a hub name.", shown="the model's"),
+]
+Vllm = Annotated[
+    str | None,
+    option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),
+]
+VllmVersion = Annotated[
+    str | None,
+    option(MODEL, "VERSION", "vLLM version to simulate, such as 0.25.1.", shown="depends on the card"),
+]
+Env = Annotated[
+    list[str] | None,
+    option(MODEL, "NAME=VALUE", "Environment variable of every server."),
+]
+Slos = Annotated[
+    list[str] | None,
+    option(GOALS, "'METRIC<VALUE'", "Bound on a metric, such as 'p99_ttft_ms<500'.", "--slo", shown="the workload's"),
+]
+Rate = Annotated[
+    float | None,
+    option(WORKLOAD, "NUMBER", "Mean request rate of traffic, in requests per second.", shown="the workload's"),
+]
+Users = Annotated[
+    int | None,
+    option(
+        WORKLOAD, "INTEGER", "Users of a closed loop: requests that are sent at the same time.", shown="the preset's"
+    ),
+]
+Prompts = Annotated[
+    int | None,
+    option(WORKLOAD, "INTEGER", "Requests of one benchmark of a closed loop.", shown="the preset's"),
+]
+InputLen = Annotated[
+    int | None,
+    option(WORKLOAD, "TOKENS", "Input length of each request of a closed loop.", shown="the preset's"),
+]
+OutputLen = Annotated[
+    int | None,
+    option(WORKLOAD, "TOKENS", "Output length of each request of a closed loop.", shown="the preset's"),
+]
+Temperature = Annotated[
+    float | None,
+    option(WORKLOAD, "NUMBER", "Sampling temperature, set on the server.", shown="the workload's"),
+]
+KeepAnswers = Annotated[
+    bool,
+    flag(SPACE, "Leave out parameters that change the model's answers.", "--keep-answers"),
+]
 Storage = Annotated[
     str | None,
-    typer.Option("--storage", help="Database: a file or an SQLAlchemy URL.  [default: tuner_study/tuner.db]"),
+    option(
+        OUTPUT,
+        "FILE|URL",
+        "Database of studies: a file or an SQLAlchemy URL.",
+        "--storage",
+        shown="tuner_study/tuner.db",
+    ),
 ]
-StudyName = Annotated[str | None, typer.Option("--study", help="Name of the study.  [default: the latest]")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+StudyName = Annotated[
+    str | None,
+    option(None, "NAME", "Name of the study.", "--study", shown="the latest"),
+]
+Round = Annotated[
+    int,
+    option(None, "INTEGER", "Measurement of this round; 0 is the trial of the search.", "--round", least=0),
+]
+AsJson = Annotated[bool, flag(OUTPUT, "Print JSON.", "--json")]
+AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 
 _OPTIONS = {
     "max_concurrency": "--users",

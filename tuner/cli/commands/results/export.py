@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from tuner.cli.help import option
 from tuner.cli.options import Storage, StudyName
 
 
 def export(
     study: StudyName = None,
-    trial: Annotated[int | None, typer.Option(help="Trial's number.  [default: the winner]")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Bash script to write.")] = Path("best_serve.sh"),
+    trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,
+    output: Annotated[Path, option(None, "FILE", "Bash script to write.", "--output", "-o")] = Path("best_serve.sh"),
     storage: Storage = None,
 ) -> None:
     """Write a trial as a bash script that starts its server.

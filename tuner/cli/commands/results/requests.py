@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tuner.cli.commands.results.stored import read_study, require_classes
-from tuner.cli.options import Storage, StudyName
+from tuner.cli.help import option
+from tuner.cli.options import AsCsv, Round, Storage, StudyName
 from tuner.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ _RATES = {
 
 def requests(
     study: StudyName = None,
-    trial: Annotated[int | None, typer.Option(help="Trial's number.  [default: the winner, else 0]")] = None,
-    round_: Annotated[int, typer.Option("--round", min=0, help="Measurement of that round.")] = 0,
+    trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner, else 0")] = None,
+    round_: Round = 0,
     storage: Storage = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Count a trial's requests by class and length.
 

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.results.stored import read_study
-from tuner.cli.options import AsJson, Storage, StudyName
+from tuner.cli.options import AsJson, Round, Storage, StudyName
 
 
 def show(
-    number: Annotated[int, typer.Argument(metavar="N", help="Trial's number.")],
-    round_: Annotated[int, typer.Option("--round", min=0, help="Measurement of that round.")] = 0,
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the trial.")],
+    round_: Round = 0,
     study: StudyName = None,
     storage: Storage = None,
     as_json: AsJson = False,

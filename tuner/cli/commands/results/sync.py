@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from tuner.cli.options import Storage, StudyName
+from tuner.cli.help import option
+from tuner.cli.options import Storage
 from tuner.errors import TunerError
 from tuner.use_cases.places import storage_url, tracking_uri
 
 
-def sync(study: StudyName = None, storage: Storage = None) -> None:
+def sync(
+    study: Annotated[str | None, option(None, "NAME", "Name of the study.", shown="all of the database")] = None,
+    storage: Storage = None,
+) -> None:
     """Log to MLflow the trials that it lacks.
 
-    Takes one study with --study, else all of the database. Exits with 1 if a trial could not be logged.
+    Exits with 1 if a trial could not be logged.
     """
     url = storage_url(storage, create=False)
     from dashboards.mlflow.follower import sync_to_mlflow

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from tuner.cli.commands.results.stored import read_study, require_classes
-from tuner.cli.options import AsJson, Storage, StudyName
+from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
 from tuner.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ COLUMNS = 12
 def tradeoff(
     study: StudyName = None,
     storage: Storage = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    csv: AsCsv = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare configurations by request class.

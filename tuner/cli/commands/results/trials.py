@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tuner.cli.commands.results.stored import StoredStudy, read_study
-from tuner.cli.options import AsJson, Storage, StudyName
+from tuner.cli.help import flag, option
+from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
 from tuner.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,13 +25,19 @@ _HOLES = 8
 def trials(
     study: StudyName = None,
     sort: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Best first by score or a metric; leaves the rounds out.")
+        str | None,
+        option(
+            None,
+            "COLUMN",
+            "Sort by score or a metric, best first, or by number; without the rounds.",
+            shown="number, with rounds",
+        ),
     ] = None,
-    top: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only trials that failed, with the reason.")] = False,
+    top: Annotated[int | None, option(None, "INTEGER", "Show only the first trials.", shown="all", least=1)] = None,
+    failed: Annotated[bool, flag(None, "Show only trials that failed, with the reason.", "--failed")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """List the trials of a study.
 

@@ -6,15 +6,14 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from tuner.cli.help import option
 from tuner.cli.options import Storage
 from tuner.errors import UserError
 from tuner.use_cases.places import storage_url, tracking_uri
 
 
 def ui(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
+    port: Annotated[int, option(None, "INTEGER", "Port on 127.0.0.1.", least=1, most=65535)] = 5000,
     storage: Storage = None,
 ) -> None:
     """Open MLflow's UI for this folder's studies."""

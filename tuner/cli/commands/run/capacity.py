@@ -7,33 +7,53 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.options import AsJson
+from tuner.cli.help import option
+from tuner.cli.options import MODEL, OUTPUT, RUN, WORKLOAD, AsJson, Env, Slos, Temperature, Tokenizer, Vllm
 
 Text = str | None
 
 
 def capacity(
     context: typer.Context,
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's]")] = None,
-    preset: Annotated[str, typer.Option(help="Preset that gives traffic, model and SLOs.")] = "chat",
-    rate: Annotated[float | None, typer.Option(help="First rate to try, in requests per second.")] = None,
-    slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_ttft_ms<500'; repeatable.")] = None,
-    model: Annotated[Text, typer.Option(help="Model folder or hub name.")] = None,
-    tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the prompts.  [default: the model's]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
-    vllm: Annotated[Text, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Searches on the same server; the median counts.")] = 1,
-    startup_timeout: Annotated[str, typer.Option(help="Deadline of the server's start.")] = "15m",
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of numbered results.")] = Path(
-        "tuner_capacity"
-    ),
+    preset: Annotated[
+        str,
+        option(WORKLOAD, "NAME", "Preset with traffic, model and SLOs."),
+    ] = "chat",
+    workload: Annotated[
+        Text,
+        option(WORKLOAD, "FILE", "Traffic, a YAML file.", shown="the preset's"),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        option(WORKLOAD, "NUMBER", "First request rate that is tried, in requests per second.", shown="the workload's"),
+    ] = None,
+    temperature: Temperature = None,
+    slo: Slos = None,
+    model: Annotated[
+        Text,
+        option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    vllm: Vllm = None,
+    env: Env = None,
+    repeats: Annotated[
+        int,
+        option(RUN, "INTEGER", "Searches on the same server; their median is the capacity.", least=1),
+    ] = 1,
+    startup_timeout: Annotated[str, option(RUN, "DURATION", "Time limit of the server's start-up.")] = "15m",
+    output: Annotated[
+        Path,
+        option(OUTPUT, "DIR", "Folder of logs; each search has a subfolder.", "--output", "-o"),
+    ] = Path("tuner_capacity"),
     as_json: AsJson = False,
 ) -> None:
     """Find the highest request rate that meets every SLO.
 
-    Starts one server and bisects the rate. This measures: it needs a vLLM and does not simulate.
-    The flags of `vllm serve` follow `--`: `tuner capacity --workload chat.yaml -- --max-num-seqs 64`.
+    Starts one vLLM server and bisects the request rate. Capacities are measured, never simulated: a vLLM is needed.
+
+    Flags after `--` are passed to the server:
+
+    tuner capacity --workload chat.yaml -- --max-num-seqs 64
     """
     from tuner.cli.output.pages.capacity import CapacityProgress, report
     from tuner.cli.signals import stop_on_signals

@@ -7,31 +7,51 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.options import AsJson, Storage
+from tuner.cli.help import option
+from tuner.cli.options import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, AsJson, Rate, Slos, Storage, Tokenizer
 
 Text = str | None
 
 
 def load(
-    url: Annotated[str, typer.Option(help="URL of the server.")] = "http://127.0.0.1:8000",
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.")] = None,
-    preset: Annotated[Text, typer.Option(help="Preset that gives traffic and SLOs.")] = None,
-    study: Annotated[Text, typer.Option(help="Study that gives traffic and SLOs.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean requests per second.")] = None,
-    slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_ttft_ms<500'; repeatable.")] = None,
-    model: Annotated[Text, typer.Option(help="Name in requests.  [default: what the server serves]")] = None,
-    tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the prompts.  [default: the model's]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule and the prompts.")] = 900_000,
-    timeout: Annotated[str, typer.Option(help="Deadline of the benchmark.")] = "30m",
-    vllm: Annotated[Text, typer.Option(help="The vllm executable, for its tokenizer.  [env: TUNER_VLLM]")] = None,
+    url: Annotated[str, option(SERVER, "URL", "URL of the server.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        Text,
+        option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
+    ] = None,
+    preset: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this preset.")] = None,
+    workload: Annotated[Text, option(WORKLOAD, "FILE", "Send the traffic of this YAML file.")] = None,
+    study: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this study.")] = None,
+    rate: Rate = None,
+    seed: Annotated[
+        int,
+        option(WORKLOAD, "INTEGER", "Seed of arrivals and prompts.", least=0),
+    ] = 900_000,
+    slo: Slos = None,
+    tokenizer: Tokenizer = None,
+    vllm: Annotated[
+        Text,
+        option(
+            MODEL,
+            "FILE",
+            "The vllm executable, whose Python reads the tokenizer.",
+            shown="$TUNER_VLLM, else the one on PATH",
+        ),
+    ] = None,
+    timeout: Annotated[str, option(RUN, "DURATION", "Time limit of the benchmark.")] = "30m",
     storage: Storage = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of request records.")] = Path("tuner_load"),
+    output: Annotated[
+        Path,
+        option(OUTPUT, "DIR", "Folder of the recorded requests.", "--output", "-o"),
+    ] = Path("tuner_load"),
     as_json: AsJson = False,
 ) -> None:
     """Benchmark a running server and check its SLOs.
 
-    Prints metrics by request class. Exits with 1 if an SLO is missed, or if the load generator sent requests too
-    late for its figures to count.
+    Sends the traffic of a preset, a file or a study, and prints metrics by request class. Exits with 1 if an SLO is
+    missed, or if the load generator sent requests so late that the metrics are not valid.
+
+    tuner load --url http://127.0.0.1:8000 --preset chat
     """
     from tuner.cli.output.pages.load import report
     from tuner.study.specification.settings import read_duration

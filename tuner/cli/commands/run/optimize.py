@@ -8,88 +8,218 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tuner.cli.options import AsJson, Storage
+from tuner.cli.help import flag, option
+from tuner.cli.options import (
+    CONFIRMATION,
+    GOALS,
+    MODEL,
+    OUTPUT,
+    RUN,
+    SEARCH,
+    SPACE,
+    STUDY,
+    WORKLOAD,
+    AsJson,
+    Env,
+    InputLen,
+    KeepAnswers,
+    OutputLen,
+    Prompts,
+    Rate,
+    Slos,
+    Storage,
+    Temperature,
+    Tokenizer,
+    Users,
+    Vllm,
+    VllmVersion,
+)
 
 if TYPE_CHECKING:
     from tuner.study.specification.settings import RunSettings, StudySettings
-
-_LOAD = "The load"
-_SEARCH = "The search"
-_RUN = "The run"
 
 Text = str | None
 
 
 def optimize(
     context: typer.Context,
-    trials: Annotated[int, typer.Option(help="Trials of the study, the defaults and earlier runs included.")] = 60,
-    preset: Annotated[str, typer.Option(help="Model, load, SLOs and space under one name.")] = "qwen2.5-0.5b-t4",
-    study: Annotated[Text, typer.Option(help="Name of the study; the same name goes on.  [default: preset]")] = None,
-    model: Annotated[Text, typer.Option(help="Model folder or hub name.")] = None,
-    tokenizer: Annotated[Text, typer.Option(help="Tokenizer of the load generator.  [default: the model's]")] = None,
-    engine: Annotated[str, typer.Option(help="vllm, simulated, or auto: simulated without a GPU.")] = "auto",
-    vllm: Annotated[Text, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
-    gpu: Annotated[Text, typer.Option(help="The card to simulate, or a YAML file.  [default: preset]")] = None,
-    vllm_version: Annotated[Text, typer.Option(help="The vLLM to simulate.  [default: by card]")] = None,
-    objective: Annotated[list[str] | None, typer.Option(help="METRIC or METRIC:WEIGHT; repeatable.")] = None,
-    slo: Annotated[list[str] | None, typer.Option(help="SLO such as 'p99_tpot_ms<50'; repeatable.")] = None,
-    space: Annotated[Text, typer.Option(help="Search space: a shipped one or a YAML file.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Tune only this parameter; repeatable.")] = None,
-    keep_answers: Annotated[bool, typer.Option("--keep-answers", help="Leave out what changes the answers.")] = False,
-    enqueue: Annotated[list[str] | None, typer.Option(help="Named or JSON configuration to measure.")] = None,
-    checkpoint: Annotated[list[str] | None, typer.Option(help="METHOD=MODEL: a quantized checkpoint.")] = None,
-    draft_model: Annotated[Text, typer.Option(help="Draft model for speculative decoding.")] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Traffic: a YAML file; several are sent one after another.")
+    preset: Annotated[
+        str,
+        option(STUDY, "NAME", "Preset with model, workload, SLOs and search space; `tuner presets` lists them."),
+    ] = "qwen2.5-0.5b-t4",
+    study: Annotated[
+        Text,
+        option(STUDY, "NAME", "Name of the study; a study that exists is continued.", shown="the preset's"),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean requests a second of the traffic.")] = None,
-    users: Annotated[int | None, typer.Option(help="Concurrent users.")] = None,
-    prompts: Annotated[int | None, typer.Option(help="Prompts of one benchmark.")] = None,
-    input_len: Annotated[int | None, typer.Option(help="Tokens of a prompt.")] = None,
-    output_len: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for every server; repeatable.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Benchmarks of a trial, each of another seed.")] = 1,
-    baseline_repeats: Annotated[
-        int, typer.Option(min=0, help="Benchmarks of the defaults and in each round; 0: no defaults.")
-    ] = 3,
-    finalists: Annotated[int, typer.Option(min=1, help="Trials measured again at the end.")] = 3,
-    confirm_rounds: Annotated[int, typer.Option(min=0, help="Rounds of the finalists; 0: none.")] = 3,
+    trials: Annotated[
+        int,
+        option(STUDY, "INTEGER", "Trials of the study, including the defaults and the trials of earlier runs."),
+    ] = 60,
+    timeout: Annotated[
+        Text,
+        option(
+            STUDY,
+            "DURATION",
+            "Time limit of this run, such as 45m or 2h; it includes the confirmation.",
+            shown="no limit",
+        ),
+    ] = None,
+    model: Annotated[
+        Text,
+        option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        option(
+            MODEL, "METHOD=MODEL", "Quantized checkpoint of the model, for a quantization method of the search space."
+        ),
+    ] = None,
+    draft_model: Annotated[
+        Text,
+        option(MODEL, "DIR|NAME", "Draft model for speculative decoding."),
+    ] = None,
+    engine: Annotated[
+        str,
+        option(MODEL, "ENGINE", "vllm, simulated, or auto, which simulates if there is no GPU."),
+    ] = "auto",
+    vllm: Vllm = None,
+    gpu: Annotated[
+        Text,
+        option(MODEL, "CARD|FILE", "Card to simulate: a name such as h200, or a YAML file.", shown="the preset's"),
+    ] = None,
+    vllm_version: VllmVersion = None,
+    env: Env = None,
+    workload: Annotated[
+        list[str] | None,
+        option(
+            WORKLOAD,
+            "FILE",
+            "Traffic, a YAML file; several files are benchmarked one after another.",
+            shown="the preset's",
+        ),
+    ] = None,
+    rate: Rate = None,
+    users: Users = None,
+    prompts: Prompts = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
+    temperature: Temperature = None,
+    objective: Annotated[
+        list[str] | None,
+        option(GOALS, "METRIC[:WEIGHT]", "Metric to optimise, with its weight in the score.", shown="the workload's"),
+    ] = None,
+    slo: Slos = None,
+    space: Annotated[
+        Text,
+        option(SPACE, "NAME|FILE", "Search space: a shipped one or a YAML file.", shown="the preset's"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        option(SPACE, "PARAMETER", "Search only this parameter."),
+    ] = None,
+    keep_answers: KeepAnswers = False,
+    enqueue: Annotated[
+        list[str] | None,
+        option(SPACE, "NAME|JSON", "Configuration to measure before the search: a name from `tuner space`, or JSON."),
+    ] = None,
+    sampler: Annotated[
+        str,
+        option(
+            SEARCH,
+            "NAME",
+            "residual, tpe, or auto: residual for measured trials and with --learn-from, else Optuna's tpe.",
+        ),
+    ] = "auto",
+    seed: Annotated[int, option(SEARCH, "INTEGER", "Seed of the search.", least=0)] = 0,
+    learn_from: Annotated[
+        list[str] | None,
+        option(SEARCH, "STUDY", "Source study; it may have another card, model or workload."),
+    ] = None,
+    repeats: Annotated[
+        int,
+        option(SEARCH, "INTEGER", "Benchmarks per trial, each with its own seed.", least=1),
+    ] = 1,
     search_load: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Share of the requests that a new study's search sends; the rounds send all."),
+        option(
+            SEARCH,
+            "SHARE",
+            "Share of a closed loop's requests that a trial of the search sends; the rounds send all.",
+            least=0,
+            most=1,
+        ),
     ] = 0.5,
-    workers: Annotated[int | None, typer.Option(help="Workers, one a GPU.  [default: every GPU]")] = None,
-    warm_start: Annotated[
-        bool, typer.Option(help="Fork servers from a process that has vLLM imported: it saves a start its imports.")
-    ] = True,
-    ray_address: Annotated[Text, typer.Option(help="Ray cluster to run on.  [default: in process]")] = None,
-    storage: Storage = None,
-    timeout: Annotated[Text, typer.Option(help="Wall clock of this run, such as 45m or 2h.")] = None,
-    startup_timeout: Annotated[str, typer.Option(help="Deadline of a server's start.")] = "15m",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
-    sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="residual, Optuna's tpe, or auto: residual if trials are measured.")
-    ] = "auto",
-    learn_from: Annotated[
-        list[str] | None, typer.Option(help="Earlier study to learn from: another card, model or load; repeatable.")
-    ] = None,
     min_gain: Annotated[
         float,
-        typer.Option(min=0, help="The search ends when a trial is expected to gain less, % of the score; 0: never."),
+        option(
+            SEARCH,
+            "PERCENT",
+            "End the search when the expected improvement of the score stays below this; 0: never.",
+            least=0,
+        ),
     ] = 0.5,
     ablate: Annotated[
-        bool, typer.Option("--ablate", help="Measure the best without each of its flags: one more trial a flag.")
+        bool,
+        flag(
+            SEARCH,
+            "After the search, measure the best configuration without each flag: one more trial per flag.",
+            "--ablate",
+        ),
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Script to write.")] = Path("best_serve.sh"),
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of a live view.")] = False,
+    finalists: Annotated[
+        int,
+        option(CONFIRMATION, "INTEGER", "Best configurations of the search that are measured again.", least=1),
+    ] = 3,
+    confirm_rounds: Annotated[
+        int,
+        option(
+            CONFIRMATION, "INTEGER", "Rounds that measure every finalist and the defaults; 0: no confirmation.", least=0
+        ),
+    ] = 3,
+    baseline_repeats: Annotated[
+        int,
+        option(
+            CONFIRMATION,
+            "INTEGER",
+            "Benchmarks of the defaults, and of each measurement in a round; 0: no defaults.",
+            least=0,
+        ),
+    ] = 3,
+    workers: Annotated[
+        int | None,
+        option(RUN, "INTEGER", "Trials that run at the same time.", shown="one per GPU"),
+    ] = None,
+    warm_start: Annotated[
+        bool,
+        flag(RUN, "Fork each server from a process that has imported vLLM, for a faster start-up."),
+    ] = True,
+    startup_timeout: Annotated[
+        str,
+        option(RUN, "DURATION", "Time limit of a server's start-up."),
+    ] = "15m",
+    ray_address: Annotated[
+        Text,
+        option(RUN, "ADDRESS", "Ray cluster that runs the trials.", shown="this machine"),
+    ] = None,
+    storage: Storage = None,
+    output: Annotated[
+        Path,
+        option(OUTPUT, "FILE", "Bash script to write.", "--output", "-o"),
+    ] = Path("best_serve.sh"),
+    plain: Annotated[
+        bool,
+        flag(OUTPUT, "Print one line per trial instead of a live view.", "--plain"),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the best configuration and write it as a script.
 
     Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh.
 
-    What follows `--` goes to every server: `tuner optimize --model DIR -- --load-format dummy`.
+    Flags after `--` are passed to every server:
+
+    tuner optimize --model DIR -- --load-format dummy
     """
     from tuner.cli.values import pairs, server_arguments
     from tuner.specs import Limits

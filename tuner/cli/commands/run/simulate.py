@@ -6,34 +6,60 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.options import AsJson
+from tuner.cli.help import flag, option
+from tuner.cli.options import (
+    MODEL,
+    OUTPUT,
+    WORKLOAD,
+    AsJson,
+    Env,
+    InputLen,
+    OutputLen,
+    Prompts,
+    Rate,
+    Temperature,
+    Users,
+    VllmVersion,
+)
 
 Text = str | None
 
 
 def simulate(
     context: typer.Context,
-    gpu: Annotated[Text, typer.Option(help="Card, or a YAML file that describes one.  [default: preset]")] = None,
-    model: Annotated[Text, typer.Option(help="Known model, or a folder with its config.json.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset that gives workload, model and card.")] = "qwen2.5-0.5b-t4",
-    workload: Annotated[Text, typer.Option(help="Traffic: a YAML file.  [default: the preset's workload]")] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean requests a second of the traffic.")] = None,
-    users: Annotated[int | None, typer.Option(help="Concurrent users.")] = None,
-    prompts: Annotated[int | None, typer.Option(help="Prompts of the benchmark.")] = None,
-    input_len: Annotated[int | None, typer.Option(help="Tokens of a prompt.")] = None,
-    output_len: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature, set on the server.")] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the server; repeatable.")] = None,
-    vllm_version: Annotated[Text, typer.Option(help="The vLLM to simulate.  [default: by card]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the workload.")] = 1000,
-    noise: Annotated[bool, typer.Option("--noise", help="Add the noise of a measured run.")] = False,
+    preset: Annotated[
+        str,
+        option(MODEL, "NAME", "Preset with model, card and workload."),
+    ] = "qwen2.5-0.5b-t4",
+    gpu: Annotated[
+        Text,
+        option(MODEL, "CARD|FILE", "Card: a name such as h200, or a YAML file.", shown="the preset's"),
+    ] = None,
+    model: Annotated[
+        Text,
+        option(MODEL, "NAME|DIR", "Model: a known name, or a folder with its config.json.", shown="the preset's"),
+    ] = None,
+    vllm_version: VllmVersion = None,
+    env: Env = None,
+    workload: Annotated[
+        Text,
+        option(WORKLOAD, "FILE", "Traffic, a YAML file.", shown="the preset's"),
+    ] = None,
+    rate: Rate = None,
+    users: Users = None,
+    prompts: Prompts = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
+    temperature: Temperature = None,
+    seed: Annotated[int, option(WORKLOAD, "INTEGER", "Seed of the workload.", least=0)] = 1000,
+    noise: Annotated[bool, flag(OUTPUT, "Add the noise of a measured benchmark.", "--noise")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the metrics of one configuration.
 
-    The flags of `vllm serve` follow `--`. Nothing is started and no GPU is needed:
+    Nothing is started, and no GPU is needed. The configuration is the flags of `vllm serve` after `--`:
 
-    `tuner simulate --gpu h200 --model Qwen/Qwen2.5-7B -- --max-num-seqs 64 --quantization fp8`
+    tuner simulate --gpu h200 -- --max-num-seqs 64 --quantization fp8
     """
     from tuner.cli.output.pages.simulate import report
     from tuner.cli.values import pairs, server_arguments

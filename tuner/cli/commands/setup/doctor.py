@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from tuner.cli.options import AsJson
+from tuner.cli.options import AsJson, Vllm
 from tuner.use_cases.places import home
 
 
 def doctor(
-    vllm: Annotated[str | None, typer.Option(help="The vllm executable.  [env: TUNER_VLLM]")] = None,
+    vllm: Vllm = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is installed and what would run.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from tuner.cli.options import AsJson
+from tuner.cli.help import option
+from tuner.cli.options import AsJson, KeepAnswers
 
 if TYPE_CHECKING:
     from search_spaces import HardwareProfile, ResolvedSpace
@@ -15,12 +14,17 @@ if TYPE_CHECKING:
 
 def space(
     gpu: Annotated[
-        str | None, typer.Option(help="Card such as t4, l4, h200, or cpu.  [default: this machine's]")
+        str | None, option(None, "CARD", "Card: a name such as t4, l4, h200, or cpu.", shown="this machine's")
     ] = None,
-    name: Annotated[str | None, typer.Option("--space", help="Search space: a shipped one or a YAML file.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset that gives workload and default space.")] = "qwen2.5-0.5b-t4",
-    vllm_version: Annotated[str | None, typer.Option(help="Version of vLLM, such as 0.25.1.")] = None,
-    keep_answers: Annotated[bool, typer.Option("--keep-answers", help="Leave out what changes the answers.")] = False,
+    name: Annotated[
+        str | None,
+        option(
+            None, "NAME|FILE", "Search space: a shipped one or a YAML file.", "--space", shown="the preset's, or cpu"
+        ),
+    ] = None,
+    preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
+    vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
+    keep_answers: KeepAnswers = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the search space on a card.

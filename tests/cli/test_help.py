@@ -1,0 +1,96 @@
+"""The help of every command: its width, the words for its values, its panels, and its defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from tests.cli.command import run_here
+from tuner.cli.main import app
+
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+MANY = 12
+"""Options from which the help has panels."""
+
+NO_DEFAULT = {"--checkpoint", "--draft-model", "--env", "--only", "--enqueue", "--learn-from"}
+ONE_OF_THREE = {"--preset", "--workload", "--study"}
+"""Options of `tuner load` of which exactly one is given."""
+
+
+def help_of(folder: Path, command: str) -> str:
+    return run_here(folder, command, "--help").out
+
+
+def options_of(command: str) -> list[Any]:
+    return [each for each in COMMANDS[command].params if each.param_type_name == "option"]
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the text of each section of a help by its heading."""
+    _, *parts = re.split(r"^(\w[^\n]*):\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def entries(section: str) -> dict[str, str]:
+    """Return the text of each option in a section on one line, by the option's longest name."""
+    found: dict[str, str] = {}
+    for entry in re.split(r"^  (?=-)", section, flags=re.MULTILINE)[1:]:
+        text = " ".join(entry.split())
+        found[re.findall(r"--[a-z-]+", text)[0]] = text
+    return found
+
+
+def all_entries(text: str) -> dict[str, str]:
+    return {name: entry for section in sections(text).values() for name, entry in entries(section).items()}
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_80_columns(tmp_path: Path, command: str) -> None:
+    out = run_here(tmp_path, *command.split(), "--help").out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_values_are_named_in_words(tmp_path: Path, command: str) -> None:
+    text = help_of(tmp_path, command)
+    assert re.findall(r"<(?:str|int|float|bool|path|list|file|dir)\b|\brange>|list\[|<=x|x>=", text) == []
+    for option in options_of(command):
+        if not option.is_flag:
+            assert f"{option.opts[0]} {option.metavar}" in text
+            assert option.metavar == option.metavar.upper()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_a_panel(tmp_path: Path, command: str) -> None:
+    panels = sections(help_of(tmp_path, command))
+    options = options_of(command)
+    if len(options) < MANY:
+        assert {*panels} <= {"Arguments", "Options"}
+        return
+    assert "Options" not in panels
+    for option in options:
+        assert max(option.opts, key=len) in entries(panels[option.rich_help_panel])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_defaults_are_shown(tmp_path: Path, command: str) -> None:
+    text = all_entries(help_of(tmp_path, command))
+    without = NO_DEFAULT | (ONE_OF_THREE if command == "load" else set())
+    for option in options_of(command):
+        name = max(option.opts, key=len)
+        expected = not (option.is_flag and option.default is False) and name not in without
+        assert ("default: " in text[name]) is expected, text[name]
+        if expected and option.default not in (None, True):
+            assert f"default: {option.default}" in text[name]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_repeatable_is_said_once(tmp_path: Path, command: str) -> None:
+    text = all_entries(help_of(tmp_path, command))
+    for option in options_of(command):
+        name = max(option.opts, key=len)
+        assert text[name].count("repeatable") == int(option.multiple), text[name]

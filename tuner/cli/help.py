@@ -1,0 +1,119 @@
+"""Help of commands in plain text: options and commands in panels, without rich, which would slow the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer.core
+
+if TYPE_CHECKING:
+    Rows = list[tuple[str, str]]
+
+_NAMES_WIDTH = 28
+"""Columns of the options' names from which their help begins on the next line."""
+
+_OPTIONS = "Options"
+_FEW = 12
+"""Options up to which a command's help is one section."""
+
+
+class HelpCommand(typer.core.TyperCommand):
+    """A command whose help shows its options by `rich_help_panel`, in the order of their declaration."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel; a command with few options has one."""
+        parameters = self.get_params(ctx)
+        _write(formatter, _panels(parameters, ctx, divided=len(parameters) > _FEW))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line; a required argument stands there without braces."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+class HelpGroup(typer.core.TyperGroup):
+    """The group of all commands, whose help shows them by `rich_help_panel`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by panel, then the options."""
+        commands: dict[str, Rows] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            commands.setdefault(panel, []).append((name, command.get_short_help_str(formatter.width)))
+        _write(formatter, commands)
+        _write(formatter, _panels(self.get_params(ctx), ctx, divided=False))
+
+
+def _panels(parameters: Sequence[Any], context: Any, *, divided: bool) -> dict[str, Rows]:
+    """Return the names and help of parameters by panel; a parameter without one joins the last panel.
+
+    Args:
+        parameters: options and arguments in the order of their declaration.
+        context: the command's, from which the defaults are read.
+        divided: whether the options have panels; else all are in one.
+    """
+    panels: dict[str, Rows] = {}
+    panel = _OPTIONS
+    for parameter in parameters:
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        names, text = record
+        if parameter.param_type_name == "argument":
+            panels.setdefault("Arguments", []).append((parameter.metavar or parameter.name, _in_words(text)))
+            continue
+        panel = (getattr(parameter, "rich_help_panel", None) if divided else None) or panel
+        text += "  [repeatable]" if parameter.multiple else ""
+        panels.setdefault(panel, []).append((names, _in_words(text)))
+    return panels
+
+
+def _in_words(text: str) -> str:
+    """Return a help text whose ranges are words, such as `at least 1`, and whose remarks share one bracket.
+
+    Typer writes defaults that are phrases in parentheses, which are left out.
+    """
+    text = text.replace("]  [", "; ").replace("; x>=0", "")
+    text = re.sub(r"default: \(([^;]*)\)([;\]])", r"default: \1\2", text)
+    text = re.sub(r"(\S+)<=x<=([^\s;\]]+)", r"\1 to \2", text)
+    return re.sub(r"x>=([^\s;\]]+)", r"at least \1", text)
+
+
+def _write(formatter: Any, panels: dict[str, Rows]) -> None:
+    """Write a section for each panel; the help texts of all sections begin in one column."""
+    width = min(max((len(names) for rows in panels.values() for names, _ in rows), default=0), _NAMES_WIDTH)
+    for panel, rows in panels.items():
+        with formatter.section(panel):
+            formatter.write_dl([(names.ljust(width), text) for names, text in rows], col_max=width)
+
+
+def option(
+    panel: str | None,
+    metavar: str,
+    text: str,
+    *names: str,
+    shown: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """Return the declaration of an option that has a value.
+
+    Args:
+        panel: heading of its section in the help; None: the one of a command without panels.
+        metavar: what the value is, such as `NAME`.
+        text: help, one phrase.
+        names: names of the option; without, that of the function's argument.
+        shown: what the help shows as default where the argument's own is None.
+        least: smallest value.
+        most: largest value.
+    """
+    default: Any = True if shown is None else shown
+    return typer.Option(
+        *names, metavar=metavar, help=text, rich_help_panel=panel, show_default=default, min=least, max=most
+    )
+
+
+def flag(panel: str | None, text: str, *names: str) -> Any:
+    """Return the declaration of an option without a value; see `option`."""
+    return typer.Option(*names, help=text, rich_help_panel=panel)
