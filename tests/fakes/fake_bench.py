@@ -45,7 +45,7 @@ def bench(argv: list[str], does: dict[str, Any]) -> None:
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(argv)
     if does.get("bench") == "exit":
-        print(f"Traceback (most recent call last):\nRuntimeError: the fake client was told to fail ({VERSION})")
+        print(f"Traceback (most recent call last):\nRuntimeError: the fake client is set to fail ({VERSION})")
         raise SystemExit(1)
     while does.get("bench") == "hang":
         signal.pause()

@@ -80,7 +80,7 @@ def crash(kind: str | None) -> None:
     cause = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB."
         if kind == "oom"
-        else ("RuntimeError: the fake engine was told to die under load")
+        else ("RuntimeError: the fake engine is set to die under load")
     )
     say("EngineCore", "core.py:1512", f"Traceback (most recent call last):\n{cause}", "ERROR")
     say(
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
         tokens = int(data.get("max_tokens") or 16)
         prompt = len(str(data.get("prompt", "")).split())
         if self.state.admit(1, prompt, tokens):
-            self._json({"error": {"message": "the fake was told to fail this request", "code": 500}}, 500)
+            self._json({"error": {"message": "the fake is set to fail this request", "code": 500}}, 500)
             return
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if data.get("stream"):

@@ -135,7 +135,7 @@ def check(flags: dict[str, Any], fail: str | None) -> None:
             "decreasing `max_model_len` when initializing the engine."
         )
     if fail == "crash":
-        die("RuntimeError: the fake engine was told to crash")
+        die("RuntimeError: the fake engine is set to crash")
 
 
 def engine_core(does: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The best configuration without each of its flags: which trials that takes, and what a study says of them."""
+"""Ablation: the trials without one flag each, and their part in the conclusion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ parameters:
   dtype: {description: d, type: categorical, choices: [null, half, bfloat16], flag: --dtype}
   nested: {description: d, type: categorical, choices: [1, 2], flag: --nested, when: "dtype == 'half'"}
 rules:
-  - {name: small, forbid: block_size == 64 and effective.max_num_seqs > 31, why: "blocks of 64 want few sequences"}
+  - {name: small, forbid: block_size == 64 and effective.max_num_seqs > 31, why: "blocks of 64 need few sequences"}
 """
 
 
@@ -35,7 +35,7 @@ def space(tmp_path: Path) -> ResolvedSpace:
     return load_space(file).resolve(PLAIN)
 
 
-def test_each_flag_is_left_to_the_engine_with_what_counts_only_beside_it(space: ResolvedSpace) -> None:
+def test_each_flag_is_reset_together_with_the_parameters_that_depend_on_it(space: ResolvedSpace) -> None:
     config = {"max_num_seqs": 16, "block_size": 32, "dtype": "half", "nested": 2}
     assert reductions(space, config, [config]) == [
         ("max_num_seqs", {"block_size": 32, "dtype": "half", "nested": 2}, {"max_num_seqs": 32}),
@@ -48,13 +48,13 @@ def test_each_flag_is_left_to_the_engine_with_what_counts_only_beside_it(space: 
 @pytest.mark.parametrize(
     ("config", "tried", "names"),
     [
-        ({"max_num_seqs": 32, "block_size": 16, "dtype": None}, [], ["block_size"]),  # two say the defaults
+        ({"max_num_seqs": 32, "block_size": 16, "dtype": None}, [], ["block_size"]),  # two are at their defaults
         ({"max_num_seqs": 16, "block_size": 64}, [], ["block_size"]),  # without max_num_seqs it would break the rule
         ({"max_num_seqs": 16, "block_size": 32}, [{"max_num_seqs": 16}], ["max_num_seqs"]),
-        ({"max_num_seqs": 16}, [{}], []),  # without it, it is the defaults
+        ({"max_num_seqs": 16}, [{}], []),  # without it, the configuration equals the defaults
     ],
 )
-def test_what_says_the_default_or_breaks_a_rule_or_was_tried_is_left_out(
+def test_resets_without_a_change_against_a_rule_or_already_tried_are_left_out(
     space: ResolvedSpace, config: dict[str, object], tried: list[dict[str, object]], names: list[str]
 ) -> None:
     assert [name for name, *_ in reductions(space, config, tried)] == names  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_what_says_the_default_or_breaks_a_rule_or_was_tried_is_left_out(
 KNOWN = Enqueued("known", {"max_num_seqs": 16, "block_size": 32})
 
 
-def test_a_study_measures_its_best_without_each_flag_and_says_what_each_earns(bench: Bench) -> None:
+def test_a_study_measures_its_best_configuration_without_each_flag(bench: Bench) -> None:
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
     first = [record for record in bench.records() if record.round == 0]
     assert [(record.label, dict(record.config)) for record in first] == [
@@ -84,7 +84,7 @@ def test_a_study_measures_its_best_without_each_flag_and_says_what_each_earns(be
     assert effect.low < 1.5**0.8 < effect.high
 
 
-def test_what_does_better_without_a_flag_may_win(bench: Bench) -> None:
+def test_a_better_configuration_of_the_ablation_wins(bench: Bench) -> None:
     def blocks_cost(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         figures = peak_at_16(spec, index)
         assert isinstance(figures, dict)
@@ -99,7 +99,7 @@ def test_what_does_better_without_a_flag_may_win(bench: Bench) -> None:
     assert dict(winner.config) == {"max_num_seqs": 16}
 
 
-def test_a_study_that_goes_on_takes_up_what_it_lacks_and_nothing_twice(bench: Bench) -> None:
+def test_a_resumed_ablation_runs_each_missing_trial_once(bench: Bench) -> None:
     bench.listener.on_finished = lambda record: bench.stop.set() if record.number == 2 else None
     result = bench.run(peak_at_16, trials=2, enqueue=(KNOWN,), ablate=True)
     assert result.ending is RunEnding.INTERRUPTED
@@ -112,10 +112,10 @@ def test_a_study_that_goes_on_takes_up_what_it_lacks_and_nothing_twice(bench: Be
         assert result.ending is RunEnding.DONE
 
 
-def test_a_better_trial_of_a_longer_search_is_taken_apart_too(bench: Bench) -> None:
+def test_a_better_trial_of_a_longer_search_gets_an_ablation_too(bench: Bench) -> None:
     weak = Enqueued("weak", {"max_num_seqs": 40})
     bench.run(peak_at_16, trials=2, enqueue=(weak,), ablate=True, confirm_rounds=0)
-    assert len(bench.records()) == 2  # without its only flag it is the defaults
+    assert len(bench.records()) == 2  # without its only flag, it equals the defaults
     bench.run(peak_at_16, trials=3, enqueue=(weak, KNOWN), ablate=True, confirm_rounds=0)
     named = ["defaults", "weak", "known", "#2 without max_num_seqs", "#2 without block_size"]
     assert [record.label for record in bench.records()] == named
@@ -124,7 +124,7 @@ def test_a_better_trial_of_a_longer_search_is_taken_apart_too(bench: Bench) -> N
     assert [record.label for record in bench.records()] == [*named, "better"]  # the best is still of trial 2
 
 
-def test_a_machine_that_fails_in_it_is_tried_again(bench: Bench) -> None:
+def test_an_infrastructure_failure_in_the_ablation_is_retried(bench: Bench) -> None:
     failures = iter([Failure(FailureKind.GPU_BUSY, Phase.READY, "another process")])
 
     def busy_once(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
@@ -137,7 +137,7 @@ def test_a_machine_that_fails_in_it_is_tried_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("ablate", [True, False])
-def test_where_the_defaults_are_kept_nothing_is_said_to_earn(bench: Bench, ablate: bool) -> None:
+def test_without_a_winning_configuration_there_are_no_flag_effects(bench: Bench, ablate: bool) -> None:
     result = bench.run(worse, trials=2, enqueue=(KNOWN,), ablate=ablate)
     assert result.conclusion is not None
     assert result.conclusion.keep_defaults
@@ -145,7 +145,9 @@ def test_where_the_defaults_are_kept_nothing_is_said_to_earn(bench: Bench, ablat
     assert len([record for record in bench.records() if record.round == 0]) == (4 if ablate else 2)
 
 
-def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_flag_effects_does_not_prevent_the_conclusion(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ValueError("array must not contain infs or NaNs")
 
@@ -158,7 +160,7 @@ def test_a_model_that_breaks_costs_no_conclusion(bench: Bench, monkeypatch: pyte
     )
 
 
-def test_nothing_that_worked_is_nothing_to_take_apart(bench: Bench) -> None:
+def test_without_a_feasible_trial_there_is_no_ablation(bench: Bench) -> None:
     def breaks(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return FIGURES | {"output_throughput": 1.0, "p99_tpot_ms": 99.0}
 

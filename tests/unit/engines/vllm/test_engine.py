@@ -183,7 +183,7 @@ def test_a_client_without_a_result_is_a_benchmark_failure(engine: VllmEngine, ma
     server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "exit"})
     failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
     assert (failure.kind, failure.exit_code) == (FailureKind.BENCHMARK_FAILED, 1)
-    assert "the fake client was told to fail" in failure.message
+    assert "the fake client is set to fail" in failure.message
     assert server.stop() is None
 
 
