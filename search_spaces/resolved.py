@@ -1,4 +1,4 @@
-"""A space resolved for one context: what it offers, what it drops and why, and how configurations render."""
+"""A space resolved for one context: its parameters, dropped values with reasons, rules, and rendering."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class NamedConfig:
-    """A named configuration: its values, a remark, and where it comes from."""
+    """A named configuration: its values, a remark, and its source."""
 
     name: str
     config: Mapping[str, ParameterValue]

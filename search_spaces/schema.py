@@ -83,7 +83,7 @@ class ChoiceSpec(_Model):
 
     @property
     def renders_itself(self) -> bool:
-        """Whether the choice itself, not its parameter, defines what it renders to."""
+        """Whether the choice itself, not its parameter, defines its arguments or variables."""
         given = (self.args, self.env, self.json_object, self.compute, self.checkpoint)
         return any(part is not None for part in given)
 
@@ -183,7 +183,7 @@ class RuleSpec(_Model):
 
 
 class NamedSpec(_Model):
-    """A named configuration, which a study can enqueue; `note` describes it, `source` says where it comes from."""
+    """A named configuration, which a study can enqueue, with a description (`note`) and its `source`."""
 
     config: dict[StrictStr, Scalar]
     note: StrictStr

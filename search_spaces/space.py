@@ -64,7 +64,7 @@ class Space:
     def resolve(
         self, context: Context, keep_answers: bool = False, only: Collection[str] | None = None
     ) -> ResolvedSpace:
-        """Return the space for one context, without what hardware, engine, model or packages exclude.
+        """Return the space for one context, without the parts that hardware, engine, model or packages exclude.
 
         Args:
             context: what the space is resolved for.
@@ -198,7 +198,7 @@ def _parameter_reason(
 def _possible_values(
     name: str, spec: ParameterSpec, context: Context, names: Names
 ) -> tuple[Parameter | None, list[Dropped]]:
-    """Return the parameter with its possible values, None if only the engine's default is left; and what is dropped."""
+    """Return the parameter with its possible values (None: only the default is left), and the dropped values."""
     declared = full_choices(spec)
     if not declared:
         return Parameter(name, spec, ()), []

@@ -1,4 +1,4 @@
-"""Failures of trials: their kinds, what causes each kind, and the phase of the trial in which one occurs."""
+"""Failures of trials: their kinds, the culprit of each kind, and the phases in which they occur."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """Facts that the server reports in its log and at `/metrics`; None where it reports none.
+    """Facts that the server reports in its log and at `/metrics`; None for a fact that it does not report.
 
     `preemptions`, `queue_time_mean_s`, `prefix_hit_rate`, `kv_usage_*` and `spec_*` cover the scored benchmarks only.
     Rates and usages are shares in [0, 1].

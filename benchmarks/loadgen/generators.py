@@ -79,7 +79,7 @@ class LoadGenerator(ABC):
 
     @abstractmethod
     def read(self, stream: RequestStream, folder: Path, arrivals: SecondsArray) -> GeneratorResult:
-        """Return what the generator recorded.
+        """Return the generator's records.
 
         Args:
             stream: the requests.

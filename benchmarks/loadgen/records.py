@@ -1,4 +1,4 @@
-"""What a load generator records about its requests, and what the server records about one run."""
+"""The records of a load generator about its requests, and of the server about one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestStream:
 
 @dataclass(frozen=True)
 class GeneratorRecord:
-    """What a generator recorded about one request; None where it records nothing.
+    """A generator's record of one request; None for a value that it does not record.
 
     Attributes:
         sent_s: when it was sent.

@@ -25,7 +25,7 @@ SERVER_ARGUMENTS = ("--load-format", "dummy", "--max-model-len", "1024")
 
 
 class VllmBench:
-    """The engine and the toolbox of a vLLM installation; leaving the context stops what still runs.
+    """The engine and the toolbox of a vLLM installation; leaving the context stops all running processes.
 
     Attributes:
         folder: for logs, results and caches.

@@ -1,1 +1,1 @@
-"""Studies in MLflow: what is logged, how it is laid out, and the UI."""
+"""Studies in MLflow: the sync of finished trials, the layout of runs, and the UI."""

@@ -112,7 +112,7 @@ class _Builder:
 
 
 def render_values(chosen: Sequence[tuple[Parameter, ParameterValue]], names: Names, context: Context) -> Rendered:
-    """Return what the chosen values render to; none of the values may be None."""
+    """Return the rendered form of the chosen values, none of which may be None."""
     builder = _Builder(names, context)
     for parameter, value in chosen:
         builder.add(parameter, value)

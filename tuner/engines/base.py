@@ -73,7 +73,7 @@ class Engine(Protocol):
         """The clock of its trials: the machine's, or that of a simulated engine."""
 
     def info(self) -> EngineInfo:
-        """Return what is installed."""
+        """Return the installation."""
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return why the configuration cannot work, as far as that shows without a launch; None if it passes."""

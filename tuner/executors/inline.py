@@ -31,7 +31,7 @@ class InlineExecutor:
         return len(self._engines)
 
     def engine_info(self) -> EngineInfo:
-        """Return what is installed."""
+        """Return the installation of the engine."""
         return self._engines[0].info()
 
     def idle(self) -> list[int]:

@@ -52,7 +52,7 @@ class _Worker:
         self._phase: Phase | None = None
 
     def info(self) -> EngineInfo:
-        """Return what is installed."""
+        """Return the installation of the engine."""
         return self._engine.info()
 
     def identity(self) -> tuple[int, str]:
@@ -148,7 +148,7 @@ class RayExecutor:
         return len(self._slots)
 
     def engine_info(self) -> EngineInfo:
-        """Return what is installed on the first worker."""
+        """Return the installation of the engine on the first worker."""
         actor = self._slots[0].actor
         try:
             self._wait_for(actor.identity.remote(), "the first Ray worker to start", WORKER_START_S)
@@ -164,7 +164,7 @@ class RayExecutor:
 
     @staticmethod
     def _wait_for(reference: Any, description: str, timeout_s: float) -> Any:
-        """Return an actor's answer; every `NOTICE_S` seconds log what is waited for.
+        """Return an actor's answer; log the wait every `NOTICE_S` seconds.
 
         Raises:
             InfrastructureError: if there is no answer within `timeout_s` seconds.

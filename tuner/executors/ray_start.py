@@ -62,7 +62,7 @@ def join_cluster(address: str, slots: int, gpus: bool) -> None:
 
 
 def start_local(slots: int, gpus: bool) -> Path:
-    """Start a Ray of this command, and once more if the first attempt fails; return its temporary folder.
+    """Start a Ray of this command, with a second attempt if the first fails; return its temporary folder.
 
     Args:
         slots: how many workers will run.

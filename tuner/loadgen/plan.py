@@ -1,4 +1,4 @@
-"""The plan of a run: what to send, when and where. Its file has one JSON line for the run and one per request."""
+"""The plan of a run: requests, times and server. Its file has one JSON line for the run and one per request."""
 
 from __future__ import annotations
 

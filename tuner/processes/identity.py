@@ -1,4 +1,4 @@
-"""Identify single processes by what Linux's /proc shows, and send signals to exactly one of them.
+"""Identify single processes in Linux's /proc, and send signals to exactly one of them.
 
 A process is identified by its id and its start time, so that a process that gets a recycled id is never mistaken for
 the one that had the id before. Names are never used: vLLM renames its children.

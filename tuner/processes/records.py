@@ -1,4 +1,4 @@
-"""Record each started process on disk before it runs, and end what a killed tuner left running."""
+"""Record each started process on disk before it runs, and end the processes that a killed tuner left."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class ResidualSampler(BaseSampler):
         return history
 
     def _begin(self, trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> History:
-        """Return the history that a suggestion starts from, when all its predictions are computed."""
+        """Return the history for a suggestion, after all its predictions are computed."""
         history = self._read(trials)
         self._background.finish(directions)
         if not self._space.distributions:

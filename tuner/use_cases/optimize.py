@@ -191,7 +191,7 @@ def _check_output(output: Path) -> None:
 
 
 def _database_server(storage: str | None) -> Store | None:
-    """Open a database server, so that one that is down is found before anything starts.
+    """Open a database server, so that an unreachable server is an error before anything starts.
 
     Return None for a SQLite file: it is created later, when all settings are checked. Its folder must exist.
     """

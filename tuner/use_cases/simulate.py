@@ -43,7 +43,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A prediction: metrics and counts of requests, the simulated server and where it runs."""
+    """A prediction: metrics and counts of requests, the simulated server and its platform."""
 
     metrics: Mapping[str, float | None]
     offered: int

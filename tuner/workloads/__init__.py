@@ -1,1 +1,1 @@
-"""Workloads: what is sent to a server, when, and how the answers become metrics. Presets name a workload each."""
+"""Workloads: the requests to a server, their times, and the metrics of the answers. Presets name a workload each."""

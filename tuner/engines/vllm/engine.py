@@ -57,7 +57,7 @@ class VllmEngine:
         self._warm_start = settings.warm_start
 
     def info(self) -> EngineInfo:
-        """Return what is installed. The first call for a version reads vLLM's parser, which takes 10–15 s."""
+        """Return the installation. The first call for a version reads vLLM's parser, which takes 10–15 s."""
         found = self._tools.installation
         flags = self._tools.flags()
         return EngineInfo(

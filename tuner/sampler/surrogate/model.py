@@ -149,7 +149,7 @@ class Surrogate:
         return inputs, self._weigh(self._shift(self._prior.considered_means(self.scales, self._names), inputs))
 
     def posterior(self, inputs: EncodedConfigurations, means: Matrix) -> Posterior:
-        """Return the posterior at encoded configurations with such prior means.
+        """Return the posterior at encoded configurations with the given prior means.
 
         With the posterior mean μ and standard deviation σ of each process, Φ the normal distribution function:
 

@@ -119,7 +119,7 @@ class SimulatorPrior:
         self._warned = False
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
-        """Return a prediction; None if the simulator does not support a flag, or raises an error of its own.
+        """Return a prediction; None if the simulator does not support a flag or has an internal error.
 
         Args:
             predict: computes the prediction.
@@ -155,7 +155,7 @@ class SimulatorPrior:
         return self._prediction_of(client_metrics(self._workload, run, server) if any_completed(run) else None)
 
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
-        """Return the prediction with such metrics; None: no request was completed."""
+        """Return the prediction with the given metrics (None: no request was completed)."""
         if metrics is None:
             return PREDICTED_FAILURE
         goals = self._goals

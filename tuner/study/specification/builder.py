@@ -271,7 +271,7 @@ def _enqueued(space: ResolvedSpace, text: str) -> Enqueued:
 
 
 def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> ResolvedSpace:
-    """Return the space without what the hardware, the engine or the settings rule out."""
+    """Return the space without the parts that the hardware, the engine or the settings exclude."""
     settings = plan.settings
     context = Context(
         hardware=hardware,

@@ -155,7 +155,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine of a run and where it runs.
+    """The engine of a run and its location.
 
     `engine` is `vllm`, `simulated`, or `auto`: simulated without a GPU. `vllm` is the executable; `gpu` and
     `vllm_version` are for a simulation. `workers` is one worker per GPU by default. `warm_start` forks servers from a

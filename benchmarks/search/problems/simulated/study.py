@@ -112,7 +112,7 @@ class SimulatedStudy:
 
 
 def _compilations(config: ServeConfig, parameters: Parameters) -> Compilations:
-    """Return what a server compiles with an empty cache: its own graphs and the kernels of its model."""
+    """Return the compilations of a server with an empty cache: its own graphs and the kernels of its model."""
     if not config.graphs.compiled:
         return ()
     speed = config.card.host_speed or 1.0

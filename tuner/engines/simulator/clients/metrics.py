@@ -69,7 +69,7 @@ def _difference(begin: float | None, end: float | None) -> float:
 
 
 def _statistics(name: str, values: _Seconds, counts: _Counts, percentiles: Sequence[int]) -> dict[str, float | None]:
-    """Return the statistics of values of which each occurs `counts` times; equal to NumPy's on all occurrences."""
+    """Return the statistics of values that occur `counts` times each; equal to NumPy's on all occurrences."""
     order = np.argsort(values, kind="stable")
     values, cumulated = values[order], np.cumsum(counts[order])
     total = int(cumulated[-1]) if len(cumulated) else 0

@@ -100,7 +100,7 @@ def resolve_serve_config(
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> ServeConfig:
-    """Return the configuration that a command line of `vllm serve` stands for.
+    """Return the configuration of a command line of `vllm serve`.
 
     Args:
         arguments: the arguments after `vllm serve MODEL`.

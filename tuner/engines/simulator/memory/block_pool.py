@@ -116,7 +116,7 @@ class BlockPool:
                 self._runs.remove(run)
 
     def extend(self, chain: Chain, before: int, after: int) -> None:
-        """Append blocks to a chain of which a sequence uses all `before` blocks, up to `after` blocks.
+        """Extend a chain from `before` blocks, all of which a sequence uses, to `after` blocks.
 
         Raises:
             ValueError: if the chain does not have `before` cached blocks, or too few blocks are free.

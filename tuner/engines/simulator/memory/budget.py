@@ -1,4 +1,4 @@
-"""How a card's memory is divided, and vLLM's errors where it does not suffice.
+"""The division of a card's memory, and vLLM's errors if it does not suffice.
 
 As in vLLM's profiling run (`v1/worker/gpu_worker.py`), the KV cache gets what the rest leaves, in GiB:
 
@@ -38,7 +38,7 @@ class StartFailed(ValueError):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """How a card's memory is divided, in GiB; the KV cache holds `tokens` tokens in `blocks` blocks."""
+    """The division of a card's memory in GiB; the KV cache holds `tokens` tokens in `blocks` blocks."""
 
     weights_gib: float
     activations_gib: float
@@ -49,7 +49,7 @@ class MemoryBudget:
 
 
 def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -> MemoryBudget:
-    """Return how a card's memory is divided; the module's docstring has the equations.
+    """Return the division of a card's memory; the module's docstring has the equations.
 
     Raises:
         StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.

@@ -1,1 +1,1 @@
-"""What each engine step computes: vLLM V1's scheduler, its sequences, and speculative decoding."""
+"""The work of each engine step: vLLM V1's scheduler, its sequences, and speculative decoding."""

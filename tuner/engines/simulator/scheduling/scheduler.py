@@ -1,4 +1,4 @@
-"""vLLM V1's scheduler (`v1/core/sched/scheduler.py`): decides what each engine step computes.
+"""vLLM V1's scheduler (`v1/core/sched/scheduler.py`): plans the work of each engine step.
 
 A step serves running requests first, then waiting ones, first come, first served. It ends when the token budget
 (`max_num_batched_tokens`), `max_num_seqs` or the free KV cache blocks are used up. A request that lacks a block
@@ -117,7 +117,7 @@ class Scheduler:
         return not self.waiting or len(self.running) >= self._max_running
 
     def plan(self, now: float) -> Step:
-        """Decide what the next step computes, and take the blocks for it."""
+        """Plan the next step and take the blocks for it."""
         self.prefilling.clear()
         self._has_preempted = False
         self._admitted = 0
@@ -171,7 +171,7 @@ class Scheduler:
         return sum(sequence.computed + chunk == sequence.tokens for sequence, chunk in self.prefilling.values())
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
-        """Return the tokens of its prompt that a running sequence computes in this step."""
+        """Return the number of prompt tokens that a running sequence computes in this step."""
         chunk = sequence.tokens - sequence.computed
         threshold = self.config.long_prefill_threshold
         if 0 < threshold < chunk:

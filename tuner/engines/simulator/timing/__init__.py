@@ -1,1 +1,1 @@
-"""How long things take: engine steps, the API servers' work, and the start of a server."""
+"""Durations: engine steps, the API servers' work, and the start of a server."""

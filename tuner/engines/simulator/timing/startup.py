@@ -1,4 +1,4 @@
-"""How long a server takes from its launch to its first passed health check.
+"""The time from a server's launch to its first passed health check.
 
     start-up = (processes + compilation + capture_s × graphs) / host speed + weights / load_gibs
 
@@ -33,7 +33,7 @@ class CompileCache:
         return parameters.compile_new_s if kernel_key(config) in self._compiled else parameters.compile_cold_s
 
     def add(self, config: ServeConfig) -> None:
-        """Add what a server compiled."""
+        """Add the compilation of a server."""
         self._compiled |= {compile_key(config), kernel_key(config)}
 
 
@@ -54,7 +54,7 @@ def startup_s(
 
 
 def processes_s(parameters: Parameters, forked: bool) -> float:
-    """Return the seconds of a start-up before the model is loaded and after it, on a host of speed 1.
+    """Return the seconds of a start-up without model loading, compilation and capture, on a host of speed 1.
 
     A forked server imports nothing, and neither do its engine and its further API servers
     (`tuner.engines.vllm.warm_start`).

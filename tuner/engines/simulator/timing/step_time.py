@@ -1,4 +1,4 @@
-"""How long one engine step takes: a roofline model of the card, and the host's scheduling and launches.
+"""The time of one engine step: a roofline model of the card, and the host's scheduling and launches.
 
 On the card, kernels run one after another:
 

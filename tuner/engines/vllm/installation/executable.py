@@ -111,7 +111,7 @@ class Installation:
 
 
 def installation(executable: Path, home: Path) -> Installation:
-    """Return what is installed.
+    """Return the installation of an executable.
 
     A console script takes 0.1 s. Any other program is run once for its version, which is then cached in `home`.
 

@@ -52,7 +52,7 @@ PRELOAD = (
 
 
 def preload() -> tuple[float, list[str]]:
-    """Import what the commands need; return the seconds taken and the modules that could not be imported."""
+    """Import the modules that the commands need; return the seconds, and the modules that could not be imported."""
     begun = time.monotonic()
     missing: list[str] = []
     for name in PRELOAD:

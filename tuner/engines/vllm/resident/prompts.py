@@ -86,7 +86,7 @@ class PromptMaker:
         return words
 
     def make(self, request: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Return the shared words and the other words of a request."""
+        """Return the words of a request's shared parts, and the words of its own part."""
         before = [word for key, tokens in request["shared"] for word in self.shared(key, tokens)]
         own = max(1, request["tokens"] - (0 if before else self.special))
         return before, self.drawn(own, request["seed"], request["text"])
