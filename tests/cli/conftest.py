@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tuner.use_cases import optimize as optimize_run
+
 SHAPE = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -40,3 +42,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(SHAPE))
     return folder
+
+
+class NoMlflow:
+    """A follower that logs nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def nothing(self, *_: object) -> None:
+        """Ignore an event."""
+
+    opened = stage = started = finished = retried = note = tick = synced = close = nothing
+
+    def wait(self, *_: object) -> bool:
+        """Return True: every trial counts as logged."""
+        return True
+
+
+@pytest.fixture
+def without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies of this process are not logged to MLflow."""
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)

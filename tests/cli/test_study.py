@@ -54,31 +54,14 @@ def study(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return Study(folder, argv, run_apart(folder, *argv))
 
 
-class NoMlflow:
-    """A follower that logs nothing."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def nothing(self, *_: object) -> None:
-        """Ignore an event."""
-
-    opened = stage = started = finished = retried = note = tick = synced = close = nothing
-
-    def wait(self, *_: object) -> bool:
-        """Return True: every trial counts as logged."""
-        return True
-
-
 @pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_ray(monkeypatch: pytest.MonkeyPatch, without_mlflow: None) -> None:
     """The same engine in threads of this process, without Ray and MLflow."""
 
     def inline(settings: EngineSettings, *_: object) -> InlineExecutor:
         return InlineExecutor(EngineFactory(settings))
 
     monkeypatch.setattr(optimize_run, "_executor", inline)
-    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
 
 
 def test_optimize_prints_one_json_document(study: Study) -> None:
