@@ -132,7 +132,10 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         (["simulate", "--gpu", "nope"], ["--gpu 'nope'", "no known hardware is called 'nope'; known: t4"]),
         (["simulate", "--gpu", "cpu"], ["this is no GPU, and only GPUs are simulated", "or a YAML file"]),
         (["simulate", "--gpu", "none.yaml"], ["--gpu 'none.yaml': the file cannot be read", "give a YAML file"]),
-        (["simulate", "--model", "Qwen/Qwen2.5-0.6B"], ["its shape is not known", "did you mean Qwen/Qwen2.5-0.5B"]),
+        (
+            ["simulate", "--model", "Qwen/Qwen2.5-0.6B"],
+            ["the simulator does not contain this model", "did you mean Qwen/Qwen2.5-0.5B"],
+        ),
         (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
         (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
         (
@@ -151,7 +154,10 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["--gpu 't4': this setting is for a simulation", "--engine simulated"],
         ),
         (["optimize", "--engine", "simulated", "--gpu", "nope"], ["--gpu 'nope'"]),
-        (["optimize", "--engine", "simulated", "--model", "nope"], ["--model 'nope': its shape is not known"]),
+        (
+            ["optimize", "--engine", "simulated", "--model", "nope"],
+            ["--model 'nope': the simulator does not contain this model"],
+        ),
         (["optimize", "--engine", "simulated", "--learn-from", "other"], ["there is no database at", "--storage"]),
         (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),
         (

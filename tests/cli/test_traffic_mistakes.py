@@ -73,7 +73,7 @@ def test_a_traffic_file_that_cannot_be_used(
         ),
         (["capacity", "--preset", "nothing"], "--preset 'nothing': no preset has this name"),
         (["load"], "exactly one of --workload, --preset and --study"),
-        (["load", "--preset", "qwen2.5-0.5b-t4"], "send it by that command"),
+        (["load", "--preset", "qwen2.5-0.5b-t4"], "run `vllm bench serve` instead"),
         (["load", "--preset", "chat", "--url", "http://127.0.0.1:9"], "no OpenAI-compatible server answers there"),
     ],
 )

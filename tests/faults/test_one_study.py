@@ -125,7 +125,7 @@ def test_an_interrupted_command_stops_its_server_and_shows_how_to_continue(
 ) -> None:
     interruption = history.interruptions[number]
     assert interruption.exit_code == 130, interruption.output
-    assert [line for line in interruption.output.splitlines() if line.startswith("go on with: ")]
+    assert [line for line in interruption.output.splitlines() if line.startswith("continue with: ")]
     assert interruption.finished == [(number, 0) for number in range(INTERRUPTED)]
     assert interruption.leftovers == []
 

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from itertools import pairwise
 
 import typer
 
@@ -16,6 +15,7 @@ from tuner.cli.commands.run import capacity, load, optimize, simulate
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
+from tuner.cli.usage import explain_usage
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
@@ -116,32 +116,13 @@ def _explain(error: Exception) -> int:
 
 
 def _explain_usage(error: Exception) -> int:
-    """Print a mistake in the arguments on one line, with the command whose help tells more."""
+    """Print a mistake in the arguments on one line, or the help if no command was given."""
     message = str(getattr(error, "format_message", lambda: str(error))())
-    if message.startswith("Usage:"):  # no command was given
+    if message.startswith("Usage:"):
         print(message)
         return EXIT_USER
-    _say(f"{message.rstrip('.')}{_given(error)}; see `{_command(error)} --help`")
+    _say(explain_usage(error, sys.argv[1:], [str(each.name) for each in app.registered_commands]))
     return EXIT_USER if isinstance(error, _USAGE_ERROR) else EXIT_OURS
-
-
-def _command(error: Exception) -> str:
-    """Return the command that a mistake was made in; of some, such as an option without its value, click says none."""
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        return str(context.command_path)
-    named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    return f"tuner {named}" if named in {each.name for each in app.registered_commands} else "tuner"
-
-
-def _given(error: Exception) -> str:
-    """Return the value that an option refuses, to follow the rule that it breaks; empty if no option is at fault."""
-    names = getattr(getattr(error, "param", None), "opts", ())
-    for word, following in pairwise([*sys.argv[1:], ""]):
-        option, equals, inline = word.partition("=")
-        if option in names and (equals or following):
-            return f", {(inline if equals else following)!r} was given"
-    return ""
 
 
 def _say(message: str) -> None:

@@ -12,8 +12,8 @@ from tuner.errors import SettingError, UserError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def pairs(field: str, texts: Sequence[str] | None) -> dict[str, str]:
-    """Read the `NAME=VALUE` texts of a setting.
+def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
+    """Read the `NAME=VALUE` texts of a setting, whose form messages name as `form`.
 
     Raises:
         SettingError: for another form, or a name that is given twice.
@@ -22,7 +22,7 @@ def pairs(field: str, texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not _NAME.fullmatch(name):
-            raise SettingError(field, text, "the form is NAME=VALUE")
+            raise SettingError(field, text, f"the form is {form}")
         if name in result:
             raise SettingError(field, text, f"{name} is given twice")
         result[name] = value
@@ -30,12 +30,12 @@ def pairs(field: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def server_arguments(context: typer.Context) -> tuple[str, ...]:
-    """Return what follows `--` on the command line: flags of the server.
+    """Return the server's flags: the words after `--`.
 
     Raises:
-        UserError: for a word that is neither an option nor follows `--`.
+        UserError: for a word before `--` that is no option.
     """
     if context.args and not context.args[0].startswith("-"):
-        rule = f"{context.args[0]!r} is neither an option nor a server's flag"
-        raise UserError(f"{rule}; options stand before `--`, flags after it")
+        rule = f"{context.args[0]!r} is not an option of `{context.command_path}`"
+        raise UserError(f"{rule}; flags of `vllm serve` follow `--`, such as `-- --max-num-seqs 64`")
     return tuple(context.args)

@@ -125,7 +125,7 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
         found = find_workload(preset, WorkloadSettings(files, settings.rate))
         known = find_goals(preset, found, GoalSettings(slos=slos), own=settings.workload is None).slos
     if isinstance(found, ClosedLoop):
-        raise UserError("this workload is a closed loop of `vllm bench serve`; send it by that command")
+        raise UserError("this workload is a closed loop, not traffic; run `vllm bench serve` instead")
     return found, known
 
 

@@ -176,7 +176,7 @@ def test_requests_for_programs(folder: Path) -> None:
         (["requests", "--study", "mixed", "--trial", "9"], ["has no trial 9;", "`tuner trials`"]),
         (["requests", "--study", "mixed", "--trial", "1", "--round", "1"], ["trial 1 round 1", "nowhere", "host:gpu0"]),
         (["requests", "--study", "mixed", "--trial", "2"], ["out_of_memory_startup in ready", "`tuner show 2`"]),
-        (["requests", "--study", "many"], ["trial 0 has no records of requests in nowhere"]),
+        (["requests", "--study", "many"], ["trial 0 has no recorded requests in nowhere"]),
     ],
 )
 def test_mistakes_are_one_line(folder: Path, argv: list[str], parts: list[str]) -> None:

@@ -56,7 +56,7 @@ def test_the_table_shows_what_differs_from_the_defaults(folder: Path) -> None:
         "#1 round 1  ok      1.300              1,490           10  max_num_seqs=50 block_size=64",
         "#3          failed      –                  –            –  out_of_memory_startup: CUDA out of memory",
         "#4          ok      0.900                900            8  the defaults",
-        "missing numbers are suggestions that were dropped before a launch: 2",
+        "numbers without a trial are suggestions that were dropped before a launch: 2",
     ]
 
 

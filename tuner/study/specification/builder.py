@@ -218,7 +218,7 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         if flag not in engine.flags:
             near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
             hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
-            rule = f"the installed {engine.name} {engine.version} has no such flag"
+            rule = f"{engine.name} {engine.version} has no such flag"
             raise SettingError("server_arguments", name, rule, hint)
 
 

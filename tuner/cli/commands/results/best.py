@@ -1,4 +1,4 @@
-"""`tuner best`: the verdict of a study."""
+"""`tuner best`: the conclusion of a study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LEADERS = 3
 def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = False) -> None:
     """Show the winner beside the defaults.
 
-    Prints the verdict, each metric with its ratio and interval, the effect of each flag, and the server's command.
+    Prints the conclusion, each metric with its ratio and confidence interval, the effect of each flag, and the command
+    that starts the server.
     """
     stored = read_study(storage, study)
     winner = _winner(stored)

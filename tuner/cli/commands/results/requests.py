@@ -1,4 +1,4 @@
-"""`tuner requests`: what became of the requests of one trial."""
+"""`tuner requests`: the requests of one trial, by class and length."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ def _files(trial: TrialRecord) -> tuple[list[Path], Path]:
     failure = trial.outcome.failure
     if failure is not None and folder.is_dir():
         raise UserError(
-            f"{name} left no record of a request: {failure.kind.value} in {failure.phase.value}; "
+            f"{name} has no recorded requests: it failed with {failure.kind.value} in {failure.phase.value}; "
             f"see `tuner show {trial.number}`"
         )
-    raise UserError(f"{name} has no records of requests in {folder}; look on {trial.outcome.worker}, where it ran")
+    raise UserError(f"{name} has no recorded requests in {folder}; the folder may be on {trial.outcome.worker}")
 
 
 def _counts(frame: pd.DataFrame) -> Table:

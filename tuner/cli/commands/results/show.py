@@ -20,7 +20,7 @@ def show(
 ) -> None:
     """Show one trial in full.
 
-    Prints its command, metrics, SLOs, what the server reports of itself, where the time went, and its failure.
+    Prints its command, metrics, SLOs, the figures that the server reports, the time of each phase, and its failure.
     """
     stored = read_study(storage, study)
     trial = stored.trial(number, round_)

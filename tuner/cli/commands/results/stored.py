@@ -60,7 +60,7 @@ class StoredStudy:
         if not round_ and number in self.dropped_numbers:
             raise UserError(
                 f"study {self.record.name!r} has no {named}: the sampler's suggestion was dropped before a launch, "
-                "because it breaks a rule of the search space or equals the server of another trial; see `tuner trials`"
+                "it breaks a rule of the search space or starts the same server as another trial; see `tuner trials`"
             )
         raise UserError(f"study {self.record.name!r} has no {named}; see `tuner trials`")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def studies(storage: Storage = None, as_json: AsJson = False) -> None:
     """List the studies of a database.
 
-    Shows model, hardware, number of trials and conclusion of each; `--study` and `--learn-from` take the names.
+    Shows model, hardware, number of trials and conclusion of each.
     """
     from storage import open_store
 
@@ -52,7 +52,7 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     from tuner.cli.output.parts.console import new_table, show
 
     table = new_table()
-    for name in ("study", "figures", "created (UTC)", "model, hardware", "trials", "conclusion"):
+    for name in ("study", "provenance", "created (UTC)", "model, hardware", "trials", "conclusion"):
         table.add_column(name, justify="right" if name == "trials" else "left", no_wrap=name == "trials")
     for row in rows:
         again = f" + {row['remeasurements']}" if row["remeasurements"] else ""

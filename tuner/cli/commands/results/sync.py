@@ -1,4 +1,4 @@
-"""`tuner sync`: log to MLflow what it lacks."""
+"""`tuner sync`: log the trials that MLflow lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sync(
     study: Annotated[str | None, option(None, "NAME", "Name of the study.", shown="all of the database")] = None,
     storage: Storage = None,
 ) -> None:
-    """Log to MLflow the trials that it lacks.
+    """Log the trials that MLflow lacks.
 
     Exits with 1 if a trial could not be logged.
     """
@@ -28,7 +28,7 @@ def sync(
     try:
         report = sync_to_mlflow(url, study, tracking_uri(url))
     except MlflowUnavailable as error:
-        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again once MLflow answers") from None
+        raise TunerError(f"{error}; nothing is lost, run `tuner sync` again when MLflow answers") from None
     resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
     print(f"logged {text.count(report.logged, 'trial')}{resumed}")
     for line in report.failed:

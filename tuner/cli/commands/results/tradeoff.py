@@ -54,7 +54,7 @@ def _print(record: StudyRecord, found: list[Configuration], best: dict[str, list
     shown = matrix.select_columns(found, COLUMNS)
     title = f"{record.name} ({record.provenance.value}): share of offered requests within their SLO"
     show(title, _matrix(shown, best), width=160)
-    print("* the highest of its row; differences within the noise are not told apart")
+    print("* the highest of its row; a difference may be noise")
     if matrix.measured_at_capacity(record):
         print("each configuration was measured at its own capacity; `tuner trials` lists the capacities")
     for each in shown:

@@ -41,8 +41,8 @@ def trials(
 ) -> None:
     """List the trials of a study.
 
-    Each shows its score and objectives and what differs from the engine's defaults. The measurements of the finalists'
-    rounds are listed too, each below its trial.
+    Shows the score and the objectives of each, and the values that differ from the engine's defaults. Measurements in
+    the rounds of the confirmation are listed below their trial.
     """
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
@@ -111,4 +111,4 @@ def _notes(stored: StoredStudy) -> list[str]:
     if not holes:
         return []
     named = ", ".join(map(str, holes[:_HOLES])) + (", …" if len(holes) > _HOLES else "")
-    return [f"missing numbers are suggestions that were dropped before a launch: {named}"]
+    return [f"numbers without a trial are suggestions that were dropped before a launch: {named}"]

@@ -16,7 +16,7 @@ def ui(
     port: Annotated[int, option(None, "INTEGER", "Port on 127.0.0.1.", least=1, most=65535)] = 5000,
     storage: Storage = None,
 ) -> None:
-    """Open MLflow's UI for this folder's studies."""
+    """Start MLflow's user interface with the studies of a database."""
     from dashboards.mlflow.ui import ui_command
     from tuner.processes.ports import port_answers
 

@@ -228,7 +228,7 @@ def optimize(
     study_settings = settings.StudySettings(
         preset=preset,
         name=study,
-        model=settings.ModelSettings(model, tokenizer, pairs("checkpoint", checkpoint), draft_model),
+        model=settings.ModelSettings(model, tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model),
         workload=settings.WorkloadSettings(
             files=tuple(workload or ()),
             rate=rate,

@@ -1,4 +1,4 @@
-"""`tuner doctor`: what is installed, which GPUs there are, what `tuner optimize` would run."""
+"""`tuner doctor`: the installed programs, the GPUs, and what `tuner optimize` would run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def doctor(
 ) -> None:
     """Show what is installed and what would run.
 
-    Lists packages, hardware, vLLM, and processes that a killed tuner left running. Exits with 1 if nothing can run.
+    Lists packages, hardware, vLLM, and processes of earlier runs that still run. Exits with 1 if `tuner optimize`
+    cannot run.
     """
     facts = _facts(vllm)
     if as_json:
@@ -65,7 +66,7 @@ def _would_run(gpus: bool, vllm: str | None, problem: str | None) -> str:
     from tuner.use_cases.simulated_engine import wants_simulation
 
     if wants_simulation("auto", vllm, None):
-        measured = "" if problem is not None else "; --engine vllm measures with the installed one"
+        measured = "" if problem is not None else "; use --engine vllm to measure with the installed vLLM"
         return f"a simulated vLLM: there is no GPU{measured}"
     if problem is not None:
         return "nothing: there is no vLLM"

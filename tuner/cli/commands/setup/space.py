@@ -29,7 +29,8 @@ def space(
 ) -> None:
     """Show the search space on a card.
 
-    Lists parameters with their values, what is ruled out and why, and the named configurations.
+    Lists parameters with their values and defaults, the choices that are ruled out and why, and the named
+    configurations.
     """
     from search_spaces import Context, hardware_named, load_space
     from tuner.use_cases.devices import find_devices
@@ -83,7 +84,7 @@ def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | No
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
     show(f"search space {resolved.name} on {hardware.name}, vLLM {version or 'of any version'}", table, width=140)
     if any(parameter.changes_answers for parameter in resolved.parameters):
-        print("* changes the answers; --keep-answers leaves it out")
+        print("* changes the model's answers; --keep-answers leaves it out")
     if resolved.dropped:
         dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
         show("", Text("ruled out", style="bold"), labelled(dropped), width=140)

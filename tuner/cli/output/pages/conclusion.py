@@ -88,11 +88,15 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     if (comparison := comparison_table(findings)) is not None:
         parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
         if worse := worse_metrics(findings):
-            parts.append(Text(f"also worse, without being an objective: {', '.join(worse)}", style="yellow"))
+            parts.append(
+                Text(f"much worse than with the defaults, but no objective: {', '.join(worse)}", style="yellow")
+            )
     if (finalists := finalists_table(findings)) is not None:
         parts += [Text(""), Text("finalists, as ratios to the defaults", style="bold"), finalists]
     contenders = findings.conclusion.get("contenders", ())
-    parts += [Text(f"#{each['number']} is out: {each['disqualified']}") for each in contenders if each["disqualified"]]
+    parts += [
+        Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
+    ]
     if (flags := flags_table(findings)) is not None:
         parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
     return parts
@@ -191,7 +195,7 @@ def finalists_table(findings: Findings) -> Table | None:
         table.add_column(heading, justify="left" if heading == "finalist" else "right", no_wrap=True)
     for each in sorted(contenders, key=lambda each: -(each["score"] or {"ratio": 0.0})["ratio"]):
         score, number = each["score"], each["number"]
-        mark = " out" if each["disqualified"] else " winner" if number == findings.winner else ""
+        mark = " excluded" if each["disqualified"] else " winner" if number == findings.winner else ""
         table.add_row(
             f"#{number}{mark}",
             f"{score['ratio']:.3f}" if score else text.ABSENT,

@@ -30,7 +30,7 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
     else:
         show(*_parts(ended))
     if result.ending is RunEnding.INTERRUPTED:
-        print(f"go on with: {resume_command()}", file=sys.stderr)
+        print(f"continue with: {resume_command()}", file=sys.stderr)
         return EXIT_INTERRUPTED
     failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
@@ -76,9 +76,11 @@ def _reason_lines(result: RunResult) -> list[str]:
     if result.space_exhausted:
         lines.append("the search space has no other configuration: all were measured")
     if result.converged:
-        lines.append("the search converged: expected gain is below --min-gain; use --min-gain 0 to continue")
+        lines.append(
+            "the search converged: the maximum expected improvement is below --min-gain; use --min-gain 0 to continue"
+        )
     if result.ending is RunEnding.TIMEOUT:
-        lines.append("--timeout ended the search before all trials; run the same command to go on")
+        lines.append("--timeout ended the search before all trials; run the same command to continue")
     if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
     if result.reason is not None and result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
@@ -96,7 +98,7 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
         steps += [("start the server", script), ("verify its figures", f"{script} --verify")]
     steps.append(("list the best trials", "tuner trials --sort score --top 10"))
     if challenger is not None:
-        steps.append(("see one in full", f"tuner show {challenger}"))
+        steps.append(("show one in full", f"tuner show {challenger}"))
     steps.append(("compare in MLflow", ended.tracking_uri if ended.tracking_uri.startswith("http") else "tuner ui"))
     if not ended.mlflow_complete:
         steps.append(("log the rest to MLflow", "tuner sync"))

@@ -17,7 +17,9 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     spec, engine = start.spec, start.engine
     lines = []
     if engine.provenance is Provenance.SIMULATED:
-        lines.append(f"{text.BANNER}: vLLM {engine.version} on one {spec.facts['hardware']}; --engine vllm measures")
+        lines.append(
+            f"{text.BANNER}: vLLM {engine.version} on one {spec.facts['hardware']}; use --engine vllm to measure"
+        )
     parts = [
         text.count(start.budget.trials, "trial") + (f" ({done} finished before)" if done else ""),
         text.count(start.workers, "worker"),
@@ -30,6 +32,6 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         command = f"tuner space --gpu {hardware.key} --vllm-version {engine.version}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
     if spec.search_prompts:
-        rounds = "; the rounds of the finalists send all" if spec.confirmation.rounds else ""
-        lines.append(f"a trial of the search sends {spec.search_prompts} requests{rounds}")
+        rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
+        lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
     return lines
