@@ -20,7 +20,7 @@ from search_spaces.units import GIB
 from storage.records import JsonScalar
 from tuner.cancellation import CancelToken
 
-POLL_S = 0.2
+_POLL_S = 0.2
 
 
 class Nvml(Protocol):
@@ -133,7 +133,7 @@ def wait_until_free(
         used = used_memory_gib(index, nvml)
         waited = time.monotonic() - begun
         free = used is not None and used <= below_gib
-        if free or used is None or waited >= timeout_s or cancelled.wait(min(POLL_S, timeout_s - waited)):
+        if free or used is None or waited >= timeout_s or cancelled.wait(min(_POLL_S, timeout_s - waited)):
             return GpuWait(free, used, waited, compute_pids(index, nvml))
 
 

@@ -54,7 +54,7 @@ MORE_TRIALS = 10
 TIMED_ASKS = 25
 TIMED_HELPS = 10
 OWN_PHASES = ("own", "check", "collect", "stop")
-WORKLOAD = WorkloadSettings(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
+CLOSED_LOOP = WorkloadSettings(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
 SERVER_FLAGS = ("--max-model-len", "1024")
 MODEL_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -184,7 +184,7 @@ def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
     settings = StudySettings(
         name=STUDY_NAME,
         model=ModelSettings(str(model)),
-        workload=WORKLOAD,
+        workload=CLOSED_LOOP,
         space=SpaceSettings("cpu"),
         server=ServerSettings(SERVER_FLAGS),
     )
@@ -202,12 +202,12 @@ def run_fake_study(folder: Path, vllm: Path, model: Path, trials: int) -> float:
     argv = [tuner_executable(), "optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY_NAME]
     argv += ["--space", "cpu", "--trials", str(trials), "--confirm-rounds", "0", "--workers", "1", "--plain"]
     argv += ["--storage", "overhead.db"]
-    argv += ["--users", str(WORKLOAD.max_concurrency), "--prompts", str(WORKLOAD.num_prompts)]
+    argv += ["--users", str(CLOSED_LOOP.max_concurrency), "--prompts", str(CLOSED_LOOP.num_prompts)]
     argv += [
         "--input-len",
-        str(WORKLOAD.input_len),
+        str(CLOSED_LOOP.input_len),
         "--output-len",
-        str(WORKLOAD.output_len),
+        str(CLOSED_LOOP.output_len),
         "--",
         *SERVER_FLAGS,
     ]

@@ -123,7 +123,7 @@ def test_memory_and_processes() -> None:
 
 
 def test_the_wait_ends_as_soon_as_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "POLL_S", 0.01)
+    monkeypatch.setattr(gpu, "_POLL_S", 0.01)
     nvml = FakeNvml(used_gib=[12.0, 9.0, 0.5])
 
     wait = wait_until_free(0, 1.0, 60.0, threading.Event(), nvml)

@@ -18,7 +18,7 @@ _PATIENCE = {
 }
 
 
-def prepare(address: str | None) -> None:
+def set_ray_environment(address: str | None) -> None:
     """Set Ray's variables, except those that the user has set.
 
     Args:

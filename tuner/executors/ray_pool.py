@@ -1,7 +1,7 @@
 """An executor of Ray actors, one per device.
 
 An actor that ends returns its trial as `worker_lost`. The actor that replaces it ends the processes that the first one
-left. `tuner.executors.ray_environment.prepare` must have been called before this module is imported.
+left. `tuner.executors.ray_environment.set_ray_environment` must have been called before this module is imported.
 """
 
 from __future__ import annotations

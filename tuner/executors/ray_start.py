@@ -1,8 +1,8 @@
 """Start a Ray of this command, or join a cluster.
 
 A local Ray has a small object store (trials send kilobytes; Ray would size it from the machine's memory), no
-dashboard, no usage report, and a temporary folder that is removed with it. `tuner.executors.ray_environment.prepare`
-must have been called before this module is imported.
+dashboard, no usage report, and a temporary folder that is removed with it. Call
+`tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.executors.ray_environment import START_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
-POLL_S = 0.2
+_POLL_S = 0.2
 NOTICE_S = 30.0
 """Seconds between two messages about a wait."""
 
@@ -118,7 +118,7 @@ def _patient_registration(folder: Path) -> Iterator[None]:
                 if now - noticed > NOTICE_S:
                     noticed = now
                     _log.warning("waiting for Ray to start (%.0f s of at most %d s)", now - begun, START_S)
-                time.sleep(POLL_S)
+                time.sleep(_POLL_S)
 
     services.get_node = wait_for_node
     try:

@@ -17,14 +17,14 @@ from tuner.loadgen.run import run_plan
 PRIORITY = -10
 """Its niceness, where the system allows it: the generator needs little CPU time, but without delay."""
 
-PERIOD_S = 1.0
+PARENT_CHECK_PERIOD_S = 1.0
 """Between two checks that the worker that started it still runs."""
 
 
 def _end_with(parent: int) -> None:
     """End this process when its parent has ended, because only the parent reads the results."""
     while os.getppid() == parent:
-        time.sleep(PERIOD_S)
+        time.sleep(PARENT_CHECK_PERIOD_S)
     os._exit(1)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-PERIOD_S = 0.005
+WAKE_UP_PERIOD_S = 0.005
 
 
 class LoopWatch:
@@ -19,8 +19,8 @@ class LoopWatch:
         """Measure until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + PERIOD_S
-            await asyncio.sleep(PERIOD_S)
+            due = loop.time() + WAKE_UP_PERIOD_S
+            await asyncio.sleep(WAKE_UP_PERIOD_S)
             self.lags_s.append(max(0.0, loop.time() - due))
 
 

@@ -31,7 +31,7 @@ STALL_S = 120.0
 BUSY_CPU_S = 0.1
 """Processor seconds that count as progress: MLflow's import and the last plots log no trial."""
 
-POLL_S = 0.25
+_POLL_S = 0.25
 REPORT_S = 1.0
 REACH_S = 3.0
 
@@ -155,7 +155,7 @@ class MlflowFollower:
                 if skip.is_set() or watch.stalled(time.monotonic(), status.logged, _cpu_s(self._process.pid)):
                     break
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(POLL_S)
+                    self._process.wait(_POLL_S)
         except KeyboardInterrupt:
             return False
         finally:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-POLL_S = 0.02
+_POLL_S = 0.02
 
 
 class Identity(NamedTuple):
@@ -102,6 +102,6 @@ def wait_until_gone(identities: Iterable[Identity], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     left = [identity for identity in identities if is_alive(identity)]
     while left and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
         left = [identity for identity in left if is_alive(identity)]
     return not left

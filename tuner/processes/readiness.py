@@ -16,7 +16,7 @@ from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local
 from tuner.processes.identity import Identity
 
-POLL_S = 0.1
+_POLL_S = 0.1
 _REQUEST_S = 1.0
 
 Classify = Callable[[Phase, int | None], Failure]
@@ -83,7 +83,7 @@ def wait_ready(
             proved = _prove_ownership(process, host, port)
             if health.status == 200 and _serves(host, port, model, min(left, _REQUEST_S)):
                 return ServerReadiness(time.monotonic() - begun, proved)
-        cancelled.wait(min(POLL_S, left))
+        cancelled.wait(min(_POLL_S, left))
 
 
 def _serves(host: str, port: int, model: str, timeout_s: float) -> bool:

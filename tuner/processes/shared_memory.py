@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-FOLDER = Path("/dev/shm")
-_PREFIXES = tuple(f"{FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-"))
+SHARED_MEMORY_FOLDER = Path("/dev/shm")
+_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-"))
 
 
 def mapped_segments(pids: Iterable[int]) -> set[Path]:

@@ -33,7 +33,7 @@ from tuner.scoring.objectives import Objective
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
-STARTUP_TRIALS = 10
+TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
 MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
 """User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
@@ -253,7 +253,9 @@ def residual_sampler(
 
 def _tpe_sampler(seed: int) -> BaseSampler:
     with _no_experimental_warnings():
-        return TPESampler(n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed)
+        return TPESampler(
+            n_startup_trials=TPE_STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed
+        )
 
 
 def _no_experimental_warnings() -> warnings.catch_warnings[None]:

@@ -25,12 +25,12 @@ from tuner.processes.identity import own_identity
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare
+from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare_study
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.export import write_script
-from tuner.use_cases.places import FOLDER, home, storage_url, tracking_uri
+from tuner.use_cases.places import DEFAULT_FOLDER, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
@@ -88,7 +88,7 @@ def optimize(
         url = storage_url(run.storage, create=True)
         store = server or open_store(url)
         stack.callback(store.close)
-        prepared = prepare(spec, engine, store)
+        prepared = prepare_study(spec, engine, store)
         stack.enter_context(study_lock(prepared.spec.artifacts, plan.name))
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(prepared, run, store, url, executor, observer, stop)
@@ -163,7 +163,7 @@ def _folder(storage: str | None) -> Path:
         url = normalise_url(storage)
         if url.startswith("sqlite:///"):
             return Path(url.removeprefix("sqlite:///")).resolve().parent
-    return FOLDER.resolve()
+    return DEFAULT_FOLDER.resolve()
 
 
 def _check_disk(folder: Path) -> None:
@@ -210,7 +210,7 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
     """Return a pool of Ray workers, one for each device; a simulation runs in this process."""
     if settings.card is not None:
         return InlineExecutor(EngineFactory(settings), len(devices.names), devices.names[0])
-    ray_environment.prepare(ray_address)
+    ray_environment.set_ray_environment(ray_address)
     from tuner.executors.ray_pool import RayExecutor
 
     return RayExecutor(

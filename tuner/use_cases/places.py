@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from storage.records import StudyRecord
     from storage.store import Store
 
-FOLDER = Path("tuner_study")
+DEFAULT_FOLDER = Path("tuner_study")
 """The default folder of databases and artifacts, in the current folder."""
 
 
@@ -35,8 +35,8 @@ def storage_url(storage: str | None, create: bool) -> str:
     from storage import normalise_url
 
     if storage is None and create:
-        FOLDER.mkdir(exist_ok=True)
-    url = normalise_url(storage or os.fspath(FOLDER / "tuner.db"))
+        DEFAULT_FOLDER.mkdir(exist_ok=True)
+    url = normalise_url(storage or os.fspath(DEFAULT_FOLDER / "tuner.db"))
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")
         remedy = "run `tuner optimize` here first, or give {storage}"
@@ -68,7 +68,7 @@ def tracking_uri(store_url: str) -> str:
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given:
         return given
-    folder = FOLDER
+    folder = DEFAULT_FOLDER
     if store_url.startswith("sqlite:///"):
         folder = Path(store_url.removeprefix("sqlite:///")).parent
     return f"sqlite:///{(folder / 'mlflow.db').resolve()}"

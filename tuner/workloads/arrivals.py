@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.workloads.files import read_lines
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Process(BaseModel):
@@ -40,7 +40,7 @@ class Poisson(_Process):
     """Independent arrivals at a constant rate."""
 
     process: Literal["poisson"]
-    rate: Rate
+    rate: RequestRate
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
         """Yield the times without an end."""
@@ -51,7 +51,7 @@ class Gamma(_Process):
     """Arrivals at a constant mean rate with gamma-distributed gaps."""
 
     process: Literal["gamma"]
-    rate: Rate
+    rate: RequestRate
     burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
@@ -63,7 +63,7 @@ class Constant(_Process):
     """One arrival every 1 / rate seconds, the first at 0 s."""
 
     process: Literal["constant"]
-    rate: Rate
+    rate: RequestRate
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
         """Yield the times without an end."""

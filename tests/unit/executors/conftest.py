@@ -2,4 +2,4 @@
 
 from tuner.executors import ray_environment
 
-ray_environment.prepare(None)
+ray_environment.set_ray_environment(None)

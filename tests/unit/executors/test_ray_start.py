@@ -101,7 +101,7 @@ def test_ray_waits_for_a_slow_raylet_as_long_as_it_runs(
         return answer
 
     monkeypatch.setattr(services, "get_node", get_node)
-    monkeypatch.setattr(ray_start, "POLL_S", 0.01)
+    monkeypatch.setattr(ray_start, "_POLL_S", 0.01)
     monkeypatch.setattr(ray_start, "NOTICE_S", 0.02)
     with ray_start._patient_registration(temporary):
         assert services.get_node("address", "id") == "the node"
@@ -133,6 +133,6 @@ def test_the_installed_ray_has_the_function_that_is_replaced() -> None:
 def test_a_local_ray_gets_long_timeouts_and_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "7")
     monkeypatch.delenv("RAY_gcs_server_port_wait_time_s", raising=False)
-    ray_environment.prepare(None)
+    ray_environment.set_ray_environment(None)
     names = ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s")
     assert [os.environ[name] for name in names] == ["7", str(ray_environment.START_S)]

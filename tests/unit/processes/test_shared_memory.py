@@ -23,7 +23,7 @@ time.sleep(60)
 def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
     process = starter(*python(_MAKES_A_SEGMENT))
     until(lambda: starter.output().endswith("\n"))
-    segment = shared_memory.FOLDER / starter.output().strip()
+    segment = shared_memory.SHARED_MEMORY_FOLDER / starter.output().strip()
     assert segment.exists()
     assert segment in shared_memory.mapped_segments([process.pid])
 
@@ -35,7 +35,7 @@ def test_segments_of_a_killed_server_are_removed(starter: Starter) -> None:
 def test_segments_that_another_process_has_mapped_stay() -> None:
     segment = SharedMemory(create=True, size=4096)
     try:
-        path = shared_memory.FOLDER / segment.name
+        path = shared_memory.SHARED_MEMORY_FOLDER / segment.name
         assert path in shared_memory.mapped_segments([os.getpid()])
         shared_memory.remove_unused([path])
         assert path.exists()

@@ -19,7 +19,7 @@ from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import prepare
+from tuner.study.specification.builder import prepare_study
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.study.specification.spec import StudySpec
@@ -134,7 +134,7 @@ class Bench:
         store = self.store()
         try:
             info: EngineInfo = executor.engine_info()
-            prepared = prepare(self.spec(**changes), info, store)
+            prepared = prepare_study(self.spec(**changes), info, store)
             from tuner.clock import RealClock
 
             open_study(store, prepared.spec, info, ["cpu"] * slots, RealClock())

@@ -29,7 +29,7 @@ from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
-POLL_S = 0.1
+_POLL_S = 0.1
 DYING_S = 20.0
 """How long a server whose requests failed may take to end or to answer as healthy."""
 
@@ -227,7 +227,7 @@ class VllmServer:
 
     def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
-        while not job.wait(POLL_S):
+        while not job.wait(_POLL_S):
             if not self._process.alive():
                 raise TrialFailed(self._classify(phase, self._process.exit_code()))
             if cancelled.is_set():
@@ -249,7 +249,7 @@ class VllmServer:
         while self._process.alive() and time.monotonic() < deadline:
             if self._healthy():
                 return
-            time.sleep(POLL_S)
+            time.sleep(_POLL_S)
         raise TrialFailed(self._classify(phase, self._process.exit_code()))
 
     def _healthy(self) -> bool:

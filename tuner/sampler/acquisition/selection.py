@@ -21,7 +21,7 @@ from tuner.sampler.acquisition.local_search import STARTS, local_search
 from tuner.sampler.surrogate.encoding import Params, Vector
 from tuner.sampler.surrogate.model import Surrogate, SurrogateSettings
 
-RANDOM_CANDIDATES, NEIGHBOURS, LEADERS = 40, 40, 6
+RANDOM_CANDIDATES, NEIGHBOURS, BEST_TRIALS = 40, 40, 6
 """Numbers of random candidates, of neighbours, and of the best trials whose neighbours these are."""
 PREDICTED_NEXT = 10
 """Number of the best candidates without a prediction that are predicted for the next suggestion."""
@@ -142,7 +142,7 @@ class CandidateSelection:
         """Return the measured configurations with the highest acquisition values."""
         measured = self._history.measured
         values = self._acquisition(self._surrogate.measured, self._surrogate.measured_means)
-        return [measured[index] for index in np.argsort(-values)[:LEADERS]]
+        return [measured[index] for index in np.argsort(-values)[:BEST_TRIALS]]
 
     def _untried(self, configs: Sequence[Params]) -> list[Params]:
         return [config for config in configs if frozenset(config.items()) not in self._excluded]

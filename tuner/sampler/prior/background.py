@@ -14,7 +14,7 @@ from tuner.sampler.prior.prior_cache import PriorCache, import_forest, rank_by_p
 from tuner.sampler.surrogate.encoding import Params
 from tuner.sampler.transfer import Transfer
 
-LEADERS = 12
+BEST_PREDICTIONS = 12
 """Best predicted configurations whose neighbours the initial predictions explore."""
 DRAWS_PER_PREDICTION = 20
 """Draws per initial prediction before the exploration gives up, in a space with few configurations."""
@@ -131,8 +131,8 @@ def explore(
         known = len(cache.configurations)
         if known >= count:
             break
-        if known >= count // 3 and known % LEADERS == 0:
-            leaders = rank_by_prediction(cache, directions, weights)[:LEADERS]
+        if known >= count // 3 and known % BEST_PREDICTIONS == 0:
+            leaders = rank_by_prediction(cache, directions, weights)[:BEST_PREDICTIONS]
         drawn = space.neighbour(rng, leaders[int(rng.integers(len(leaders)))]) if leaders else space.draw(rng)
         if drawn is not None:
             cache.predict(drawn)

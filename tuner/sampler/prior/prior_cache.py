@@ -14,7 +14,7 @@ from tuner.sampler.surrogate.history import ObjectiveScale, compress_violations,
 
 UNPREDICTED_FAILURE = 0.15
 """Prior probability of failure where nothing is predicted."""
-PREDICTED_FAILURE = (0.05, 0.85)
+FAILURE_BY_PREDICTION = (0.05, 0.85)
 """Prior probability of failure of a configuration that is predicted to run, and of one that is predicted to fail."""
 TREES = 40
 """Trees of the forest that interpolates predictions."""
@@ -158,7 +158,7 @@ def prediction_means(
     for row, prediction in enumerate(predictions):
         if prediction is None:
             continue
-        means[row, -1] = PREDICTED_FAILURE[prediction.values is None]
+        means[row, -1] = FAILURE_BY_PREDICTION[prediction.values is None]
         if prediction.values is not None:
             means[row, : len(scales)] = [s.gain(v) for s, v in zip(scales, prediction.values, strict=True)]
             means[row, len(scales) : -1] = [prediction.constraints.get(name, 0.0) for name in names]

@@ -1,8 +1,8 @@
 """Build a study that is ready to run from its settings, in three steps.
 
 `plan_study` checks the settings as far as possible without the installed engine, before anything is started.
-`build_spec` resolves the search space for the engine and the hardware, before anything is written. `prepare` reads the
-database: the settings of the study's first run and its source studies.
+`build_spec` resolves the search space for the engine and the hardware, before anything is written. `prepare_study`
+reads the database: the settings of the study's first run and its source studies.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     )
 
 
-def prepare(spec: StudySpec, engine: EngineInfo, store: Store) -> PreparedStudy:
+def prepare_study(spec: StudySpec, engine: EngineInfo, store: Store) -> PreparedStudy:
     """Return a study that is ready to run.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.vllm.resident.prompts import PromptError, PromptMaker, prompts
+from tuner.engines.vllm.resident.prompts import PromptError, PromptMaker, make_prompts
 
 
 class Pieces:
@@ -49,7 +49,7 @@ def test_words_are_of_the_first_kind_that_the_tokenizer_has(pieces: tuple[str, .
 @pytest.mark.parametrize("pieces", [(" the", " of"), (" a", " b", "ab", "a", "b"), ("的", "我", "的我")])
 def test_lengths_are_those_the_server_counts(pieces: tuple[str, ...]) -> None:
     tokenizer = Pieces(*pieces)
-    made = prompts({"requests": [wanted(5), wanted(30), wanted(4, ("doc", 16))]}, tokenizer)
+    made = make_prompts({"requests": [wanted(5), wanted(30), wanted(4, ("doc", 16))]}, tokenizer)
     assert [len(tokens) for tokens in tokenizer([text for text, _, _ in made])["input_ids"]] == [5, 30, 20]
     assert [length for _, length, _ in made] == [5, 30, 20]
 

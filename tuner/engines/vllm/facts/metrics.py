@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from storage.records import ServerFacts
 from tuner.http import get_local
 
-PERIOD_S = 0.5
+SAMPLING_PERIOD_S = 0.5
 """Seconds between two samples during a benchmark."""
 
 _SAMPLE_TIMEOUT_S = 2.0
@@ -80,9 +80,9 @@ class Sample:
 
 
 class MetricsSampler:
-    """Samples the server every `PERIOD_S` seconds in a thread of its own, as long as the context is entered."""
+    """Samples the server every `SAMPLING_PERIOD_S` seconds in its own thread, as long as the context is entered."""
 
-    def __init__(self, host: str, port: int, period_s: float = PERIOD_S) -> None:
+    def __init__(self, host: str, port: int, period_s: float = SAMPLING_PERIOD_S) -> None:
         self.samples: list[Sample] = []
         self._address = (host, port)
         self._period_s = period_s

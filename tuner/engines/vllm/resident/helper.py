@@ -63,19 +63,19 @@ def preload() -> tuple[float, list[str]]:
     return time.monotonic() - begun, missing
 
 
-def info(request: dict[str, Any]) -> int:
+def write_info(request: dict[str, Any]) -> int:
     """Write every flag of `vllm serve` to the file `out`."""
     write(request["out"], importlib.import_module("introspection").info())
     return 0
 
 
-def check(request: dict[str, Any]) -> int:
+def write_check(request: dict[str, Any]) -> int:
     """Write the result of vLLM's own check of the arguments of `vllm serve` to the file `out`."""
     write(request["out"], importlib.import_module("introspection").check(request["argv"]))
     return 0
 
 
-def cli(request: dict[str, Any]) -> int:
+def call_cli(request: dict[str, Any]) -> int:
     """Call the function of the command `vllm ARGV…`."""
     sys.argv = ["vllm", *request["argv"]]
     if request["argv"][:1] == ["serve"]:
@@ -84,13 +84,13 @@ def cli(request: dict[str, Any]) -> int:
     return 0
 
 
-def prompts(request: dict[str, Any]) -> int:
+def write_prompts(request: dict[str, Any]) -> int:
     """Write the prompts of the file `plan` to the file `out`; see the script `prompts.py` in this folder."""
     write(request["out"], importlib.import_module("prompts").run(request["plan"]))
     return 0
 
 
-TASKS = {"info": info, "check": check, "cli": cli, "prompts": prompts}
+TASKS = {"info": write_info, "check": write_check, "cli": call_cli, "prompts": write_prompts}
 
 
 def write(path: str, data: object) -> None:

@@ -107,7 +107,7 @@ def with_exact_length(maker: PromptMaker, before: list[str], own: list[str], tar
     raise PromptError(f"no prompt of {target} tokens can be made with this tokenizer")
 
 
-def prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
+def make_prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
     """Return text, tokens and the recorded answer's tokens (None: there is none) of each request."""
     maker = PromptMaker(tokenizer)
     made: list[list[Any]] = []
@@ -137,6 +137,6 @@ def run(plan_file: str) -> dict[str, Any]:
         plan = json.load(file)
     tokenizer = importlib.import_module("transformers").AutoTokenizer.from_pretrained(plan["tokenizer"])
     try:
-        return {"prompts": prompts(plan, tokenizer)}
+        return {"prompts": make_prompts(plan, tokenizer)}
     except PromptError as error:
         return {"error": str(error)}
