@@ -19,6 +19,7 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     fail_every     every n-th request is answered with 500
     token_s        seconds between two streamed tokens (0)
     bench          "exit": the client ends with 1 and no result; "hang": it never ends
+    figures        fields of the result file that replace the client's own
     bench_s        seconds that a scored benchmark takes (0.05)
     noise          relative noise of its figures (0.01), seeded by --seed
 """

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -24,6 +25,7 @@ from storage.metrics import metric
 from storage.records import TrialRecord
 from tuner.export.serve_script import Reference
 from tuner.scoring.compare import t_quantile
+from tuner.scoring.score import finite_exp
 
 MIN_RELATIVE_HALF_WIDTH = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
 """Unit to the smallest half-width of an interval, relative to the value. A single verification on another day varies
@@ -83,6 +85,6 @@ def _half_width(groups: Iterable[Sequence[float]]) -> float:
 
 def _reference(values: Sequence[float], half_width: float, min_half_width: float) -> Reference:
     median = statistics.median(values)
-    low = min(median * math.exp(-half_width), median * (1 - min_half_width), *values)
-    high = max(median * math.exp(half_width), median * (1 + min_half_width), *values)
-    return Reference(median, low, high)
+    low = min(median * finite_exp(-half_width), median * (1 - min_half_width), *values)
+    high = max(median * finite_exp(half_width), median * (1 + min_half_width), *values)
+    return Reference(median, low, min(high, sys.float_info.max))

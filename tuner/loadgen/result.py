@@ -29,6 +29,14 @@ SCHEMA = pa.schema(
 )
 
 
+class RecordsError(ValueError):
+    """A file of a run is not readable."""
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        super().__init__(f"{path.name} is not readable: {reason[:200]}")
+
+
 @dataclass(frozen=True)
 class GeneratorDelays:
     """The generator's own delays and use of time, in seconds; a delay is None if nothing was measured.
@@ -70,11 +78,19 @@ def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
 
 
 def read_records(path: Path) -> list[RequestRecord]:
-    """Read what `write_records` wrote."""
-    rows = pq.read_table(path, columns=SCHEMA.names).to_pylist()
-    return [
-        RequestRecord(**{**row, "status": RequestStatus(row["status"]), "gaps_s": tuple(row["gaps_s"])}) for row in rows
-    ]
+    """Read what `write_records` wrote.
+
+    Raises:
+        RecordsError: if it is not such a file.
+    """
+    try:
+        rows = pq.read_table(path, columns=SCHEMA.names).to_pylist()
+        return [
+            RequestRecord(**{**row, "status": RequestStatus(row["status"]), "gaps_s": tuple(row["gaps_s"])})
+            for row in rows
+        ]
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordsError(path, error) from None
 
 
 def write_delays(path: Path, delays: GeneratorDelays) -> None:
@@ -83,5 +99,12 @@ def write_delays(path: Path, delays: GeneratorDelays) -> None:
 
 
 def read_delays(path: Path) -> GeneratorDelays:
-    """Read what `write_delays` wrote."""
-    return GeneratorDelays(**json.loads(path.read_text(encoding="utf-8")))
+    """Read what `write_delays` wrote.
+
+    Raises:
+        RecordsError: if it is not such a file.
+    """
+    try:
+        return GeneratorDelays(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise RecordsError(path, error) from None

@@ -20,6 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.scoring.score import finite_exp
+
 ALPHA = 0.05
 
 
@@ -69,9 +71,9 @@ def compare(logs: Mapping[int, Sequence[float]], reference: int, alpha: float = 
     result = {}
     for key in others:
         contrast = sum(a - b for a, b in zip(logs[key], logs[reference], strict=True)) / rounds
-        low = None if half is None else math.exp(contrast - half)
-        high = None if half is None else math.exp(contrast + half)
-        result[key] = Ratio(math.exp(contrast), low, high, rounds)
+        low = None if half is None else finite_exp(contrast - half)
+        high = None if half is None else finite_exp(contrast + half)
+        result[key] = Ratio(finite_exp(contrast), low, high, rounds)
     return result
 
 

@@ -12,6 +12,7 @@ PUBLISHED_WEIGHTS = {"output_throughput": 40.0, "p99_tpot_ms": 20.0, "p99_ttft_m
 """The published weights of the contest; the remaining 15 are for code quality and documentation."""
 
 DEFAULT_WEIGHT = 20.0
+LARGEST_WEIGHT = 1e9
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def parse_objective(text: str) -> Objective:
         weight = float(given) if given else PUBLISHED_WEIGHTS.get(name, DEFAULT_WEIGHT)
     except ValueError:
         weight = math.nan
-    if not (math.isfinite(weight) and weight > 0):
-        raise SettingError("objective", text, "the weight must be a number above 0", f"give for example '{name}:40'")
+    if not 0 < weight <= LARGEST_WEIGHT:
+        rule = f"the weight must be a number above 0 and at most {LARGEST_WEIGHT:g}"
+        raise SettingError("objective", text, rule, f"give for example '{name}:40'")
     return Objective(name, direction, weight)

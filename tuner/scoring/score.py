@@ -13,7 +13,10 @@ The mean is geometric because improvements are ratios. Twice the throughput at t
 weights, whichever of the two is the reference, and one tiny latency cannot outweigh everything else.
 
 A metric that is better when higher may be 0, for example a goodput; its logarithm would be infinite. Such a 0 counts as
-a hundredth of the smallest positive value that it is compared with. A latency of 0 cannot be compared.
+a hundredth of the smallest positive value that it is compared with. A latency of 0 cannot be compared, nor can a value
+that is not finite.
+
+Scores are finite: ratios beyond 1e-300 to 1e300 count as these limits.
 """
 
 from __future__ import annotations
@@ -26,6 +29,16 @@ from tuner.scoring.objectives import Objective
 
 ZERO_RATIO = 0.01
 """What a 0 counts as, relative to the smallest positive value that it is compared with."""
+
+LARGEST_RATIO = 1e300
+"""Ratios are limited to this and its inverse, so that neither they nor their logarithms overflow."""
+
+_LARGEST_LOG = math.log(LARGEST_RATIO)
+
+
+def finite_exp(logarithm: float) -> float:
+    """Return `exp(logarithm)`, limited to between `1 / LARGEST_RATIO` and `LARGEST_RATIO`."""
+    return math.exp(max(-_LARGEST_LOG, min(logarithm, _LARGEST_LOG)))
 
 
 def log_values(objective: Objective, values: Sequence[float | None]) -> list[float | None]:
@@ -45,12 +58,13 @@ def log_values(objective: Objective, values: Sequence[float | None]) -> list[flo
 def improvement(objective: Objective, value: float, reference: float) -> float | None:
     """Return the factor by which `value` is better than `reference`: 1 is equal, 2 is twice as good.
 
-    None if the two cannot be compared: both are 0, or one is and lower is better.
+    None if the two cannot be compared: both are 0, or one is and lower is better, or one is not finite.
     """
     value_, reference_ = _comparable(objective, [value, reference])
     if value_ is None or reference_ is None:
         return None
-    return value_ / reference_ if objective.direction is Direction.MAXIMIZE else reference_ / value_
+    ratio = value_ / reference_ if objective.direction is Direction.MAXIMIZE else reference_ / value_
+    return max(1 / LARGEST_RATIO, min(ratio, LARGEST_RATIO))
 
 
 def score(
@@ -70,7 +84,7 @@ def score(
         if factor is not None:
             improvements.append((objective.weight, math.log(factor)))
     log_score = weighted_mean(improvements)
-    return None if log_score is None else math.exp(log_score)
+    return None if log_score is None else finite_exp(log_score)
 
 
 def log_scores(runs: Sequence[Mapping[str, float | None]], objectives: Sequence[Objective]) -> list[float]:
@@ -104,6 +118,9 @@ def weighted_mean(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 def _comparable(objective: Objective, values: Sequence[float | None]) -> list[float | None]:
     """Return the values with each 0 of a maximised metric replaced; None for what cannot be compared."""
-    positive = [value for value in values if value is not None and value > 0]
-    floor = ZERO_RATIO * min(positive) if positive and objective.direction is Direction.MAXIMIZE else None
-    return [None if value is None else value if value > 0 else floor for value in values]
+    finite = [value if value is not None and math.isfinite(value) else None for value in values]
+    positive = [value for value in finite if value is not None and value > 0]
+    floor = None
+    if positive and objective.direction is Direction.MAXIMIZE:
+        floor = ZERO_RATIO * min(positive) or math.ulp(0.0)
+    return [None if value is None else value if value > 0 else floor for value in finite]

@@ -19,6 +19,9 @@ JUST_MISSED = 1e-9
 UNMEASURED = 1.0
 """Violation of an SLO whose metric was not measured."""
 
+LARGEST_VIOLATION = 1e300
+"""Violations are limited to plus and minus this, so that they are finite for every threshold."""
+
 
 @dataclass(frozen=True)
 class Slo:
@@ -47,6 +50,7 @@ class Slo:
         excess = (value - self.threshold) / (abs(self.threshold) or 1.0)
         if self.op.startswith(">"):
             excess = -excess
+        excess = max(-LARGEST_VIOLATION, min(excess, LARGEST_VIOLATION))
         if self.met(value):
             return min(excess, 0.0)
         return max(excess, JUST_MISSED)

@@ -68,3 +68,9 @@ def test_the_interval_contains_all_measurements_of_the_trial() -> None:
 def test_a_value_of_zero_is_left_out_of_the_variance() -> None:
     known = references(1, [record(1, 0, 0.0, 0.0)], ["p99_ttft_ms"])["p99_ttft_ms"]
     assert (known.low, known.value, known.high) == (0.0, 0.0, 0.0)
+
+
+def test_the_interval_of_values_far_apart_is_finite() -> None:
+    known = references(1, [record(1, 0, 1e-300, 1e300)], ["p99_ttft_ms"])["p99_ttft_ms"]
+    assert math.isfinite(known.low)
+    assert math.isfinite(known.high)

@@ -50,3 +50,10 @@ def test_unequal_rounds_are_refused() -> None:
         compare({0: [0.0, 1.0], 1: [0.0]}, 0)
     with pytest.raises(ValueError, match="reference 5"):
         compare({0: [0.0]}, 5)
+
+
+def test_ratios_are_finite_whatever_the_rounds() -> None:
+    ratio = compare({0: [-700.0, 700.0], 1: [700.0, -700.0]}, 0)[1]
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert 0 < ratio.low <= ratio.ratio <= ratio.high < math.inf

@@ -168,3 +168,29 @@ def test_a_latency_of_zero_cannot_be_compared() -> None:
     ttft = parse_objective("p99_ttft_ms:1")
     assert score({"p99_ttft_ms": 0.0}, {"p99_ttft_ms": 5.0}, [ttft]) is None
     assert log_scores([{"p99_ttft_ms": 0.0}, {"p99_ttft_ms": 5.0}], [ttft]) == [0.0, 0.0]
+
+
+EXTREMES = (5e-324, 1e-300, 1.0, 1e300, 1.7e308, math.inf, -math.inf, math.nan, 0.0, -1.0, None)
+
+
+@pytest.mark.parametrize("metric", ["output_throughput", "p99_ttft_ms"])
+@pytest.mark.parametrize("base", EXTREMES)
+@pytest.mark.parametrize("value", EXTREMES)
+def test_a_score_is_finite_whatever_the_values(metric: str, value: float | None, base: float | None) -> None:
+    objectives = [parse_objective(f"{metric}:1e9"), parse_objective("success_rate:1e-320")]
+    runs: list[dict[str, float | None]] = [{metric: value, "success_rate": 1.0}, {metric: base, "success_rate": 1.0}]
+    relative = score(runs[0], runs[1], objectives)
+    assert relative is not None
+    assert math.isfinite(relative)
+    assert relative > 0
+    assert all(math.isfinite(each) for each in log_scores(runs, objectives))
+
+
+def test_a_violation_is_finite_whatever_the_threshold() -> None:
+    assert math.isfinite(parse_slo("p99_ttft_ms<1e-320").violation(1e300))
+    assert math.isfinite(parse_slo("goodput>=1e300").violation(-1e300))
+
+
+def test_a_weight_has_a_largest_value() -> None:
+    with pytest.raises(SettingError, match=r"at most 1e\+09"):
+        parse_objective("goodput:1e308")

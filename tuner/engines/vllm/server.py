@@ -223,7 +223,7 @@ class VllmServer:
             return read_result(result, workload, index, seed)
         except ResultError as error:
             self._fail_if_dying(phase)
-            raise TrialFailed(_client_failure(str(error), log, phase, job.exit_code)) from None
+            raise TrialFailed(_client_failure(error, log, phase, job.exit_code)) from None
 
     def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
@@ -257,10 +257,12 @@ class VllmServer:
         return reply is not None and reply.status == 200
 
 
-def _client_failure(message: str, log: Path, phase: Phase, exit_code: int | None) -> Failure:
-    """Return the failure of a client that wrote no result while the server is healthy."""
+def _client_failure(error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
+    """Return the failure of a client without a valid result while the server is healthy."""
     failure = classify(read_log(log), exit_code, phase)
     if failure.kind is FailureKind.DISK_FULL:
         return failure
+    if error.written:
+        return Failure(FailureKind.BENCHMARK_FAILED, phase, str(error), None, exit_code)
     reason = failure.evidence.splitlines()[0] if failure.evidence else "its log is empty"
-    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{message}: {reason}", failure.evidence, exit_code)
+    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{error}: {reason}", failure.evidence, exit_code)

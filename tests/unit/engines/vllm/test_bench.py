@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage.metrics import METRICS, TRAFFIC_ONLY
-from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
+from tuner.engines.vllm.clients.bench_serve import RESULT_LIMIT, ResultError, bench_arguments, read_result
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop
 
@@ -104,11 +105,68 @@ def test_without_a_completed_request_all_other_metrics_are_none(tmp_path: Path) 
         ("{", "is not JSON"),
         ("[]", "has no number of completed requests"),
         ('{"completed": null}', "has no number of completed"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"completed": ' + "9" * 5000 + "}", "is not JSON"),
+        ('{"completed": 40, "label": "caf\udce9"}', "is not UTF-8"),
     ],
 )
 def test_an_invalid_result_file_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "bench-0.json"
     if text is not None:
-        path.write_text(text)
+        path.write_text(text, errors="surrogateescape")
     with pytest.raises(ResultError, match=message):
+        read_result(path, LOAD, 0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("completed", 40_000_000, "completed=40000000: more than the 40 requests that were sent"),
+        ("completed", -1, "completed=-1: a count is not negative"),
+        ("completed", 39.5, "completed=39.5: not a whole number"),
+        ("completed", True, "completed=True: not a whole number"),
+        ("completed", 10**400, f"completed={'1' + 29 * '0'}…: more than"),
+        ("p99_ttft_ms", 0.0, "p99_ttft_ms=0.0: not a number from 1e-09 to 1e+15"),
+        ("p99_ttft_ms", -3.5, "p99_ttft_ms=-3.5: not a number"),
+        ("p99_tpot_ms", 1e-320, "p99_tpot_ms=1e-320: not a number"),
+        ("p99_tpot_ms", 0, "p99_tpot_ms=0: not a number"),
+        ("median_ttft_ms", -1, "median_ttft_ms=-1: not a number"),
+        ("p99_itl_ms", 10**400, f"p99_itl_ms={'1' + 29 * '0'}…: not a number"),
+        ("mean_ttft_ms", float("inf"), "mean_ttft_ms=inf: not a number"),
+        ("mean_ttft_ms", "fast", "mean_ttft_ms='fast': not a number"),
+        ("std_ttft_ms", -0.1, "std_ttft_ms=-0.1: not 0, and not a number"),
+        ("output_throughput", -1.0, "output_throughput=-1.0: not 0, and not a number"),
+        ("output_throughput", 1e300, "output_throughput=1e+300: not 0, and not a number"),
+        ("duration", 0, "duration=0: not a number"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_its_field(
+    tmp_path: Path, field: str, value: object, message: str
+) -> None:
+    with pytest.raises(ResultError) as caught:
+        read_result(result(tmp_path, **{field: value}), LOAD, 0, 1000)
+    assert f"bench-0.json: {message}" in str(caught.value)
+
+
+def test_an_answer_of_one_token_has_neither_tpot_nor_itl(tmp_path: Path) -> None:
+    # vLLM writes the mean of an empty list as 0.
+    one = LOAD.model_copy(update={"output_len": 1})
+    repeat = read_result(result(tmp_path, p99_tpot_ms=0.0, p99_itl_ms=0.0, std_ttft_ms=0.0), one, 0, 1000)
+    assert (repeat.metrics["p99_tpot_ms"], repeat.metrics["p99_itl_ms"]) == (None, None)
+    assert repeat.metrics["std_ttft_ms"] == 0.0
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "device", "huge"])
+def test_what_is_not_a_file_of_a_result_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "bench-0.json"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(RESULT_LIMIT + 1)
+    with pytest.raises(ResultError, match=r"bench-0\.json cannot be read: (not a regular file|larger than 64 MiB)"):
         read_result(path, LOAD, 0, 1000)

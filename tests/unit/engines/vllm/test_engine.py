@@ -187,6 +187,15 @@ def test_a_client_without_a_result_is_a_benchmark_failure(engine: VllmEngine, ma
     assert server.stop() is None
 
 
+def test_a_result_with_a_value_that_cannot_be_is_a_benchmark_failure(engine: VllmEngine, make_spec: MakeSpec) -> None:
+    server = started(engine, make_spec())
+    server._client_environment["FAKE_VLLM"] = json.dumps({"figures": {"completed": 12_000_000}})
+    failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert failure.kind is FailureKind.BENCHMARK_FAILED
+    assert failure.message == "bench-0.json: completed=12000000: more than the 12 requests that were sent"
+    assert server.stop() is None
+
+
 def test_a_client_that_hangs_ends_at_its_deadline(engine: VllmEngine, make_spec: MakeSpec) -> None:
     server = started(engine, make_spec(limits=Limits(benchmark_s=0.3)))
     server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})

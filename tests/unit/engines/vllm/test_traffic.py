@@ -14,11 +14,11 @@ import pytest
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.clients import traffic
-from tuner.engines.vllm.clients.traffic import lateness_problem
+from tuner.engines.vllm.clients.traffic import TrafficFiles, lateness_problem
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.errors import trial_failed
-from tuner.loadgen.result import GeneratorDelays, read_records
+from tuner.errors import TrialFailed, trial_failed
+from tuner.loadgen.result import GeneratorDelays, read_records, write_delays, write_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.traffic import Traffic
@@ -130,6 +130,18 @@ def test_prompts_that_cannot_be_made_fail_the_trial(run: Run, monkeypatch: pytes
     outcome = run()
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.ENVIRONMENT_BROKEN
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "json"])
+def test_records_that_cannot_be_read_are_a_benchmark_failure(tmp_path: Path, suffix: str) -> None:
+    files = TrafficFiles(tmp_path, "requests-0")
+    write_records(files.records, [])
+    write_delays(files.delays, delays(None, None))
+    (tmp_path / f"requests-0.{suffix}").write_bytes(b"\xff[")
+    with pytest.raises(TrialFailed) as caught:
+        traffic.read_traffic(TRAFFIC, 0, files)
+    assert caught.value.failure.kind is FailureKind.BENCHMARK_FAILED
+    assert f"requests-0.{suffix} is not readable" in caught.value.failure.message
 
 
 def delays(late: float | None, lag: float | None) -> GeneratorDelays:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from search_spaces.regular_file import read_regular_file
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
@@ -16,10 +17,28 @@ from tuner.workloads.results.summary import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
 
 _MEDIAN = re.compile(r"^p50_(\w+)$")
+_AFTER_FIRST_TOKEN = re.compile(r"_(?:tpot|itl)_ms$")
+_SHOWN_CHARS = 30
+
+
+RESULT_LIMIT = 2**26
+"""The largest result file in bytes; one has a few KiB."""
+
+SMALLEST, LARGEST = 1e-9, 1e15
+"""Bounds of what is measured, in the metric's unit: far beyond what a benchmark can measure, and their ratios are
+finite."""
 
 
 class ResultError(ValueError):
-    """The result file is missing or is not a result."""
+    """The result file is missing, is not a result, or has a value that cannot be.
+
+    Attributes:
+        written: whether there is a result; without one, the client's log may have the reason.
+    """
+
+    def __init__(self, message: str, *, written: bool = True) -> None:
+        super().__init__(message)
+        self.written = written
 
 
 def bench_arguments(
@@ -46,35 +65,86 @@ def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repe
     """Read the result file of repeat `index`.
 
     The number of completed requests counts, not the client's exit code. If it is 0, all metrics but the success rate
-    are None. A metric is also None if the file lacks it or has no finite number for it.
+    are None. A metric is also None if the file lacks it or has NaN for it.
 
     Raises:
-        ResultError: if the file is missing or is not a result.
+        ResultError: if the file is missing or is not a result, or with the field and the value that cannot be.
     """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultError(f"the benchmark wrote no result ({path.name})") from None
-    except json.JSONDecodeError as error:
-        raise ResultError(f"the benchmark's result {path.name} is not JSON: {error}") from None
-    completed = data.get("completed") if isinstance(data, dict) else None
-    if not isinstance(completed, int) or isinstance(completed, bool):
-        raise ResultError(f"the benchmark's result {path.name} has no number of completed requests")
+    data = _read_object(path)
     offered = workload.num_prompts
-    metrics: dict[str, float | None] = dict.fromkeys(name for name in METRICS if name not in TRAFFIC_ONLY)
-    if completed > 0:
-        metrics.update({name: _metric(data, name) for name in metrics})
-    metrics["success_rate"] = completed / offered
-    duration = _finite(data.get("duration")) if completed > 0 else None
+    try:
+        completed = _completed(data, offered)
+        metrics: dict[str, float | None] = dict.fromkeys(name for name in METRICS if name not in TRAFFIC_ONLY)
+        if completed > 0:
+            metrics.update({name: _metric(data, name, workload) for name in metrics if name != "success_rate"})
+        metrics["success_rate"] = completed / offered
+        duration = _number(data, "duration") if completed > 0 else None
+    except ResultError as error:
+        raise ResultError(f"{path.name}: {error}") from None
     return Repeat(index, seed, offered, completed, offered - completed, duration, metrics)
 
 
-def _metric(data: Mapping[str, Any], name: str) -> float | None:
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        data = json.loads(read_regular_file(path, RESULT_LIMIT).decode())
+    except FileNotFoundError:
+        raise ResultError(f"the benchmark wrote no result ({path.name})", written=False) from None
+    except OSError as error:
+        raise ResultError(f"the benchmark's result {path.name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ResultError(f"the benchmark's result {path.name} is not UTF-8: {error.reason}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ResultError(f"the benchmark's result {path.name} is not JSON: {reason}") from None
+    if not isinstance(data, dict) or data.get("completed") is None:
+        raise ResultError(f"the benchmark's result {path.name} has no number of completed requests")
+    return data
+
+
+def _completed(data: Mapping[str, Any], offered: int) -> int:
+    """Return the number of completed requests.
+
+    Raises:
+        ResultError: unless it is a whole number from 0 to `offered`.
+    """
+    completed = data["completed"]
+    if not isinstance(completed, int) or isinstance(completed, bool):
+        raise ResultError(f"completed={_shown(completed)}: not a whole number")
+    if completed < 0:
+        raise ResultError(f"completed={_shown(completed)}: a count is not negative")
+    if completed > offered:
+        raise ResultError(f"completed={_shown(completed)}: more than the {offered} requests that were sent")
+    return completed
+
+
+def _metric(data: Mapping[str, Any], name: str, workload: ClosedLoop) -> float | None:
+    """Return a metric's value; None if it was not measured.
+
+    vLLM writes 0 for a latency that no request has: TPOT and ITL, where each answer is one token.
+    """
     median = _MEDIAN.match(name)
-    value = _finite(data.get(name))
-    return _finite(data.get(f"median_{median[1]}")) if value is None and median else value
+    field = f"median_{median[1]}" if median is not None and data.get(name) is None else name
+    if workload.output_len == 1 and data.get(field) == 0 and _AFTER_FIRST_TOKEN.search(field):
+        return None
+    return _number(data, field, zero=METRICS[name].unit != "ms" or name.startswith("std_"))
 
 
-def _finite(value: object) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]
+def _number(data: Mapping[str, Any], field: str, zero: bool = False) -> float | None:
+    """Return a field's number; None if the field is missing, null or NaN.
+
+    Raises:
+        ResultError: for a number outside the bounds, and for anything else; 0 is valid if `zero` is True.
+    """
+    value = data.get(field)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and (SMALLEST <= value <= LARGEST or (zero and value == 0)):
+        return float(value)
+    also = "not 0, and " if zero else ""
+    raise ResultError(f"{field}={_shown(value)}: {also}not a number from {SMALLEST:g} to {LARGEST:g}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -20,7 +20,7 @@ from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
-from tuner.loadgen.result import GeneratorDelays, read_delays, read_records
+from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.texts import UserText, read_texts
@@ -160,15 +160,18 @@ def read_traffic(traffic: Traffic, index: int, files: TrafficFiles) -> tuple[Rep
     """Return repeat `index` from its records, and why it is invalid; None if it is valid.
 
     Raises:
-        TrialFailed: if there are no records.
+        TrialFailed: if there are no records, or they are not readable.
     """
     files.plan.unlink(missing_ok=True)
     if not files.delays.exists():
         message = f"the load generator left no records; see {files.log.name}"
         raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, message)
-    records = read_records(files.records)
+    try:
+        records, delays = read_records(files.records), read_delays(files.delays)
+    except RecordsError as error:
+        raise trial_failed(FailureKind.BENCHMARK_FAILED, Phase.BENCHMARK, f"the load generator's {error}") from None
     repeat = repeat_of(traffic, records, index)
-    return repeat, lateness_problem(read_delays(files.delays), repeat.metrics.get("p99_ttft_ms"))
+    return repeat, lateness_problem(delays, repeat.metrics.get("p99_ttft_ms"))
 
 
 def lateness_problem(delays: GeneratorDelays, ttft_ms: float | None) -> str | None:
