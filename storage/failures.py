@@ -30,6 +30,7 @@ class FailureKind(StrEnum):
     PORT_TAKEN = "port_taken"
     GPU_BUSY = "gpu_busy"
     SERVER_KILLED = "server_killed"
+    CLIENT_KILLED = "client_killed"
     WORKER_LOST = "worker_lost"
     DISK_FULL = "disk_full"
     ENVIRONMENT_BROKEN = "environment_broken"
@@ -51,6 +52,7 @@ _INFRASTRUCTURE = frozenset(
         FailureKind.PORT_TAKEN,
         FailureKind.GPU_BUSY,
         FailureKind.SERVER_KILLED,
+        FailureKind.CLIENT_KILLED,
         FailureKind.WORKER_LOST,
         FailureKind.DISK_FULL,
         FailureKind.ENVIRONMENT_BROKEN,

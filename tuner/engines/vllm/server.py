@@ -15,7 +15,7 @@ from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments,
 from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import MetricsSampler, scrape, with_benchmark_metrics
-from tuner.engines.vllm.failures.classify import classify, read_log
+from tuner.engines.vllm.failures.classify import classify, read_log, signal_name
 from tuner.engines.vllm.resident_client import HelperJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
@@ -200,7 +200,12 @@ class VllmServer:
             self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
         finally:
             job.cancel()
-        repeat, late = read_traffic(traffic, index, files)
+        try:
+            repeat, late = read_traffic(traffic, index, files)
+        except TrialFailed as failed:
+            self._fail_if_dying(phase)
+            error = ResultError(failed.failure.message)
+            raise TrialFailed(_client_failure(error, files.log, phase, job.exit_code)) from None
         if repeat.failed:
             self._fail_if_dying(phase)  # a dying server delays the generator, too
         if late is not None and phase is Phase.BENCHMARK:
@@ -258,10 +263,21 @@ class VllmServer:
 
 
 def _client_failure(error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
-    """Return the failure of a client without a valid result while the server is healthy."""
+    """Return the failure of a client that ended without a valid result while the server is healthy.
+
+    Args:
+        error: what is wrong with its result.
+        log: its output.
+        phase: the trial's phase.
+        exit_code: its exit code; None if the helper that ran it was killed.
+    """
     failure = classify(read_log(log), exit_code, phase)
     if failure.kind is FailureKind.DISK_FULL:
         return failure
+    if exit_code is None or exit_code < 0:
+        by = "with the process that runs it" if exit_code is None else f"by {signal_name(-exit_code)}"
+        message = f"the benchmark client was killed {by}; the kernel sends SIGKILL when the machine lacks memory"
+        return Failure(FailureKind.CLIENT_KILLED, phase, message, failure.evidence, exit_code)
     if error.written:
         return Failure(FailureKind.BENCHMARK_FAILED, phase, str(error), None, exit_code)
     reason = failure.evidence.splitlines()[0] if failure.evidence else "its log is empty"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 FILES = {
@@ -115,6 +120,26 @@ def made_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeVllm:
     executable.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return MadeVllm(folder, executable, {**os.environ, "PYTHONPATH": str(folder)})
+
+
+@contextlib.contextmanager
+def child_ended_by(number: signal.Signals, word: str, parent: bool = False) -> Iterator[None]:
+    """Send a signal to the first descendant whose command line contains `word`, once there is one, or to its parent."""
+
+    def end() -> None:
+        while not stop.wait(0.01):
+            for child in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if word in " ".join(child.cmdline()):
+                        os.kill(child.ppid() if parent else child.pid, number)
+                        return
+
+    stop = threading.Event()
+    thread = threading.Thread(target=end)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
 
 
 @pytest.fixture

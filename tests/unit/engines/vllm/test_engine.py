@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind
+from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
-from tests.unit.engines.vllm.conftest import MadeVllm
+from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine, command_text
 from tuner.engines.vllm.installation.environment import base_environment, own_environment
@@ -193,6 +193,31 @@ def test_a_result_with_a_value_that_cannot_be_is_a_benchmark_failure(engine: Vll
     failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
     assert failure.kind is FailureKind.BENCHMARK_FAILED
     assert failure.message == "bench-0.json: completed=12000000: more than the 12 requests that were sent"
+    assert server.stop() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_client_that_a_signal_ends_is_a_failure_of_the_infrastructure(
+    engine: VllmEngine, make_spec: MakeSpec, number: signal.Signals
+) -> None:
+    server = started(engine, make_spec())
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
+    with child_ended_by(number, "bench-0.json"):
+        failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert (failure.kind, failure.culprit) == (FailureKind.CLIENT_KILLED, Culprit.INFRASTRUCTURE)
+    assert (failure.phase, failure.exit_code) == (Phase.BENCHMARK, -number)
+    assert number.name in failure.message
+    assert server.stop() is None
+
+
+def test_a_client_whose_helper_is_killed_is_a_failure_of_the_infrastructure(
+    forking: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(forking, with_variables(make_spec(), monkeypatch, forking, "nobody knows why"))
+    server._client_environment["FAKE_VLLM"] = json.dumps({"bench": "hang"})
+    with child_ended_by(signal.SIGKILL, "bench-0.json", parent=True):
+        failure = failure_of(lambda: server.benchmark(LOAD, 0, NEVER))
+    assert (failure.kind, failure.exit_code) == (FailureKind.CLIENT_KILLED, None)
     assert server.stop() is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
+from tests.unit.engines.vllm.conftest import child_ended_by
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.clients import traffic
 from tuner.engines.vllm.clients.traffic import TrafficFiles, lateness_problem
@@ -130,6 +132,14 @@ def test_prompts_that_cannot_be_made_fail_the_trial(run: Run, monkeypatch: pytes
     outcome = run()
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.ENVIRONMENT_BROKEN
+
+
+def test_a_generator_that_a_signal_ends_is_a_failure_of_the_infrastructure(run: Run) -> None:
+    slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(0.1).arrivals, "warmup_requests": 0})
+    with child_ended_by(signal.SIGKILL, "tuner.loadgen"):
+        outcome = run(slow)
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.exit_code) == (FailureKind.CLIENT_KILLED, -signal.SIGKILL)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"])

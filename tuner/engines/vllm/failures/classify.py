@@ -77,7 +77,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
 def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
     """Return the typed failure if the log has no cause."""
     if exit_code is not None and exit_code < 0:
-        name = _signal_name(-exit_code)
+        name = signal_name(-exit_code)
         if -exit_code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             message = (
                 f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
@@ -91,7 +91,8 @@ def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence:
     return Failure(FailureKind.ENGINE_CRASH, phase, f"the server {state} and its log has no cause", evidence, exit_code)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9; `signal N` for a number without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
