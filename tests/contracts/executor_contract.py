@@ -63,6 +63,23 @@ def spec(folder: Path, number: int, attempt: int = 1) -> TrialSpec:
     )
 
 
+def wait_until_started(executor: Executor, count: int | None = None) -> None:
+    """Wait until `count` workers have started; None: all."""
+    count = executor.slots if count is None else count
+    deadline = time.monotonic() + DEADLINE_S
+    while executor.slots - len(executor.starting()) < count:
+        assert time.monotonic() < deadline
+        executor.wait_any(1.0)
+
+
+def started(make: Make, factory: Callable[[int], Engine], slots: int) -> Executor:
+    """Return an executor all of whose workers have started."""
+    executor = make(factory, slots)
+    wait_until_started(executor)
+    assert executor.idle() == list(range(slots))
+    return executor
+
+
 def gather(executor: Executor, count: int) -> list[Finished]:
     """Wait until `count` trials have ended."""
     found: list[Finished] = []
@@ -80,7 +97,7 @@ class ExecutorContract:
         raise NotImplementedError
 
     def test_a_trial_returns_its_outcome(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(), 1)
+        executor = started(make, StubFactory(), 1)
         assert executor.idle() == [0]
         executor.submit(spec(tmp_path, 3), 0)
         [finished] = gather(executor, 1)
@@ -95,7 +112,7 @@ class ExecutorContract:
 
     def test_slots_work_at_the_same_time(self, make: Make, tmp_path: Path) -> None:
         gate = tmp_path / "go"
-        executor = make(StubFactory(gate), 2)
+        executor = started(make, StubFactory(gate), 2)
         executor.submit(spec(tmp_path, 1), 0)
         executor.submit(spec(tmp_path, 2), 1)
         assert executor.idle() == []
@@ -105,7 +122,7 @@ class ExecutorContract:
         assert {f.spec.number: f.slot for f in gather(executor, 2)} == {1: 0, 2: 1}
 
     def test_a_busy_or_unknown_slot_is_refused(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(tmp_path / "never"), 1)
+        executor = started(make, StubFactory(tmp_path / "never"), 1)
         executor.submit(spec(tmp_path, 1), 0)
         with pytest.raises(ValueError, match="slot 0 is busy"):
             executor.submit(spec(tmp_path, 2), 0)
@@ -113,14 +130,14 @@ class ExecutorContract:
             executor.submit(spec(tmp_path, 2), 5)
 
     def test_a_typed_failure_is_an_outcome(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(), 1)
+        executor = started(make, StubFactory(), 1)
         executor.submit(spec(tmp_path, 7), 0)
         [finished] = gather(executor, 1)
         assert finished.outcome.failure is not None
         assert finished.outcome.failure.kind is FailureKind.OUT_OF_MEMORY_STARTUP
 
     def test_an_untyped_exception_is_a_tuner_error_and_the_worker_survives(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(), 1)
+        executor = started(make, StubFactory(), 1)
         executor.submit(spec(tmp_path, 8), 0)
         [finished] = gather(executor, 1)
         assert finished.outcome.failure is not None
@@ -130,7 +147,7 @@ class ExecutorContract:
         assert gather(executor, 1)[0].outcome.succeeded
 
     def test_cancel_returns_every_running_trial(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(tmp_path / "never"), 2)
+        executor = started(make, StubFactory(tmp_path / "never"), 2)
         executor.submit(spec(tmp_path, 1), 0)
         executor.submit(spec(tmp_path, 2), 1)
         executor.cancel()
@@ -141,10 +158,10 @@ class ExecutorContract:
         assert gather(executor, 1)[0].outcome.succeeded
 
     def test_waiting_for_nothing_returns(self, make: Make) -> None:
-        assert make(StubFactory(), 1).wait_any(0.0) == []
+        assert started(make, StubFactory(), 1).wait_any(0.0) == []
 
     def test_close_with_a_trial_running_and_twice(self, make: Make, tmp_path: Path) -> None:
-        executor = make(StubFactory(tmp_path / "never"), 1)
+        executor = started(make, StubFactory(tmp_path / "never"), 1)
         executor.submit(spec(tmp_path, 1), 0)
         executor.close()
         executor.close()

@@ -50,7 +50,10 @@ class Executor(Protocol):
         """
 
     def idle(self) -> list[int]:
-        """Return the slots that have no trial, the lowest first."""
+        """Return the slots that can take a trial, the lowest first."""
+
+    def starting(self) -> list[int]:
+        """Return the slots whose worker has not started: they have no trial and take none."""
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot.
@@ -62,7 +65,10 @@ class Executor(Protocol):
     def wait_any(self, timeout_s: float) -> list[Finished]:
         """Return the trials that ended; wait at most `timeout_s` seconds for the first.
 
-        A lost worker gives an outcome of kind `worker_lost`; its slot can be used again.
+        A lost worker gives an outcome of kind `worker_lost`; its slot can be used again once a new worker has started.
+
+        Raises:
+            InfrastructureError: if no trial runs and a worker does not start before its deadline.
         """
 
     def cancel(self) -> None:

@@ -38,6 +38,10 @@ class InlineExecutor:
         """Return the slots that have no trial."""
         return [slot for slot in range(self.slots) if slot not in self._running]
 
+    def starting(self) -> list[int]:
+        """Return no slot: threads need no start."""
+        return []
+
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot."""
         if slot not in self.idle():

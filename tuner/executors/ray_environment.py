@@ -35,5 +35,7 @@ def set_ray_environment(address: str | None) -> None:
         os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        # Despite its name, 0 makes Ray listen on loopback only on Linux, too.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)

@@ -1,17 +1,17 @@
 """An executor of Ray actors, one per device.
 
-An actor that ends returns its trial as `worker_lost`. The actor that replaces it ends the processes that the first one
-left. `tuner.executors.ray_environment.set_ray_environment` must have been called before this module is imported.
+An actor that ends returns its trial as `worker_lost`, and so do all actors of a local Ray whose central processes end:
+that Ray is started anew. The actor that replaces another ends the processes that the first one left. A slot whose actor
+has not started takes no trial; on a cluster this lasts until a node has room for it, at most `WORKER_START_S` seconds.
+`tuner.executors.ray_environment.prepare` must have been called before this module is imported.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
+import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,84 +20,19 @@ from ray.exceptions import RayError
 
 from storage.errors import first_line
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
-from tuner import scratch
-from tuner.engines.base import Engine, EngineInfo
+from tuner.engines.base import EngineInfo
 from tuner.errors import InfrastructureError, TunerError
 from tuner.executors.base import Finished, WorkerState
-from tuner.executors.ray_start import NOTICE_S, join_cluster, start_local
+from tuner.executors.ray_start import NOTICE_S, LocalRay, join_cluster, start_local
+from tuner.executors.ray_worker import MakeEngine, RayWorker, Slot
+from tuner.processes.identity import send_signal, wait_until_gone
 from tuner.specs import TrialSpec
-from tuner.trial.pipeline import run_trial
 
 WORKER_START_S = 600.0
 ENGINE_INFO_S = 1200.0
 CLOSE_S = 120.0
 
 _log = logging.getLogger(__name__)
-
-MakeEngine = Callable[[int], Engine]
-"""Builds a worker's engine from its slot; pickled to the actor."""
-
-
-class _Worker:
-    """The actor: one engine, one trial at a time, in a process of its own."""
-
-    def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
-        # Ray sets OMP_NUM_THREADS for its workers; a server must not inherit it.
-        os.environ.pop("OMP_NUM_THREADS", None)
-        if omp_threads is not None:
-            os.environ["OMP_NUM_THREADS"] = omp_threads
-        self._engine = make_engine(slot)
-        self._slot = slot
-        self._cancelled: dict[str, threading.Event] = {}
-        self._phase: Phase | None = None
-
-    def info(self) -> EngineInfo:
-        """Return the installation of the engine."""
-        return self._engine.info()
-
-    def identity(self) -> tuple[int, str]:
-        """Return the process id and the host's name."""
-        return os.getpid(), os.uname().nodename
-
-    def run(self, spec: TrialSpec, device: str) -> TrialOutcome:
-        """Run one attempt at a trial."""
-        worker = f"w{self._slot}@{os.uname().nodename}"
-        cancelled = self._event(spec.uid)
-        try:
-            return run_trial(self._engine, spec, cancelled, worker=worker, device=device, report=self._note_phase)
-        finally:
-            self._phase = None
-            del self._cancelled[spec.uid]
-
-    def _event(self, uid: str) -> threading.Event:
-        return self._cancelled.setdefault(uid, threading.Event())
-
-    def _note_phase(self, phase: Phase) -> None:
-        self._phase = phase
-
-    def phase(self) -> Phase | None:
-        """Return the phase of the running trial."""
-        return self._phase
-
-    def cancel(self, uid: str) -> None:
-        """Cancel a trial, also one that was submitted and has not begun."""
-        self._event(uid).set()
-
-    def close(self) -> None:
-        """Close the engine, which stops its servers."""
-        self._engine.close()
-
-
-@dataclass
-class _Slot:
-    """The driver's view of one worker."""
-
-    actor: Any
-    device: str
-    spec: TrialSpec | None = None
-    reference: Any = None
-    since: float = 0.0
-    started_at: datetime | None = None
 
 
 class RayExecutor:
@@ -128,19 +63,22 @@ class RayExecutor:
         self._make_engine = make_engine
         self._gpus = gpus
         self._provenance = provenance
-        self._folder = None
+        self._noticed = 0.0
+        self._local: LocalRay | None = None
         if address is None:
-            self._folder = start_local(len(devices), gpus)
+            self._local = start_local(len(devices), gpus)
         else:
             join_cluster(address, len(devices), gpus)
-        self._slots = [_Slot(None, device) for device in devices]
-        for index in range(len(devices)):
-            self._slots[index].actor = self._new_actor(index)
+        self._slots = [Slot(index, device) for index, device in enumerate(devices)]
+        for entry in self._slots:
+            self._start_actor(entry)
 
-    def _new_actor(self, slot: int) -> Any:
+    def _start_actor(self, entry: Slot) -> None:
+        """Request an actor for a slot."""
         options = {"num_cpus": 0 if self._gpus else 1, "num_gpus": 1 if self._gpus else 0, "max_concurrency": 4}
-        actor = ray.remote(_Worker).options(**options)
-        return actor.remote(self._make_engine, slot, os.environ.get("OMP_NUM_THREADS"))
+        actor = ray.remote(RayWorker).options(**options)
+        entry.actor = actor.remote(self._make_engine, entry.index, os.environ.get("OMP_NUM_THREADS"))
+        entry.identity, entry.process, entry.requested = entry.actor.identity.remote(), None, time.monotonic()
 
     @property
     def slots(self) -> int:
@@ -148,11 +86,12 @@ class RayExecutor:
         return len(self._slots)
 
     def engine_info(self) -> EngineInfo:
-        """Return the installation of the engine on the first worker."""
-        actor = self._slots[0].actor
+        """Return what is installed on the first worker."""
+        first = self._slots[0]
         try:
-            self._wait_for(actor.identity.remote(), "the first Ray worker to start", WORKER_START_S)
-            info = self._wait_for(actor.info.remote(), "the first worker to read the engine's version", ENGINE_INFO_S)
+            self._wait_for(first.identity, "the first Ray worker to start", WORKER_START_S)
+            answer = first.actor.info.remote()
+            info = self._wait_for(answer, "the first worker to read the engine's version", ENGINE_INFO_S)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TunerError):
                 raise error.cause from None
@@ -164,7 +103,7 @@ class RayExecutor:
 
     @staticmethod
     def _wait_for(reference: Any, description: str, timeout_s: float) -> Any:
-        """Return an actor's answer; log the wait every `NOTICE_S` seconds.
+        """Return an actor's answer; every `NOTICE_S` seconds log what is waited for.
 
         Raises:
             InfrastructureError: if there is no answer within `timeout_s` seconds.
@@ -179,8 +118,30 @@ class RayExecutor:
         return ray.get(reference)
 
     def idle(self) -> list[int]:
-        """Return the slots that have no trial."""
-        return [index for index, slot in enumerate(self._slots) if slot.spec is None]
+        """Return the slots that have a started worker and no trial."""
+        self._note_started()
+        return [entry.index for entry in self._slots if entry.spec is None and entry.process is not None]
+
+    def starting(self) -> list[int]:
+        """Return the slots whose worker has not started."""
+        self._note_started()
+        return [entry.index for entry in self._slots if entry.process is None]
+
+    def _note_started(self) -> None:
+        """Read the processes of the workers that have started; request a new worker for one that could not."""
+        waiting = {entry.identity: entry for entry in self._slots if entry.process is None}
+        if not waiting:
+            return
+        ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+        for reference in ready:
+            entry = waiting[reference]
+            try:
+                entry.process = ray.get(reference).process
+            except RayError as error:
+                _log.warning("worker w%d did not start: %s", entry.index, first_line(error))
+                requested = entry.requested
+                self._start_actor(entry)
+                entry.requested = requested  # the deadline counts from the first request
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot."""
@@ -192,16 +153,62 @@ class RayExecutor:
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
         """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
-        running = {entry.reference: index for index, entry in enumerate(self._slots) if entry.reference is not None}
+        if self._local is not None and not self._local.is_alive():
+            return self._restart(self._local)
+        starting = self.starting()
+        running = {entry.reference: entry for entry in self._slots if entry.reference is not None}
         if not running:
+            self._wait_for_workers(starting, timeout_s)
             return []
         ready, _ = ray.wait(list(running), num_returns=1, timeout=timeout_s)
         if ready:
             ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
         return [self._collect(running[reference]) for reference in ready]
 
-    def _collect(self, index: int) -> Finished:
-        entry = self._slots[index]
+    def _wait_for_workers(self, starting: list[int], timeout_s: float) -> None:
+        """Wait at most `timeout_s` seconds for a worker to start, if no slot is idle.
+
+        Raises:
+            InfrastructureError: if a worker has not started `WORKER_START_S` seconds after its request.
+        """
+        if not starting:
+            return
+        ray.wait([self._slots[slot].identity for slot in starting], num_returns=1, timeout=timeout_s)
+        now = time.monotonic()
+        waited = max(now - self._slots[slot].requested for slot in starting)
+        names = ", ".join(f"w{slot}" for slot in starting)
+        if waited > WORKER_START_S:
+            raise InfrastructureError(
+                f"Ray has had no room for worker {names} for {waited:.0f} s: a node is lost or busy; see `ray status`, "
+                "then run the same command again"
+            )
+        if waited > NOTICE_S and now - self._noticed > NOTICE_S:
+            self._noticed = now
+            _log.warning("waiting for Ray to start worker %s (%.0f s of at most %.0f s)", names, waited, WORKER_START_S)
+
+    def _restart(self, dead: LocalRay) -> list[Finished]:
+        """Start the local Ray anew after its central processes ended; return the running trials as lost."""
+        _log.warning("Ray ended; starting it again")
+        lost = [
+            Finished(
+                entry.spec, self._lost(entry, FailureKind.WORKER_LOST, "Ray ended while the trial ran"), entry.index
+            )
+            for entry in self._slots
+            if entry.spec is not None
+        ]
+        self._local = None
+        dead.stop()
+        processes = [entry.process for entry in self._slots if entry.process is not None]
+        for process in processes:
+            send_signal(process, signal.SIGKILL)
+        wait_until_gone(processes, CLOSE_S)
+        self._local = start_local(len(self._slots), self._gpus)
+        for entry in self._slots:
+            entry.free()
+            self._start_actor(entry)
+        return lost
+
+    def _collect(self, entry: Slot) -> Finished:
         spec = entry.spec
         assert spec is not None
         try:
@@ -210,18 +217,18 @@ class RayExecutor:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
-            entry.actor = self._new_actor(index)
-        entry.spec = entry.reference = None
-        return Finished(spec, outcome, index)
+            self._start_actor(entry)
+        entry.free()
+        return Finished(spec, outcome, entry.index)
 
-    def _lost(self, entry: _Slot, kind: FailureKind, message: str) -> TrialOutcome:
+    def _lost(self, entry: Slot, kind: FailureKind, message: str) -> TrialOutcome:
         assert entry.spec is not None
         assert entry.started_at is not None
         return TrialOutcome(
             started_at=entry.started_at,
             ended_at=datetime.now(UTC),
             provenance=self._provenance,
-            worker=f"w{self._slots.index(entry)}",
+            worker=f"w{entry.index}",
             device=entry.device,
             timings={},
             artifacts=os.fspath(entry.spec.artifacts),
@@ -240,32 +247,40 @@ class RayExecutor:
         phases: dict[int, Phase | None] = {}
         try:
             answers = ray.get([entry.actor.phase.remote() for entry in busy], timeout=0.5)
-            phases = {id(entry): phase for entry, phase in zip(busy, answers, strict=True)}
+            phases = {entry.index: phase for entry, phase in zip(busy, answers, strict=True)}
         except RayError:
-            pass  # a worker that is starting or lost has no phase
+            pass  # a lost worker has no phase
         now = time.monotonic()
         return [
             WorkerState(
-                index,
+                entry.index,
                 entry.device,
                 entry.spec.uid if entry.spec else None,
-                phases.get(id(entry)),
+                phases.get(entry.index),
                 now - entry.since if entry.spec else 0.0,
             )
-            for index, entry in enumerate(self._slots)
+            for entry in self._slots
         ]
 
     def close(self) -> None:
         """Cancel the running trials, stop every server, end the workers, and stop a Ray of this command."""
         if not self._slots:
             return
+        if self._local is None or self._local.is_alive():
+            self._close_workers()
+        self._slots = []
+        if self._local is not None:
+            self._local.stop()
+        else:
+            ray.shutdown()
+
+    def _close_workers(self) -> None:
+        """End the workers, those that have started after they have stopped their servers."""
         self.cancel()
-        endings = [entry.actor.close.remote() for entry in self._slots]
-        running = [entry.reference for entry in self._slots if entry.reference is not None]
-        ray.wait([*endings, *running], num_returns=len(endings) + len(running), timeout=CLOSE_S)
+        started = [entry for entry in self._slots if entry.process is not None]
+        endings = [entry.actor.close.remote() for entry in started]
+        running = [entry.reference for entry in started if entry.reference is not None]
+        if endings:
+            ray.wait([*endings, *running], num_returns=len(endings) + len(running), timeout=CLOSE_S)
         for entry in self._slots:
             ray.kill(entry.actor)
-        self._slots = []
-        ray.shutdown()
-        if self._folder is not None:
-            scratch.remove(self._folder)

@@ -29,6 +29,9 @@ from tuner.executors.ray_environment import START_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
+SESSIONS = "r"
+"""Ray opens its temporary folder to all users, so it gets one inside a folder that only this user can enter."""
+CENTRAL_PROCESSES = ("gcs_server", "raylet")
 _POLL_S = 0.2
 NOTICE_S = 30.0
 """Seconds between two messages about a wait."""
@@ -61,7 +64,41 @@ def join_cluster(address: str, slots: int, gpus: bool) -> None:
         raise SettingError("workers", slots, rule, "lower it")
 
 
-def start_local(slots: int, gpus: bool) -> Path:
+class LocalRay:
+    """The Ray of this command: its temporary folder and its two central processes.
+
+    Args:
+        folder: the temporary folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._central = [process for name in CENTRAL_PROCESSES for process in _processes(folder, name)]
+
+    def is_alive(self) -> bool:
+        """Return whether the control store and the raylet run.
+
+        Without its raylet a Ray starts no worker and reports nothing. Without its control store, Ray aborts the driver
+        after 60 s.
+        """
+        return all(_is_alive(process) for process in self._central)
+
+    def stop(self) -> None:
+        """Disconnect this command, end Ray's processes and remove the folder."""
+        with _sigterm_kept():
+            ray.shutdown()
+        _end_processes(self.folder)
+        scratch.remove(self.folder)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_local(slots: int, gpus: bool) -> LocalRay:
     """Start a Ray of this command, with a second attempt if the first fails; return its temporary folder.
 
     Args:
@@ -79,7 +116,7 @@ def start_local(slots: int, gpus: bool) -> Path:
                     num_cpus=slots + 1,
                     num_gpus=slots if gpus else 0,
                     object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=os.fspath(folder),
+                    _temp_dir=os.fspath(folder / SESSIONS),
                     include_dashboard=False,
                     log_to_driver=False,
                     configure_logging=False,
@@ -89,7 +126,7 @@ def start_local(slots: int, gpus: bool) -> Path:
             _end_processes(folder)
             scratch.remove(folder)
         else:
-            return folder
+            return LocalRay(folder)
         if attempt < ATTEMPTS:
             _log.warning("Ray did not start (%s); starting it once more", reason)
     raise InfrastructureError(

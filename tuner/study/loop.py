@@ -6,6 +6,7 @@ loses no outcome.
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ from tuner.study.specification.spec import StudySpec
 TICK_S = 0.5
 FIRST_FAILURES = 3
 """The study stops if its first trials, this many or more, all failed for the same reason."""
+
+CANCEL_S = 180.0
+"""How long cancelled trials may take to end: a server gets its time for SIGTERM and then for SIGKILL."""
 
 OVERTIME = 1.0
 """How long running trials may continue after the time limit, as a multiple of the median trial."""
@@ -69,27 +73,42 @@ class Loop:
             source: provides the trials.
             time_is_up: called between trials; once it returns True, no trial starts and running ones may end.
         """
-        ending, overtime = RunEnding.DONE, 0.0
+        ending = RunEnding.DONE
+        cancel_at = math.inf
         while True:
+            now = self._clock.monotonic()
             if self._stop.is_set():
-                self._executor.cancel()
-                ending = RunEnding.INTERRUPTED
+                ending, cancel_at = RunEnding.INTERRUPTED, min(cancel_at, now)
             elif ending is RunEnding.DONE and time_is_up():
-                ending, overtime = RunEnding.TIMEOUT, self._clock.monotonic() + self._overtime_s()
-            if ending is RunEnding.TIMEOUT and self._clock.monotonic() > overtime:
+                ending, cancel_at = RunEnding.TIMEOUT, now + self._overtime_s()
+            if now >= cancel_at:
                 self._executor.cancel()
+            if now >= cancel_at + CANCEL_S:
+                self._abandon()
             if ending is RunEnding.DONE:
                 self._submit_trials(source)
-            if not self._items:
-                if ending is not RunEnding.DONE or source.exhausted():
-                    return ending
-                # The source had no trial for any idle slot, and no trial is running that could change that.
-                return RunEnding.EXHAUSTED
+            if self._has_ended(ending, source):
+                return ending if ending is not RunEnding.DONE or source.exhausted() else RunEnding.EXHAUSTED
             for finished in self._executor.wait_any(TICK_S):
                 stop_reason = self._handle(finished, source)
                 if ending in (RunEnding.DONE, RunEnding.TIMEOUT) and stop_reason is not None:
                     ending = stop_reason
             self._observer.tick(self._executor.states())
+
+    def _has_ended(self, ending: RunEnding, source: TrialSource) -> bool:
+        """Return whether no trial runs and none can start; a worker that is starting may take one."""
+        if self._items:
+            return False
+        return ending is not RunEnding.DONE or source.exhausted() or not self._executor.starting()
+
+    def _abandon(self) -> None:
+        """Stop waiting for cancelled trials: their workers do not answer. The next run repeats them."""
+        if self._items:
+            trials = ", ".join(f"#{uid}" for uid in self._items)
+            self._observer.note(
+                f"{trials} did not end {CANCEL_S:.0f} s after the cancellation; the next run repeats it"
+            )
+        self._items.clear()
 
     def _overtime_s(self) -> float:
         """Return for how many seconds trials may continue after the time limit; the next run repeats cancelled ones."""

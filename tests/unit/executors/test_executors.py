@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,12 +17,22 @@ import pytest
 import ray
 
 from storage.records import FailureKind, Provenance
-from tests.contracts.executor_contract import ExecutorContract, Make, StubFactory, gather, spec
+from tests.contracts.executor_contract import (
+    ExecutorContract,
+    Make,
+    StubFactory,
+    gather,
+    spec,
+    started,
+    wait_until_started,
+)
 from tuner.engines.base import Engine
-from tuner.errors import UserError
+from tuner.errors import InfrastructureError, UserError
+from tuner.executors import ray_pool
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
+from tuner.processes.identity import is_alive
 from tuner.processes.ports import lease_port, port_answers
 
 
@@ -85,15 +96,17 @@ class TestRayExecutor(ExecutorContract):
 
     def test_a_killed_worker_is_infrastructure_and_replaced(self, make: Make, tmp_path: Path) -> None:
         gate = tmp_path / "go"
-        executor = make(StubFactory(gate), 1)
+        executor = started(make, StubFactory(gate), 1)
         assert isinstance(executor, RayExecutor)
         executor.submit(spec(tmp_path, 1), 0)
-        pid, _ = ray.get(executor._slots[0].actor.identity.remote())
-        os.kill(pid, signal.SIGKILL)
+        process = executor._slots[0].process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
         [finished] = gather(executor, 1)
         assert finished.outcome.failure is not None
         assert finished.outcome.failure.kind is FailureKind.WORKER_LOST
         gate.touch()
+        wait_until_started(executor)
         executor.submit(spec(tmp_path, 1, attempt=2), 0)
         assert gather(executor, 1)[0].outcome.succeeded
 
@@ -102,21 +115,87 @@ class TestRayExecutor(ExecutorContract):
             RayExecutor(StubFactory(), ["h200"] * 2, gpus=True, provenance=Provenance.SIMULATED, address=cluster)
 
 
-class TestRayInProcess:
-    def test_ray_gets_a_small_object_store_and_leaves_no_files(self) -> None:
-        executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
-        executor.engine_info()
+@pytest.fixture
+def local() -> Iterator[RayExecutor]:
+    executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
+    yield executor
+    executor.close()
+
+
+def central_process(name: str) -> psutil.Process:
+    """Return the raylet or the control store of this command's Ray."""
+    children = psutil.Process().children(recursive=True)
+    return next(each for each in children if name in each.name() and each.status() != psutil.STATUS_ZOMBIE)
+
+
+class TestLocalRay:
+    def test_ray_gets_a_small_object_store_and_leaves_no_files(self, local: RayExecutor) -> None:
+        local.engine_info()
         store = ray.cluster_resources()["object_store_memory"]
         assert store <= 100 * 1024 * 1024
-        folder = executor._folder
-        assert folder is not None
+        assert local._local is not None
+        folder = local._local.folder
         assert folder.is_dir()
-        executor.close()
+        local.close()
         assert not folder.exists()
         assert not ray.is_initialized()
 
-    def test_a_server_has_the_priority_of_the_exported_script(self) -> None:
-        executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
-        pid, _ = ray.get(executor._slots[0].actor.identity.remote())
-        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
-        executor.close()
+    def test_a_server_has_the_priority_of_the_exported_script(self, local: RayExecutor) -> None:
+        wait_until_started(local)
+        process = local._slots[0].process
+        assert process is not None
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+    def test_other_hosts_and_users_have_no_access(self, local: RayExecutor) -> None:
+        wait_until_started(local)
+        addresses = {
+            connection.laddr.ip
+            for process in psutil.Process().children(recursive=True)
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+        assert local._local is not None
+        assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+    def test_a_dead_ray_is_started_again(self, name: str, tmp_path: Path) -> None:
+        gate = tmp_path / "go"
+        executor = RayExecutor(StubFactory(gate), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
+        try:
+            wait_until_started(executor)
+            first = executor._slots[0].process
+            assert first is not None
+            executor.submit(spec(tmp_path, 1), 0)
+            central_process(name).kill()
+            [finished] = gather(executor, 1)
+            assert finished.outcome.failure is not None
+            assert finished.outcome.failure.kind is FailureKind.WORKER_LOST
+            assert not is_alive(first)
+            gate.touch()
+            wait_until_started(executor)
+            executor.submit(spec(tmp_path, 1, attempt=2), 0)
+            assert gather(executor, 1)[0].outcome.succeeded
+        finally:
+            executor.close()
+
+
+class TestWorkerThatDoesNotStart:
+    def test_it_takes_no_trial_and_ends_the_run_at_its_deadline(
+        self, cluster: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # The cluster has 4 CPUs, so the fifth worker waits for a node.
+        executor = RayExecutor(StubFactory(), ["cpu"] * 5, gpus=False, provenance=Provenance.SIMULATED, address=cluster)
+        try:
+            wait_until_started(executor, 4)
+            assert len(executor.idle()) == 4
+            [waiting] = executor.starting()
+            with pytest.raises(ValueError, match=f"slot {waiting} is busy"):
+                executor.submit(spec(Path("unused"), 1), waiting)
+            assert executor.wait_any(0.0) == []
+            monkeypatch.setattr(ray_pool, "WORKER_START_S", 0.0)
+            with pytest.raises(InfrastructureError, match=rf"no room for worker w{waiting} .* see `ray status`"):
+                executor.wait_any(0.0)
+        finally:
+            executor.close()

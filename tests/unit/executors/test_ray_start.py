@@ -39,7 +39,7 @@ class FailingRay:
         self.raylets: list[subprocess.Popen[str]] = []
 
     def init(self, **options: object) -> None:
-        self.folders.append(Path(str(options["_temp_dir"])))
+        self.folders.append(Path(str(options["_temp_dir"])).parent)
         if len(self.folders) <= self.failures:
             self.raylets.append(start_raylet(self.folders[-1]))
             raise Exception(TIMED_OUT)
@@ -60,7 +60,7 @@ def test_a_failed_start_is_repeated_and_its_processes_are_ended(
 ) -> None:
     failing = FailingRay(1)
     monkeypatch.setattr(ray, "init", failing.init)
-    assert ray_start.start_local(1, False) == failing.folders[1]
+    assert ray_start.start_local(1, False).folder == failing.folders[1]
     assert not failing.folders[0].exists()
     assert failing.folders[1].is_dir()
     assert not psutil.pid_exists(failing.raylets[0].pid)

@@ -1,0 +1,110 @@
+"""One Ray worker: the actor class, and what the driver knows about it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from storage.records import Phase, TrialOutcome
+from tuner.engines.base import Engine, EngineInfo
+from tuner.processes.identity import Identity, own_identity
+from tuner.specs import TrialSpec
+from tuner.trial.pipeline import run_trial
+
+MakeEngine = Callable[[int], Engine]
+"""Builds a worker's engine from its slot; pickled to the actor."""
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """The process of a worker, and the name of its host."""
+
+    process: Identity
+    host: str
+
+
+class RayWorker:
+    """The actor class: one engine in a process of its own."""
+
+    def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
+        # Ray sets OMP_NUM_THREADS for its workers; a server must not inherit it.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if omp_threads is not None:
+            os.environ["OMP_NUM_THREADS"] = omp_threads
+        self._engine = make_engine(slot)
+        self._slot = slot
+        self._cancelled: dict[str, threading.Event] = {}
+        self._phase: Phase | None = None
+
+    def info(self) -> EngineInfo:
+        """Return what is installed."""
+        return self._engine.info()
+
+    def identity(self) -> WorkerIdentity:
+        """Return the worker's process and host."""
+        return WorkerIdentity(own_identity(), os.uname().nodename)
+
+    def run(self, spec: TrialSpec, device: str) -> TrialOutcome:
+        """Run one attempt at a trial."""
+        worker = f"w{self._slot}@{os.uname().nodename}"
+        cancelled = self._event(spec.uid)
+        try:
+            return run_trial(self._engine, spec, cancelled, worker=worker, device=device, report=self._note_phase)
+        finally:
+            self._phase = None
+            del self._cancelled[spec.uid]
+
+    def _event(self, uid: str) -> threading.Event:
+        return self._cancelled.setdefault(uid, threading.Event())
+
+    def _note_phase(self, phase: Phase) -> None:
+        self._phase = phase
+
+    def phase(self) -> Phase | None:
+        """Return the phase of the running trial."""
+        return self._phase
+
+    def cancel(self, uid: str) -> None:
+        """Cancel a trial, also one that was submitted and has not begun."""
+        self._event(uid).set()
+
+    def close(self) -> None:
+        """Close the engine, which stops its servers."""
+        self._engine.close()
+
+
+@dataclass
+class Slot:
+    """The driver's view of one worker.
+
+    Args:
+        index: number of the slot.
+        device: name of the worker's device.
+        actor: the actor.
+        identity: reference to the actor's `WorkerIdentity`, which is ready once the actor has started.
+        requested: when the actor was requested, by `time.monotonic`.
+        process: the worker's process, once known; of use only if it runs on this host.
+        spec: the running trial; None: idle.
+        reference: to the outcome of the running trial.
+        since: when the trial was submitted, by `time.monotonic`.
+        started_at: the same by the wall clock.
+    """
+
+    index: int
+    device: str
+    actor: Any = None
+    identity: Any = None
+    requested: float = 0.0
+    process: Identity | None = None
+    spec: TrialSpec | None = None
+    reference: Any = None
+    since: float = 0.0
+    started_at: datetime | None = None
+
+    def free(self) -> None:
+        """Forget the trial."""
+        self.spec = self.reference = self.started_at = None
