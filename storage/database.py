@@ -80,29 +80,47 @@ def _remedy(url: URL) -> str:
     return "check host, port, user and password, that the database exists, and that the user may create tables in it"
 
 
+def parse_url(text: str) -> URL:
+    """Return the URL of a path or a URL, see `normalise_url`.
+
+    Raises:
+        StorageError: if the text is not a URL.
+    """
+    try:
+        return make_url(normalise_url(text))
+    except (ArgumentError, ValueError):
+        message = "the storage is not a database URL; write postgresql://user:password@host:port/database"
+        raise StorageError(f"{message} (in a password, write @ / : as %40 %2F %3A)") from None
+
+
 def parse_storage_url(text: str) -> URL:
     """Return the URL of a path or a URL, see `normalise_url`.
 
     Raises:
         StorageError: if the text is not a URL, or names a database in memory or a file in a folder that does not exist.
     """
-    try:
-        url = make_url(normalise_url(text))
-    except (ArgumentError, ValueError):
-        message = "the storage is not a database URL; write postgresql://user:password@host:port/database"
-        raise StorageError(f"{message} (in a password, write @ / : as %40 %2F %3A)") from None
+    url = parse_url(text)
     if url.get_backend_name() == "sqlite":
         _check_sqlite_file(url)
     return url
 
 
-def _check_sqlite_file(url: URL) -> None:
+def sqlite_path(url: URL) -> Path:
+    """Return the path of an SQLite database.
+
+    Raises:
+        StorageError: if it is in memory.
+    """
     name = url.database
     if not name or name == ":memory:" or "mode=memory" in name or url.query.get("mode") == "memory":
         raise StorageError("a database in memory is lost when the command ends: give a file such as study.db")
-    if name.startswith("file:"):
+    return Path(name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name)
+
+
+def _check_sqlite_file(url: URL) -> None:
+    path = sqlite_path(url)
+    if (url.database or "").startswith("file:"):
         return
-    path = Path(name)
     if not path.parent.is_dir():
         raise StorageError(f"cannot use the database {path}: its folder {path.parent} does not exist; create it first")
     if path.is_dir():

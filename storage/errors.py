@@ -7,6 +7,14 @@ class StorageError(Exception):
     """The database cannot be used, or it refuses an operation. The message is one line: the reason, then what to do."""
 
 
+class StorageUnavailable(StorageError):
+    """The database, or a lock in it, was lost during a run: a failure of the infrastructure, not of the input."""
+
+
+class NotYetAvailable(StorageUnavailable):
+    """The database refuses an operation that it will accept soon."""
+
+
 def database_reason(error: BaseException) -> str | None:
     """Return the first line of the database's message if a database error caused `error`; else None.
 

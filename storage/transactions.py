@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from storage.database import storage_errors, writing_engine
@@ -17,6 +17,13 @@ class Transactions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writer = writing_engine(engine)
+        self.check: Callable[[], None] | None = None
+        """The check of `check_before_writes`; None without one."""
+
+    def check_before_writes(self, check: Callable[[], None]) -> None:
+        """Call `check` in each transaction that writes; an exception ends the transaction."""
+        self.check = check
+        check_in_transactions(self._writer, check)
 
     def close(self) -> None:
         """Close all connections."""
@@ -31,3 +38,16 @@ class Transactions:
     def _writing(self) -> Iterator[Session]:
         with storage_errors(self._engine.url), Session(self._writer) as session, session.begin():
             yield session
+
+
+def check_in_transactions(engine: Engine, check: Callable[[], None]) -> None:
+    """Call `check` after each transaction has its connection and before its first statement.
+
+    A check of another connection to the same server then holds until the commit: if the server restarts in between,
+    the transaction's connection is lost as well.
+    """
+
+    def begin(_: Connection) -> None:
+        check()
+
+    event.listen(engine, "begin", begin)

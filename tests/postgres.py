@@ -23,12 +23,30 @@ READY_S = 60
 MISSING = "PostgreSQL is not installed: no initdb in /usr/lib/postgresql/*/bin or PATH (Debian: apt install postgresql)"
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
-    """A running server; its superuser `tuner` connects through `socket` without a password."""
+    """A server in a folder; its superuser `tuner` connects through `socket`, that folder, without a password."""
 
-    pid: int
+    programs: Path
     socket: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server and wait until it accepts connections."""
+        with (self.socket / "log").open("ab") as log:
+            self.process = _start(self.programs, self.socket, unprivileged_user(), log.fileno())
+        _wait_until_ready(self.process, self.socket)
+
+    def stop(self) -> None:
+        """Stop the server as `pg_ctl stop -m fast` does: its connections are ended."""
+        if self.process is not None:
+            _stop(self.process)
+            self.process = None
+
+    def restart(self) -> None:
+        """Stop the server and start it again."""
+        self.stop()
+        self.start()
 
     def new_database(self) -> str:
         """Create an empty database and return its URL as a user would write it."""
@@ -74,13 +92,12 @@ def postgres_server(programs: Path) -> Iterator[PostgresServer]:
         if user is not None:
             shutil.chown(folder, user)
         _initialise(programs, folder, user)
-        with (folder / "log").open("wb") as log:
-            server = _start(programs, folder, user, log.fileno())
+        server = PostgresServer(programs, folder)
         try:
-            _wait_until_ready(server, folder)
-            yield PostgresServer(server.pid, folder)
+            server.start()
+            yield server
         finally:
-            _stop(server)
+            server.stop()
     finally:
         shutil.rmtree(folder)
 

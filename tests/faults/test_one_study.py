@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from dataclasses import dataclass, field
 
 import psutil
@@ -102,7 +103,7 @@ def history(make_study: MakeStudy) -> History:
 
 
 def test_a_second_command_on_a_running_study_is_refused(history: History) -> None:
-    rule = f"process {history.first_pid} is running this study"
+    rule = f"process {history.first_pid} on host {socket.gethostname()} is running this study"
     message = f"tuner: --study 'faults': {rule}; wait for it, or choose another name"
     assert (history.refused_code, history.refused_output.splitlines()[-1]) == (2, message)
 

@@ -1,56 +1,46 @@
-"""The lock that keeps two processes from running one study at the same time."""
+"""The lock that keeps two processes from running one study at the same time; it is in the study's database."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO
 
+from storage import locks
 from tuner.errors import SettingError
 
-_LOCK = "running.lock"
 
-
-def refuse_running(folder: Path, name: str) -> None:
+def refuse_running(url: str, name: str) -> None:
     """Refuse a study that another process runs; creates nothing.
 
     Args:
-        folder: the study's folder of artifacts.
+        url: the study's database.
         name: the study's name.
 
     Raises:
         SettingError: when another process runs it.
     """
-    path = folder / _LOCK
-    if path.exists():
-        with path.open("r+") as file:
-            _lock(file, name)
+    holder = locks.study_lock(url, name).holder()
+    if holder is not None:
+        raise _refusal(name, holder)
 
 
 @contextmanager
-def study_lock(folder: Path, name: str) -> Iterator[None]:
-    """Hold the study for this process. The operating system releases the lock when the process ends.
+def study_lock(url: str, name: str) -> Iterator[locks.Lock]:
+    """Hold the study for this process; arguments as for `refuse_running`.
 
     Raises:
         SettingError: when another process runs the study.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("a+") as file:
-        _lock(file, name)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-
-
-def _lock(file: TextIO, name: str) -> None:
+    lock = locks.study_lock(url, name)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        rule = f"process {owner} is running this study"
-        raise SettingError("study", name, rule, "wait for it, or choose another name") from None
+        lock.take()
+    except locks.LockHeld as error:
+        raise _refusal(name, error.holder) from None
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _refusal(name: str, holder: locks.Holder) -> SettingError:
+    return SettingError("study", name, f"{holder} is running this study", "wait for it, or choose another name")

@@ -11,7 +11,7 @@ import json
 import logging
 import sqlite3
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
+from storage.transactions import check_in_transactions
 from tuner.sampler.convergence import converged
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.sampler.prior.prior_cache import Prior
@@ -64,6 +65,7 @@ class OptunaStudy:
         sampler: str = TPE,
         prior: Prior | None = None,
         sources: Sequence[SourceHistory] = (),
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Open the study, or create it.
 
@@ -76,12 +78,15 @@ class OptunaStudy:
             sampler: `residual` or `tpe`.
             prior: predicts configurations for `residual`, in a background thread.
             sources: trials of source studies for `residual`.
+            check: called in each transaction, see `storage.transactions.check_in_transactions`.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
         self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
         self._storage = optuna.storages.RDBStorage(storage_url, engine_kwargs=_engine_arguments(storage_url))
+        if check is not None:
+            check_in_transactions(self._storage.engine, check)
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
         self._study = optuna.create_study(
             storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True

@@ -87,7 +87,7 @@ def run_study(
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
     clock = clock or RealClock()
     began = clock.monotonic()
-    optuna_study = _optuna_study(prepared, storage_url)
+    optuna_study = _optuna_study(prepared, storage_url, store)
     for source in prepared.sources:
         observer.note(str(source))
     spec = prepared.spec
@@ -193,13 +193,13 @@ class _Run:
         return conclusion
 
 
-def _optuna_study(prepared: PreparedStudy, storage_url: str) -> OptunaStudy:
+def _optuna_study(prepared: PreparedStudy, storage_url: str, store: Store) -> OptunaStudy:
     spec = prepared.spec
     sampler = spec.sampler_for(prepared.engine)
     prior = simulator_prior(spec, prepared.engine) if sampler == RESIDUAL else None
     sources = [source.source_history for source in prepared.sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources)
+    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources, store.check)
 
 
 def _confirmation(spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> Confirmation | None:

@@ -30,7 +30,7 @@ from tuner.study.specification.settings import EngineChoice, RunSettings, StudyS
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.export import write_script
-from tuner.use_cases.places import DEFAULT_FOLDER, home, storage_url, tracking_uri
+from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
@@ -76,11 +76,11 @@ def optimize(
     folder = _folder(run.storage)
     if settings.search.learn_from:
         storage_url(run.storage, create=False)  # source studies need a database that exists
-    refuse_running(folder / "artifacts" / plan.name, plan.name)
     _check_disk(folder)
     _check_output(run.output)
     with ExitStack() as stack:
         server = _database_server(run.storage)
+        refuse_running(database_url(run.storage), plan.name)
         executor = _executor(engine_settings, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
@@ -89,7 +89,8 @@ def optimize(
         store = server or open_store(url)
         stack.callback(store.close)
         prepared = prepare_study(spec, engine, store)
-        stack.enter_context(study_lock(prepared.spec.artifacts, plan.name))
+        store.check_before_writes(stack.enter_context(study_lock(url, plan.name)).check)
+        prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(prepared, run, store, url, executor, observer, stop)
 

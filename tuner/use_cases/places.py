@@ -22,8 +22,15 @@ def home() -> Path:
     return Path(given).expanduser() if given else Path.home() / ".cache" / "tuner"
 
 
+def database_url(storage: str | None) -> str:
+    """Return the URL of a file or an SQLAlchemy URL, or of the default database; nothing is checked or created."""
+    from storage import normalise_url
+
+    return normalise_url(storage or os.fspath(DEFAULT_FOLDER / "tuner.db"))
+
+
 def storage_url(storage: str | None, create: bool) -> str:
-    """Return the database's URL.
+    """Return the database's URL, see `database_url`.
 
     Args:
         storage: a file or an SQLAlchemy URL; None: the default database.
@@ -32,11 +39,9 @@ def storage_url(storage: str | None, create: bool) -> str:
     Raises:
         SettingError: when there is no database to read.
     """
-    from storage import normalise_url
-
     if storage is None and create:
         DEFAULT_FOLDER.mkdir(exist_ok=True)
-    url = normalise_url(storage or os.fspath(DEFAULT_FOLDER / "tuner.db"))
+    url = database_url(storage)
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")
         remedy = "run `tuner optimize` here first, or give {storage}"

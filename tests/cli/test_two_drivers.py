@@ -1,0 +1,68 @@
+"""Two drivers of one study: the second is refused, wherever it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.records import TrialRecord
+from tests.cli.command import Said, everything_in, run_apart, run_here
+from tests.cli.conftest import NoMlflow
+from tests.postgres import postgres_server, require_programs
+from tuner.observers.quiet import SilentObserver
+from tuner.study.specification import settings
+from tuner.use_cases import optimize as optimize_run
+
+OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "6", "--study", "s", "--plain")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of each kind that both drivers reach."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "shared.db")
+        return
+    with postgres_server(require_programs()) as server:
+        yield server.new_database()
+
+
+class SecondDriver(SilentObserver):
+    """Starts a second driver of the study in another folder when the first trial has finished."""
+
+    def __init__(self, folder: Path, storage: str) -> None:
+        self._folder = folder
+        self._storage = storage
+        self.said: Said | None = None
+
+    def finished(self, record: TrialRecord) -> None:
+        """Start it once, and wait for its end."""
+        if self.said is None:
+            self.said = run_apart(self._folder, "optimize", *OPTIONS, "--storage", self._storage, TUNER_VLLM="")
+
+
+def test_a_second_driver_in_another_folder_is_refused(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    (tmp_path / "alias.db").symlink_to(tmp_path / "shared.db")
+    monkeypatch.chdir(one)
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+    observer = SecondDriver(other, storage.replace("shared.db", "alias.db"))
+    study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
+    run = settings.RunSettings(settings.Budget(6), settings.EngineChoice("simulated"), storage)
+    optimize_run.optimize(study, run, observer, threading.Event())
+    assert observer.said is not None
+    holder = f"process {os.getpid()} on host {socket.gethostname()}"
+    message = f"tuner: --study 's': {holder} is running this study; wait for it, or choose another name\n"
+    assert (observer.said.code, observer.said.err) == (2, message)
+    assert everything_in(other) == []
+    rows = json.loads(run_here(one, "trials", "--json", "--storage", storage).out)
+    assert [row["number"] for row in rows] == list(range(6))
