@@ -97,8 +97,8 @@ def test_a_number_without_a_trial_is_explained(folder: Path) -> None:
 def test_a_page_shows_each_statistic_once(folder: Path) -> None:
     lines = run_here(folder, "show", "1").out.splitlines()
     assert lines[0] == "#1  ok  search"
-    assert "differs      max_num_seqs=50 block_size=64" in lines
-    assert "SLOs         p99_tpot_ms<50 met" in lines
+    assert "configuration  max_num_seqs=50 block_size=64" in lines
+    assert "SLOs           p99_tpot_ms<50 met" in lines
     assert "latency, ms  mean  median  p99" in lines
     assert "TTFT            6       5    –" in lines
     assert [line for line in lines if "p50" in line] == []

@@ -26,7 +26,7 @@ def print_trial(trial: TrialRecord, objectives: Sequence[Objective], defaults: C
     label = f", {trial.label}" if trial.label else ""
     heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
     heading.append(f"  {trial.kind.value}{label}", style="not bold")
-    rows: Rows = [("differs", configuration.full(trial.config, defaults))]
+    rows: Rows = [("configuration", configuration.full(trial.config, defaults))]
     outcome = trial.outcome
     if outcome is None:
         show(heading, labelled(rows))
