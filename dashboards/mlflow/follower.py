@@ -3,7 +3,7 @@
     python -m dashboards.mlflow.follower follow --storage URL --study NAME --tracking-uri URI
 
 syncs whenever something is written to its standard input, and once more when its standard input ends. Each sync prints
-one line of JSON: the fields of `SyncReport`, or `error`.
+one line of JSON: the fields of `SyncReport`, or `error`. A wait for another sync prints an `error` at its start.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,19 +41,26 @@ class SyncReport:
     failed: tuple[str, ...] = ()
 
 
-def sync_to_mlflow(store_url: str, study: str | None = None, tracking_uri: str | None = None) -> SyncReport:
+def sync_to_mlflow(
+    store_url: str,
+    study: str | None = None,
+    tracking_uri: str | None = None,
+    on_wait: Callable[[str], None] = lambda _: None,
+) -> SyncReport:
     """Log every finished trial that MLflow lacks, and bring the parent runs of studies up to date.
 
     Args:
         store_url: the tuner's database.
         study: one study; None syncs all studies of the database.
         tracking_uri: where MLflow is; None takes `MLFLOW_TRACKING_URI`, else an SQLite database in the current folder.
+        on_wait: receives one line when another process syncs the database and is waited for.
 
     Raises:
         MlflowUnavailable: if MLflow cannot be used.
-        StorageError: if the tuner's database cannot be used or has no such study.
+        StorageError: if the tuner's database cannot be used or has no such study, or another process syncs it for too
+            long.
     """
-    follower = Follower(store_url, study, tracking_uri)
+    follower = Follower(store_url, study, tracking_uri, on_wait)
     try:
         return follower.sync(summary=True)
     finally:
@@ -62,7 +70,13 @@ def sync_to_mlflow(store_url: str, study: str | None = None, tracking_uri: str |
 class Follower:
     """Keeps the tuner's database and MLflow open between syncs; arguments as for `sync_to_mlflow`."""
 
-    def __init__(self, store_url: str, study: str | None = None, tracking_uri: str | None = None) -> None:
+    def __init__(
+        self,
+        store_url: str,
+        study: str | None = None,
+        tracking_uri: str | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Open the tuner's database.
 
         Raises:
@@ -72,6 +86,7 @@ class Follower:
         self._uri = uri
         self._study = study
         self._store_url = store_url
+        self._on_wait = on_wait
         self._store = open_store(store_url)
         self._log: RunLog | None = None
 
@@ -88,7 +103,7 @@ class Follower:
         Raises:
             MlflowUnavailable, StorageError: see `sync_to_mlflow`.
         """
-        with one_at_a_time(self._store_url):
+        with one_at_a_time(self._store_url, self._on_wait):
             return self._sync(summary)
 
     def _sync(self, summary: bool) -> SyncReport:
@@ -137,6 +152,10 @@ def _follow(follower: Follower) -> int:
             return 1 if report.get("error") or report.get("failed") else 0
 
 
+def _report_problem(text: str) -> None:
+    print(json.dumps({"error": text}), flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the follower and return its exit code.
 
@@ -149,9 +168,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        follower = Follower(options.storage, options.study, options.tracking_uri)
+        follower = Follower(options.storage, options.study, options.tracking_uri, _report_problem)
     except StorageError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        _report_problem(str(error))
         return 1
     try:
         return _follow(follower)

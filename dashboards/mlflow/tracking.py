@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
-import os
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from storage.errors import StorageError
+from storage.locks import Holder, LockHeld, sync_lock
+
+SYNC_WAIT_S = 300.0
+"""How long a sync waits for another one of the same database."""
+
+_POLL_S = 0.1
 
 
 def embedded_uri(folder: Path) -> str:
@@ -24,18 +29,40 @@ def artifact_root(tracking_uri: str) -> Path | None:
 
 
 @contextmanager
-def one_at_a_time(store_url: str) -> Iterator[None]:
-    """Run the block while no other process of this user on this machine syncs the database.
+def one_at_a_time(
+    store_url: str, on_wait: Callable[[str], None] = lambda _: None, wait_s: float = SYNC_WAIT_S
+) -> Iterator[None]:
+    """Run the block while no other process syncs the database.
 
     MLflow would accept a second run for a trial that two processes log at once.
+
+    Args:
+        store_url: the tuner's database.
+        on_wait: receives one line at the start of a wait, which names the other process.
+        wait_s: seconds to wait for other processes.
+
+    Raises:
+        StorageError: if another process still syncs after `wait_s`, or the lock cannot be used.
     """
-    prefix, _, path = store_url.partition("sqlite:///")  # the same relative path in two folders is two databases
-    database = store_url if prefix or not path else str(Path(path).resolve())
-    digest = hashlib.sha256(database.encode()).hexdigest()[:16]
-    lock = Path(tempfile.gettempdir()) / f"tuner-sync-{os.getuid()}-{digest}.lock"
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = sync_lock(store_url)
+    deadline = time.monotonic() + wait_s
+    waiting_for: Holder | None = None
+    while True:
+        try:
+            lock.take()
+            break
+        except LockHeld as error:
+            if time.monotonic() >= deadline:
+                rule = f"{error.holder} has been logging this database to MLflow for {wait_s:.0f} s"
+                raise StorageError(f"{rule}; end it, or run `tuner sync` later") from None
+            if waiting_for != error.holder:
+                waiting_for = error.holder
+                on_wait(f"waiting at most {wait_s:.0f} s for {error.holder}, which logs this database to MLflow")
+            time.sleep(_POLL_S)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -26,7 +27,7 @@ def sync(
     from tuner.cli.output.parts import text
 
     try:
-        report = sync_to_mlflow(url, study, tracking_uri(url))
+        report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))
     except MlflowUnavailable as error:
         raise TunerError(f"{error}; nothing is lost, run `tuner sync` again when MLflow answers") from None
     resumed = f"; {text.count(report.already, 'run')} of an interrupted sync completed" if report.already else ""
