@@ -3,7 +3,7 @@
 An actor that ends returns its trial as `worker_lost`, and so do all actors of a local Ray whose central processes end:
 that Ray is started anew. The actor that replaces another ends the processes that the first one left. A slot whose actor
 has not started takes no trial; on a cluster this lasts until a node has room for it, at most `WORKER_START_S` seconds.
-`tuner.executors.ray_environment.prepare` must have been called before this module is imported.
+Call `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ from tuner.study.specification.spec import StudySpec
 class Ablation:
     """The `Source` of those trials. A continued study runs the ones that it lacks, and none twice."""
 
-    def __init__(self, spec: StudySpec, store: Store, learner: OptunaStudy, best: TrialRecord | None) -> None:
+    def __init__(self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, best: TrialRecord | None) -> None:
         """Plan the trials for the configuration whose ablation an earlier run began, or else for `best`.
 
         If `best` is itself a trial of an ablation, no other ablation is planned.
         """
-        self._learner = learner
+        self._optuna_study = optuna_study
         records = {record.number: record for record in store.trials(spec.name) if record.round == 0}
         begun = {owner for record in records.values() if (owner := _owner(record)) in records}
         subjects = [*sorted(begun, reverse=True), *([best.number] if best is not None and _owner(best) is None else [])]
@@ -46,7 +46,7 @@ class Ablation:
         if not self._queue:
             return None
         label, config, hints = self._queue.popleft()
-        asked = self._learner.ask_fixed(config, hints)
+        asked = self._optuna_study.ask_fixed(config, hints)
         return WorkItem(asked.number, 0, TrialKind.ENQUEUED, asked.config, label)
 
     def exhausted(self) -> bool:
