@@ -79,13 +79,13 @@ def missing_lines(shown: tuple[str, ...], output: str) -> list[str]:
 
     Without a line `…` between them, shown lines must follow each other directly.
     """
-    told = [without_durations(line) for line in output.splitlines()]
+    result = [without_durations(line) for line in output.splitlines()]
     missing, place, gap = [], 0, True
     for line in map(without_durations, shown):
         if line.strip() == LEFT_OUT:
             gap = True
             continue
-        window = told[place:] if gap else told[place : place + 1]
+        window = result[place:] if gap else result[place : place + 1]
         if line in window:
             place, gap = place + window.index(line) + 1, False
         else:

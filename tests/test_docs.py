@@ -106,8 +106,8 @@ def test_the_reader_of_pages_finds_commands_and_their_output(tmp_path: Path) -> 
     ],
 )
 def test_shown_output_is_compared_in_order_but_for_durations(shown: tuple[str, ...], missing: list[str]) -> None:
-    told = "a 5.1 s\nc\nd\n" if "b" not in shown else "a 3 s\nb\n"
-    assert missing_lines(shown, told) == missing
+    result = "a 5.1 s\nc\nd\n" if "b" not in shown else "a 3 s\nb\n"
+    assert missing_lines(shown, result) == missing
 
 
 def test_commands_in_the_text_exist() -> None:

@@ -21,7 +21,7 @@ STALL_S = 240.0
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """The exit code and the output of a command."""
 
     code: int
@@ -29,7 +29,7 @@ class Said:
     err: str
 
 
-def run_here(folder: Path, *argv: str) -> Said:
+def run_here(folder: Path, *argv: str) -> CommandOutput:
     """Run `tuner ARGV…` in this process, in `folder`."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -39,10 +39,10 @@ def run_here(folder: Path, *argv: str) -> Said:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
             main()
     assert isinstance(ended.value.code, int)
-    return Said(ended.value.code, out.getvalue(), err.getvalue())
+    return CommandOutput(ended.value.code, out.getvalue(), err.getvalue())
 
 
-def run_apart(folder: Path, *argv: str, **environment: str) -> Said:
+def run_apart(folder: Path, *argv: str, **environment: str) -> CommandOutput:
     """Run `tuner ARGV…` in a process of its own, in `folder`, for as long as it makes progress."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def run_apart(folder: Path, *argv: str, **environment: str) -> Said:
             process.kill()
             process.wait()
         texts = [os.pread(file.fileno(), 1 << 24, 0).decode() for file in (out, err)]
-    return Said(process.returncode, *texts)
+    return CommandOutput(process.returncode, *texts)
 
 
 def _wait_while_progressing(process: subprocess.Popen[bytes], folder: Path, outputs: list[int]) -> None:
@@ -88,10 +88,10 @@ def everything_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def refused(said: Said, folder: Path, *parts: str) -> None:
+def refused(printed: CommandOutput, folder: Path, *parts: str) -> None:
     """Assert one line that holds `parts`, exit code 2, and an empty folder."""
-    assert said.code == 2, said.err
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert [part for part in ("tuner: ", *parts) if part not in said.err] == [], said.err
+    assert printed.code == 2, printed.err
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert [part for part in ("tuner: ", *parts) if part not in printed.err] == [], printed.err
     assert everything_in(folder) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import Repeat
-from tests.cli.command import Said, run_here
+from tests.cli.command import CommandOutput, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
@@ -26,7 +26,7 @@ requests: 10
 classes: {a: {input: 4, output: 4}}
 slo: {a: {p95_ttft_ms: 100}}
 """
-Capacity = Callable[..., Said]
+Capacity = Callable[..., CommandOutput]
 
 
 class HoldsUpTo(StubServer):
@@ -57,7 +57,7 @@ def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     vllm = install_fake_vllm(tmp_path / "bin")
 
-    def run(limit: float, *argv: str) -> Said:
+    def run(limit: float, *argv: str) -> CommandOutput:
         monkeypatch.setattr(HoldsUpTo, "limit", limit)
         return run_here(
             tmp_path, "capacity", "--vllm", str(vllm), "--model", str(model), "--workload", "traffic.yaml", *argv
@@ -67,20 +67,20 @@ def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 def test_the_capacity_is_between_the_rates_that_held_and_missed(capacity: Capacity, tmp_path: Path) -> None:
-    said = capacity(10.0)
-    assert said.code == 0, said.err
+    printed = capacity(10.0)
+    assert printed.code == 0, printed.err
     # 4 and 8 hold, 16 misses; then √(8·16) = 11.31 misses, √(8·11.31) = 9.51 holds, √(9.51·11.31) = 10.37 misses
-    assert said.out.splitlines()[-1].startswith("capacity 9.5"), said.out
-    assert "at least" not in said.out
+    assert printed.out.splitlines()[-1].startswith("capacity 9.5"), printed.out
+    assert "at least" not in printed.out
     assert (tmp_path / "tuner_capacity" / "1" / "capacity.csv").is_file()
 
 
 def test_each_search_has_a_folder_of_its_own(capacity: Capacity, tmp_path: Path) -> None:
     capacity(10.0)
     first = (tmp_path / "tuner_capacity" / "1" / "capacity.csv").read_text()
-    said = json.loads(capacity(5.0, "--json").out)
-    assert said["folder"].endswith("tuner_capacity/2")
-    assert said["lower_bound"] is False
+    printed = json.loads(capacity(5.0, "--json").out)
+    assert printed["folder"].endswith("tuner_capacity/2")
+    assert printed["lower_bound"] is False
     assert (tmp_path / "tuner_capacity" / "1" / "capacity.csv").read_text() == first
 
 
@@ -90,6 +90,6 @@ def test_where_every_rate_held_the_capacity_is_at_least_the_highest(capacity: Ca
 
 
 def test_where_no_rate_held_there_is_none(capacity: Capacity) -> None:
-    said = json.loads(capacity(0.0, "--json").out)
-    assert (said["capacity"], said["searches"]) == (None, [None])
+    printed = json.loads(capacity(0.0, "--json").out)
+    assert (printed["capacity"], printed["searches"]) == (None, [None])
     assert "every rate that was tried missed an SLO: a.p95_ttft_ms<100" in capacity(0.0).out

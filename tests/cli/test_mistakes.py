@@ -12,14 +12,14 @@ import pytest
 from optuna.exceptions import StorageInternalError
 from sqlalchemy.exc import OperationalError
 
-from tests.cli.command import Said, refused, run_here
+from tests.cli.command import CommandOutput, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.use_cases import optimize as optimize_run
 
-Optimize = Callable[..., Said]
+Optimize = Callable[..., CommandOutput]
 FLAGS = frozenset({"--max-model-len", "--load-format", "--compilation-config", "--enable-prefix-caching"})
 
 
@@ -43,7 +43,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     vllm = install_fake_vllm(tmp_path / "bin")
     monkeypatch.setattr(optimize_run, "_executor", lambda *_: InlineExecutor(lambda _: KnownFlags(lambda *_: {})))
 
-    def run(*argv: str) -> Said:
+    def run(*argv: str) -> CommandOutput:
         load = ["--users", "10", "--prompts", "20", "--input-len", "64", "--output-len", "32"]
         return run_here(folder, "optimize", "--vllm", str(vllm), "--model", str(model), *load, *argv)
 
@@ -146,8 +146,8 @@ def test_without_a_vllm_the_message_has_the_installation(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    said = run_here(folder, "optimize", "--trials", "60", "--engine", "vllm")
-    refused(said, folder, "no vLLM found", "pip install vllm", "--vllm PATH or TUNER_VLLM")
+    printed = run_here(folder, "optimize", "--trials", "60", "--engine", "vllm")
+    refused(printed, folder, "no vLLM found", "pip install vllm", "--vllm PATH or TUNER_VLLM")
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,16 @@ def test_debug_shows_the_traceback_and_the_default_does_not(
         raise RuntimeError("boom")
 
     monkeypatch.setattr(optimize_run, "_executor", break_down)
-    said = optimize()
-    assert said.code == 1
-    assert said.err == "tuner: internal error: RuntimeError: boom (run with `tuner --debug …` for the traceback)\n"
+    printed = optimize()
+    assert printed.code == 1
+    assert printed.err == "tuner: internal error: RuntimeError: boom (run with `tuner --debug …` for the traceback)\n"
     vllm, model = folder.parent / "bin" / "vllm", folder.parent / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    said = run_here(folder, "--debug", "optimize", "--vllm", str(vllm), "--model", str(model))
-    assert said.code == 1
-    assert said.err.startswith("Traceback (most recent call last):")
-    assert "in break_down" in said.err
+    printed = run_here(folder, "--debug", "optimize", "--vllm", str(vllm), "--model", str(model))
+    assert printed.code == 1
+    assert printed.err.startswith("Traceback (most recent call last):")
+    assert "in break_down" in printed.err
 
 
 def test_a_database_error_that_optuna_wraps_is_one_line_with_its_reason(
@@ -201,9 +201,9 @@ def test_a_database_error_that_optuna_wraps_is_one_line_with_its_reason(
         raise StorageInternalError("An exception is raised during the commit. … exceeding max length. ") from cause
 
     monkeypatch.setattr(optimize_run, "_executor", lose_the_database)
-    said = optimize()
-    assert said.code == 1
-    assert said.err == (
+    printed = optimize()
+    assert printed.code == 1
+    assert printed.err == (
         "tuner: the database failed: disk I/O error; check that it runs and has space, "
         "then run the same command again\n"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 import pytest
 
-from tests.cli.command import Said, run_here
+from tests.cli.command import CommandOutput, run_here
 
 DUMP = Path(__file__).parents[1] / "data" / "database-0.1.0.sql"
 PLACEHOLDER = "FOLDER_OF_THE_STUDY"
@@ -69,9 +69,9 @@ def read(folder: Path, *argv: str) -> Any:
     return json.loads(succeeded(run_here(folder, *argv, "--json")).out)
 
 
-def succeeded(said: Said) -> Said:
-    assert said.code == 0, said.err
-    return said
+def succeeded(output: CommandOutput) -> CommandOutput:
+    assert output.code == 0, output.err
+    return output
 
 
 def search_trials(folder: Path, study: str) -> list[dict[str, Any]]:

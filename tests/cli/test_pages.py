@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Said, run_apart, run_here
+from tests.cli.command import CommandOutput, run_apart, run_here
 from tests.pages import ROOT, Step, commands_in, missing_lines, python_of, steps_of, tuner_words
 
 RUN = ("docs/quickstart.md", "README.md")
@@ -37,15 +37,15 @@ class Reader:
     """A reader who tries a page: the folder, and the result of each command."""
 
     folder: Path
-    said: dict[str, Said] = field(default_factory=dict)
+    printed: dict[str, CommandOutput] = field(default_factory=dict)
 
-    def run(self, words: list[str]) -> Said:
+    def run(self, words: list[str]) -> CommandOutput:
         """Run a command once; a study in a process of its own, all others in this one."""
         line = shlex.join(words)
-        if line not in self.said:
+        if line not in self.printed:
             run = run_apart if words[0] == "optimize" else run_here
-            self.said[line] = run(self.folder, *words)
-        return self.said[line]
+            self.printed[line] = run(self.folder, *words)
+        return self.printed[line]
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,9 @@ def test_every_command_runs_and_prints_the_output_of_the_page(page: str, reader:
     for step in steps_of(ROOT / page):
         outputs = []
         for words in commands(step):
-            said = reader.run(words)
-            assert said.code == 0, f"{step.line}: {said.err}"
-            outputs.append(said.out)
+            printed = reader.run(words)
+            assert printed.code == 0, f"{step.line}: {printed.err}"
+            outputs.append(printed.out)
             ran += 1
         if step.shown:
             assert len(outputs) == 1, f"{page}: whose output is shown after {step.line}?"

@@ -29,10 +29,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path) -> None:
-    said = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
-    assert said.code == 0, said.err
-    lines = said.out.splitlines()
-    assert said.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
+    printed = run_apart(folder, "optimize", "--trials", "5", "--confirm-rounds", "1", "--plain", TUNER_VLLM="")
+    assert printed.code == 0, printed.err
+    lines = printed.out.splitlines()
+    assert printed.err.startswith("SIMULATED: predicted, not measured: vLLM 0.15.1 on one Tesla T4")
     assert "all figures are predicted, not measured: simulated vllm 0.15.1, Tesla T4" in lines
     assert (folder / "best_serve.sh").read_text().splitlines()[1].startswith("# Simulated, not measured")
     rows = sqlite3.connect(folder / "tuner_study" / "tuner.db").execute("SELECT DISTINCT provenance FROM tuner_trials")
@@ -51,11 +51,11 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
     found = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        said = run_apart(
+        printed = run_apart(
             *(tmp_path / name, "optimize", "--trials", "12", "--seed", "4", "--engine", "simulated", "--plain"),
             TUNER_VLLM="",
         )
-        assert said.code == 0, said.err
+        assert printed.code == 0, printed.err
         listed = json.loads(run_here(tmp_path / name, "trials", "--json").out)
         kept = ("number", "round", "state", "score", "config", "metrics")
         found.append([{key: each[key] for key in kept if key in each} for each in listed])
@@ -69,9 +69,9 @@ def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -
     first = run_apart(folder, *simulated, "8", "--gpu", "l4", "--study", "l4", TUNER_VLLM="")
     assert first.code == 0, first.err
     taught = (*simulated, "3", "--learn-from", "l4", "--study", "t4")
-    said = run_apart(folder, *taught, TUNER_VLLM="")
-    assert said.code == 0, said.err
-    assert len([line for line in said.err.splitlines() if line.startswith("warm start from ")]) == 1
+    printed = run_apart(folder, *taught, TUNER_VLLM="")
+    assert printed.code == 0, printed.err
+    assert len([line for line in printed.err.splitlines() if line.startswith("warm start from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")
     assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; studies: l4, t4\n"
@@ -79,9 +79,9 @@ def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -
 
 
 def test_one_configuration_is_predicted(folder: Path) -> None:
-    said = run_here(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
+    printed = run_here(folder, "simulate", "--json", "--", "--max-num-seqs", "64")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)
     assert (found["provenance"], found["gpu"], found["vllm"]) == ("simulated", "Tesla T4", "0.15.1")
     assert {"output_throughput", "p99_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "preemptions"} <= {*found}
     assert sum(found["step_shares"].values()) == pytest.approx(1.0)
@@ -104,15 +104,15 @@ def test_the_same_prediction_every_time_and_another_with_noise(folder: Path) -> 
 
 def test_a_card_of_ones_own(folder: Path) -> None:
     (folder / "card.yaml").write_text(CARD)
-    said = run_here(folder, "simulate", "--gpu", "card.yaml", "--model", "Qwen/Qwen2.5-7B-Instruct", "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["gpu"] == "My card"
+    printed = run_here(folder, "simulate", "--gpu", "card.yaml", "--model", "Qwen/Qwen2.5-7B-Instruct", "--json")
+    assert printed.code == 0, printed.err
+    assert json.loads(printed.out)["gpu"] == "My card"
 
 
 def test_traffic_is_predicted_by_class(folder: Path) -> None:
-    said = run_here(folder, "simulate", "--preset", "chat", "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["chat.goodput_share"] == 1.0
+    printed = run_here(folder, "simulate", "--preset", "chat", "--json")
+    assert printed.code == 0, printed.err
+    assert json.loads(printed.out)["chat.goodput_share"] == 1.0
 
 
 def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
@@ -120,9 +120,9 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         "arrivals: {process: poisson, rate: 2}\ntimeout_s: 0.000001\nrequests: 20\n"
         "classes:\n  chat: {input: 100, output: 50}\nslo:\n  chat: {ttft_ms: 500}\n"
     )
-    said = run_here(folder, "simulate", "--workload", "w.yaml", "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
+    printed = run_here(folder, "simulate", "--workload", "w.yaml", "--json")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)
     assert (found["success_rate"], found["goodput"], found["completed"]) == (0.0, 0.0, 0)
 
 

@@ -54,16 +54,16 @@ def test_every_command_is_there() -> None:
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help(tmp_path: Path, command: str | None) -> None:
-    said = run_here(tmp_path, *([command] if command else []), "--help")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"Usage: tuner {command or '[OPTIONS]'} ")
+    output = run_here(tmp_path, *([command] if command else []), "--help")
+    assert (output.code, output.err) == (0, "")
+    assert output.out.startswith(f"Usage: tuner {command or '[OPTIONS]'} ")
 
 
 def test_without_a_command_the_help_is_shown(tmp_path: Path) -> None:
-    said = run_here(tmp_path)
-    assert (said.code, said.err) == (2, "")
-    assert said.out.startswith("Usage: tuner ")
-    assert "\n  optimize " in said.out
+    output = run_here(tmp_path)
+    assert (output.code, output.err) == (2, "")
+    assert output.out.startswith("Usage: tuner ")
+    assert "\n  optimize " in output.out
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -73,8 +73,8 @@ def test_h_is_help(tmp_path: Path, command: str | None) -> None:
 
 
 def test_the_version_is_printed(tmp_path: Path) -> None:
-    said = run_here(tmp_path, "--version")
-    assert (said.code, said.out, said.err) == (0, f"tuner {__version__}\n", "")
+    output = run_here(tmp_path, "--version")
+    assert (output.code, output.out, output.err) == (0, f"tuner {__version__}\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -17,7 +17,7 @@ import pytest
 
 from storage import open_store
 from storage.records import Provenance, StudyRecord
-from tests.cli.command import Said, everything_in, run_apart, run_here
+from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -35,7 +35,7 @@ class Study:
 
     folder: Path
     argv: tuple[str, ...]
-    said: Said
+    printed: CommandOutput
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def without_ray(monkeypatch: pytest.MonkeyPatch, without_mlflow: None) -> None:
 
 
 def test_optimize_prints_one_json_document(study: Study) -> None:
-    assert study.said.code == 0, study.said.err
-    result = json.loads(study.said.out)
+    assert study.printed.code == 0, study.printed.err
+    result = json.loads(study.printed.out)
     assert result["study"] == "small one"
     assert (result["ending"], result["trials"], result["mlflow_complete"]) == ("done", TRIALS, True)
     assert result["engine"] == {"name": "vllm", "version": "0.32.0+fake"}
@@ -79,32 +79,32 @@ def test_optimize_prints_one_json_document(study: Study) -> None:
 
 
 def test_progress_goes_to_stderr(study: Study) -> None:
-    lines = study.said.err.splitlines()
+    lines = study.printed.err.splitlines()
     assert [line for line in lines if line.startswith(f"[1/{TRIALS}] #0 ok, score 1.000: output_throughput ")]
     assert [line for line in lines if line.startswith("[3/") and "] #2 failed, out_of_memory_startup: " in line]
     assert len([line for line in lines if line.startswith("[")]) == TRIALS + 4
     assert max(map(len, lines)) <= 140
-    assert "Traceback" not in study.said.err
+    assert "Traceback" not in study.printed.err
 
 
 def test_studies_shows_the_result_of_each(study: Study) -> None:
     (row,) = json.loads(run_here(study.folder, "studies", "--json").out)
-    reason = json.loads(study.said.out)["conclusion"]["reason"]
+    reason = json.loads(study.printed.out)["conclusion"]["reason"]
     assert (row["study"], row["provenance"], row["hardware"]) == ("small one", "measured", "CPU")
     assert (row["trials"], row["remeasurements"], row["reason"]) == (TRIALS, 4, reason)
-    said = run_here(study.folder, "studies")
-    assert (said.code, said.err) == (0, "")
-    assert f"{TRIALS} + 4" in said.out
-    assert "small one" in said.out
+    printed = run_here(study.folder, "studies")
+    assert (printed.code, printed.err) == (0, "")
+    assert f"{TRIALS} + 4" in printed.out
+    assert "small one" in printed.out
 
 
 def test_trials_is_a_table(study: Study) -> None:
-    said = run_here(study.folder, "trials")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[0] == "small one (measured)"
-    assert "out_of_memory_startup: " in said.out
-    assert "speculative=suffix suffix_tokens=8 max_num_seqs=16" in said.out
-    assert max(map(len, said.out.splitlines())) <= 140
+    printed = run_here(study.folder, "trials")
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.splitlines()[0] == "small one (measured)"
+    assert "out_of_memory_startup: " in printed.out
+    assert "speculative=suffix suffix_tokens=8 max_num_seqs=16" in printed.out
+    assert max(map(len, printed.out.splitlines())) <= 140
 
 
 def test_trials_for_programs(study: Study) -> None:
@@ -116,15 +116,15 @@ def test_trials_for_programs(study: Study) -> None:
 
 
 def test_best_names_winner_gain_and_command(study: Study) -> None:
-    winner = json.loads(study.said.out)["conclusion"]["winner"]
-    told = json.loads(run_here(study.folder, "best", "--json").out)
-    assert (told["winner"], told["study"]) == (winner, "small one")
-    assert '"method":"suffix"' in told["command"]
+    winner = json.loads(study.printed.out)["conclusion"]["winner"]
+    answer = json.loads(run_here(study.folder, "best", "--json").out)
+    assert (answer["winner"], answer["study"]) == (winner, "small one")
+    assert '"method":"suffix"' in answer["command"]
     plain = run_here(study.folder, "best", "--study", "small one").out
     assert plain.startswith(f"trial {winner} is better than the defaults beyond the noise: score ")
     assert "the winner beside the defaults, measured: medians of 2 rounds\n" in plain
-    assert told["command"] in plain
-    assert [each["value"] for each in told["flag_effects"] if each["name"] == "speculative"] == ["suffix"]
+    assert answer["command"] in plain
+    assert [each["value"] for each in answer["flag_effects"] if each["name"] == "speculative"] == ["suffix"]
     rows = json.loads(run_here(study.folder, "trials", "--json").out)
     worked = [row for row in rows if row["state"] == "ok" and not row["round"]]
     basis = f"estimated from {len(worked)} measured trials"
@@ -133,11 +133,11 @@ def test_best_names_winner_gain_and_command(study: Study) -> None:
 
 
 def test_show_prints_everything_about_a_trial(study: Study) -> None:
-    said = run_here(study.folder, "show", "0")
-    assert said.code == 0
-    assert said.out.startswith("#0  ok  baseline")
+    printed = run_here(study.folder, "show", "0")
+    assert printed.code == 0
+    assert printed.out.startswith("#0  ok  baseline")
     for part in ("the defaults\n", "\ncommand ", "\nenvironment ", "\noutput_throughput ", "\ntime "):
-        assert part in said.out
+        assert part in printed.out
     failed = run_here(study.folder, "show", "2").out
     assert failed.startswith("#2  failed")
     assert "out_of_memory_startup in ready, culprit configuration: " in failed
@@ -147,8 +147,8 @@ def test_show_prints_everything_about_a_trial(study: Study) -> None:
 
 def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) -> None:
     script = tmp_path / "one.sh"
-    said = run_here(study.folder, "export", "--trial", "1", "-o", str(script))
-    assert (said.code, said.out) == (0, f"wrote {script}, a bash script\n")
+    printed = run_here(study.folder, "export", "--trial", "1", "-o", str(script))
+    assert (printed.code, printed.out) == (0, f"wrote {script}, a bash script\n")
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     assert '"method":"suffix"' in script.read_text()
@@ -166,9 +166,9 @@ def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) ->
 )
 def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str]) -> None:
     before = everything_in(study.folder)
-    said = run_here(study.folder, *argv)
-    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert [part for part in parts if part not in said.err] == []
+    printed = run_here(study.folder, *argv)
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert [part for part in parts if part not in printed.err] == []
     assert everything_in(study.folder) == before
 
 
@@ -201,43 +201,43 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
 
 def test_studies_of_an_empty_database_are_the_user_s_mistake(tmp_path: Path) -> None:
     open_store(f"sqlite:///{tmp_path / 'none.db'}").close()
-    said = run_here(tmp_path, "studies", "--storage", "none.db")
-    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert "the database has no study; run `tuner optimize` first" in said.err
+    printed = run_here(tmp_path, "studies", "--storage", "none.db")
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert "the database has no study; run `tuner optimize` first" in printed.err
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_sync_finds_nothing_to_log(study: Study) -> None:
-    said = run_here(study.folder, "sync")
-    assert (said.code, said.out) == (0, "logged 0 trials\n")
+    printed = run_here(study.folder, "sync")
+    assert (printed.code, printed.out) == (0, "logged 0 trials\n")
 
 
 @pytest.mark.usefixtures("without_ray")
 def test_the_same_command_runs_no_trial_and_a_larger_budget_continues(study: Study) -> None:
     again = json.loads(run_here(study.folder, *study.argv).out)
-    first = json.loads(study.said.out)
+    first = json.loads(study.printed.out)
     assert {**again, "seconds": None} == {**first, "seconds": None}
     more = [str(TRIALS + 1) if word == str(TRIALS) else word for word in study.argv]
-    said = run_here(study.folder, *more)
-    assert json.loads(said.out)["trials"] == TRIALS + 1
-    assert f"{TRIALS + 1} trials ({TRIALS} finished before)" in said.err
-    assert "] #0 " not in said.err
+    printed = run_here(study.folder, *more)
+    assert json.loads(printed.out)["trials"] == TRIALS + 1
+    assert f"{TRIALS + 1} trials ({TRIALS} finished before)" in printed.err
+    assert "] #0 " not in printed.err
 
 
 @pytest.mark.usefixtures("without_ray")
 def test_another_workload_under_the_same_name_is_refused(study: Study) -> None:
     changed = ["40" if word == "20" else word for word in study.argv]
-    said = run_here(study.folder, *changed)
-    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
-    assert "workload.num_prompts: 20 -> 40" in said.err
-    assert "or another name" in said.err
+    printed = run_here(study.folder, *changed)
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert "workload.num_prompts: 20 -> 40" in printed.err
+    assert "or another name" in printed.err
 
 
 @pytest.fixture
-def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., Said]:
+def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., CommandOutput]:
     """`tuner optimize` on a fake vLLM with a given behaviour."""
 
-    def run(*argv: str, **behaviour: object) -> Said:
+    def run(*argv: str, **behaviour: object) -> CommandOutput:
         vllm = install_fake_vllm(tmp_path / "bin", **behaviour)
         start = ["--vllm", str(vllm), "--model", str(model), "--space", "sweep-cpu", "--plain", "--confirm-rounds", "0"]
         load = ["--users", "10", "--prompts", "20", "--input-len", "64", "--output-len", "32"]
@@ -246,35 +246,35 @@ def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., Sai
     return run
 
 
-def test_a_study_whose_trials_all_fail_for_one_reason_stops_and_names_it(failing: Callable[..., Said]) -> None:
-    said = failing("--trials", "6", fail="oom")
-    assert said.code == 1
-    assert "3 trials: 3 failed" in said.out
-    assert "stopped: every trial fails for one reason: out_of_memory_startup: " in said.out
-    assert "Traceback" not in said.err
+def test_a_study_whose_trials_all_fail_for_one_reason_stops_and_names_it(failing: Callable[..., CommandOutput]) -> None:
+    printed = failing("--trials", "6", fail="oom")
+    assert printed.code == 1
+    assert "3 trials: 3 failed" in printed.out
+    assert "stopped: every trial fails for one reason: out_of_memory_startup: " in printed.out
+    assert "Traceback" not in printed.err
 
 
-def test_a_study_without_a_success_exits_1(failing: Callable[..., Said], tmp_path: Path) -> None:
-    said = failing("--trials", "2", "--json", fail="kv")
-    assert said.code == 1
-    result = json.loads(said.out)
+def test_a_study_without_a_success_exits_1(failing: Callable[..., CommandOutput], tmp_path: Path) -> None:
+    printed = failing("--trials", "2", "--json", fail="kv")
+    assert printed.code == 1
+    result = json.loads(printed.out)
     assert (result["ending"], result["failures"]) == ("done", {"kv_cache_too_small": 2})
     assert (result["script"], result["conclusion"]["winner"]) == (None, None)
     assert not (tmp_path / "best_serve.sh").exists()
 
 
-def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[..., Said]) -> None:
+def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[..., CommandOutput]) -> None:
     """The fake's parser cannot be read; a real vLLM's can, and then the command ends before the study starts."""
-    said = failing("--trials", "4", "--", "--load-fromat", "dummy")
-    assert said.code == 1
-    assert "stopped: every trial fails for one reason: invalid_configuration: " in said.out
-    assert "unrecognized arguments: --load-fromat dummy" in said.out
+    printed = failing("--trials", "4", "--", "--load-fromat", "dummy")
+    assert printed.code == 1
+    assert "stopped: every trial fails for one reason: invalid_configuration: " in printed.out
+    assert "unrecognized arguments: --load-fromat dummy" in printed.out
 
 
 def test_space_has_the_reason_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> None:
-    told = json.loads(run_here(tmp_path, "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
-    offered = {parameter["name"] for parameter in told["parameters"]}
-    reasons = {(lost["parameter"], lost["value"]): lost["reason"] for lost in told["dropped"]}
+    answer = json.loads(run_here(tmp_path, "space", "--gpu", "t4", "--vllm-version", "0.25.1", "--json").out)
+    offered = {parameter["name"] for parameter in answer["parameters"]}
+    reasons = {(lost["parameter"], lost["value"]): lost["reason"] for lost in answer["dropped"]}
     assert "8.9" in reasons["kv_cache_dtype", "fp8"]
     assert "Tesla T4 has 7.5" in reasons["kv_cache_dtype", "fp8"]
     assert "max_num_seqs" in offered
@@ -284,17 +284,17 @@ def test_space_has_the_reason_why_a_t4_has_no_fp8_kv_cache(tmp_path: Path) -> No
 
 
 def test_space_shows_the_named_configurations(tmp_path: Path) -> None:
-    told = json.loads(run_here(tmp_path, "space", "--gpu", "cpu", "--space", "faults-cpu", "--json").out)
-    assert {*told["named"]} == {"rejected", "dies-at-start"}
+    answer = json.loads(run_here(tmp_path, "space", "--gpu", "cpu", "--space", "faults-cpu", "--json").out)
+    assert {*answer["named"]} == {"rejected", "dies-at-start"}
 
 
 def test_doctor(tmp_path: Path) -> None:
     vllm = install_fake_vllm(tmp_path / "bin")
-    told = json.loads(run_here(tmp_path, "doctor", "--vllm", str(vllm), "--json").out)
-    assert (told["vllm"], told["vllm_version"], told["problem"]) == (str(vllm), "0.32.0+fake", None)
-    assert told["started_processes"] == []
-    said = run_here(tmp_path, "doctor", "--vllm", str(tmp_path / "none"))
-    assert said.code == 1
-    assert "  runs     nothing: there is no vLLM" in said.out.splitlines()
-    assert "  executable  none found" in said.out.splitlines()
-    assert "{" not in said.out
+    answer = json.loads(run_here(tmp_path, "doctor", "--vllm", str(vllm), "--json").out)
+    assert (answer["vllm"], answer["vllm_version"], answer["problem"]) == (str(vllm), "0.32.0+fake", None)
+    assert answer["started_processes"] == []
+    printed = run_here(tmp_path, "doctor", "--vllm", str(tmp_path / "none"))
+    assert printed.code == 1
+    assert "  runs     nothing: there is no vLLM" in printed.out.splitlines()
+    assert "  executable  none found" in printed.out.splitlines()
+    assert "{" not in printed.out

@@ -51,10 +51,10 @@ def test_a_traffic_file_that_cannot_be_used(
     for name, content in {**files, "traffic.yaml": text}.items():
         (tmp_path / name).write_text(content)
     vllm = install_fake_vllm(tmp_path / "bin")
-    said = run_here(
+    printed = run_here(
         folder, command, "--vllm", str(vllm), "--model", str(model), "--workload", str(tmp_path / "traffic.yaml")
     )
-    refused(said, folder, *parts)
+    refused(printed, folder, *parts)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_traffic_file_that_cannot_be_used(
 def test_an_option_that_does_not_fit(folder: Path, tmp_path: Path, model: Path, argv: list[str], part: str) -> None:
     vllm = install_fake_vllm(tmp_path / "bin")
     extra = [] if argv[0] == "load" else ["--model", str(model)]
-    said = run_here(folder, *argv, "--vllm", str(vllm), *extra)
-    assert (said.code, part in said.err) == (2, True), said.err
-    assert len(said.err.splitlines()) == 1
+    printed = run_here(folder, *argv, "--vllm", str(vllm), *extra)
+    assert (printed.code, part in printed.err) == (2, True), printed.err
+    assert len(printed.err.splitlines()) == 1
     assert everything_in(folder) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import TrialRecord
-from tests.cli.command import Said, everything_in, run_apart, run_here
+from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.cli.conftest import NoMlflow
 from tests.postgres import postgres_server, require_programs
 from tuner.observers.quiet import SilentObserver
@@ -38,12 +38,12 @@ class SecondDriver(SilentObserver):
     def __init__(self, folder: Path, storage: str) -> None:
         self._folder = folder
         self._storage = storage
-        self.said: Said | None = None
+        self.output: CommandOutput | None = None
 
     def finished(self, record: TrialRecord) -> None:
         """Start it once, and wait for its end."""
-        if self.said is None:
-            self.said = run_apart(self._folder, "optimize", *OPTIONS, "--storage", self._storage, TUNER_VLLM="")
+        if self.output is None:
+            self.output = run_apart(self._folder, "optimize", *OPTIONS, "--storage", self._storage, TUNER_VLLM="")
 
 
 def test_a_second_driver_in_another_folder_is_refused(
@@ -59,10 +59,10 @@ def test_a_second_driver_in_another_folder_is_refused(
     study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
     run = settings.RunSettings(settings.Budget(6), settings.EngineChoice("simulated"), storage)
     optimize_run.optimize(study, run, observer, threading.Event())
-    assert observer.said is not None
+    assert observer.output is not None
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
     message = f"tuner: --study 's': {holder} is running this study; wait for it, or choose another name\n"
-    assert (observer.said.code, observer.said.err) == (2, message)
+    assert (observer.output.code, observer.output.err) == (2, message)
     assert everything_in(other) == []
     rows = json.loads(run_here(one, "trials", "--json", "--storage", storage).out)
     assert [row["number"] for row in rows] == list(range(6))

@@ -194,13 +194,13 @@ def test_suffix_decoding_wins_at_temperature_0_and_is_off_at_1(
 
     Two users: with ten, whether suffix decoding wins depends on the CPU.
     """
-    told = optimize(
+    printed = optimize(
         *(tmp_path, home, vllm, tiny_model, "--trials", "2", "--space", "speculation-cpu", "--study", "short"),
         *("--only", "speculative", "--only", "suffix_tokens", "--temperature", temperature, "--users", "2"),
         *("--enqueue", '{"speculative": "suffix", "suffix_tokens": 16}', "--prompts", "24", "--output-len", "128"),
         *("--repeats", "3", "--baseline-repeats", "3", "--confirm-rounds", "0", "--slo", "success_rate>=1"),
     )
-    assert told["states"] == {"ok": 2}
-    conclusion = told["conclusion"]
+    assert printed["states"] == {"ok": 2}
+    conclusion = printed["conclusion"]
     assert (conclusion["winner"], conclusion["keep_defaults"]) == ((1, False) if winner else (0, True))
-    assert ('"method":"suffix"' in (tmp_path / told["script"]).read_text()) == (winner is not None)
+    assert ('"method":"suffix"' in (tmp_path / printed["script"]).read_text()) == (winner is not None)

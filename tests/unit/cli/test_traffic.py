@@ -90,23 +90,23 @@ def lines(text: str) -> list[list[str]]:
 
 
 def test_the_matrix_marks_the_best_of_a_row(folder: Path) -> None:
-    said = run_here(folder, "tradeoff", "--study", "mixed")
-    assert (said.code, said.err) == (0, "")
-    found = lines(said.out)
-    assert said.out.startswith("mixed (measured): share of offered requests within their SLO\n")
+    output = run_here(folder, "tradeoff", "--study", "mixed")
+    assert (output.code, output.err) == (0, "")
+    found = lines(output.out)
+    assert output.out.startswith("mixed (measured): share of offered requests within their SLO\n")
     assert found[1:3] == [["failed"], ["class", "#0", "#1", "#2"]]
     assert ["chat", "25%", "80%*", "–"] in found
     assert ["docs", "50%", "70%*", "–"] in found
     assert ["worst", "25%", "70%*", "–"] in found
     assert ["all", "37.5%", "75%*", "–"] in found
-    assert "#1 max_num_seqs=64\n" in said.out
-    assert "#2 max_num_seqs=512 (out_of_memory_startup)\n" in said.out
-    assert "capacity" not in said.out
+    assert "#1 max_num_seqs=64\n" in output.out
+    assert "#2 max_num_seqs=512 (out_of_memory_startup)\n" in output.out
+    assert "capacity" not in output.out
 
 
 def test_the_matrix_for_programs(folder: Path) -> None:
-    said = run_here(folder, "tradeoff", "--study", "mixed", "--csv")
-    assert said.out.splitlines() == [
+    output = run_here(folder, "tradeoff", "--study", "mixed", "--csv")
+    assert output.out.splitlines() == [
         "class,#0 defaults,#1 max_num_seqs=64,#2 max_num_seqs=512 (out_of_memory_startup),best",
         "chat,0.25,0.8,,#1",
         "docs,0.5,0.7,,#1",
@@ -127,19 +127,19 @@ def test_the_matrix_for_programs(folder: Path) -> None:
 
 
 def test_many_configurations_are_cut_on_the_terminal_only(folder: Path) -> None:
-    said = run_here(folder, "tradeoff", "--study", "many")
-    header = next(line for line in lines(said.out) if line[0] == "class")
+    output = run_here(folder, "tradeoff", "--study", "many")
+    header = next(line for line in lines(output.out) if line[0] == "class")
     assert header == ["class", "#0", *(f"#{number}" for number in range(9, 20))]
-    assert "8 more, 1 of them failed (engine_crash 1): --csv has all\n" in said.out
-    assert "each configuration was measured at its own capacity" in said.out
+    assert "8 more, 1 of them failed (engine_crash 1): --csv has all\n" in output.out
+    assert "each configuration was measured at its own capacity" in output.out
     assert run_here(folder, "tradeoff", "--study", "many", "--csv").out.splitlines()[0].count(",") == 21
 
 
 def test_requests_of_the_winner_and_its_rates(folder: Path) -> None:
-    said = run_here(folder, "requests", "--study", "mixed")
-    assert (said.code, said.err) == (0, "")
-    found = lines(said.out)
-    assert said.out.startswith("mixed #1 (measured): requests of 1 benchmark by planned prompt length\n")
+    output = run_here(folder, "requests", "--study", "mixed")
+    assert (output.code, output.err) == (0, "")
+    found = lines(output.out)
+    assert output.out.startswith("mixed #1 (measured): requests of 1 benchmark by planned prompt length\n")
     assert found[1] == ["class", "tokens", "offered", "completed", "not", "sent", "timed", "out"]
     assert found[3:7] == [
         ["chat", "1–64", "1", "1", "0", "0"],
@@ -152,8 +152,8 @@ def test_requests_of_the_winner_and_its_rates(folder: Path) -> None:
 
 
 def test_requests_for_programs(folder: Path) -> None:
-    said = run_here(folder, "requests", "--study", "mixed", "--trial", "1", "--csv")
-    assert said.out.splitlines() == [
+    output = run_here(folder, "requests", "--study", "mixed", "--trial", "1", "--csv")
+    assert output.out.splitlines() == [
         "class,from,to,offered,completed,not_sent,timed_out",
         "chat,1,64,1,1,0,0",
         "chat,65,128,1,0,0,1",
@@ -180,7 +180,7 @@ def test_requests_for_programs(folder: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(folder: Path, argv: list[str], parts: list[str]) -> None:
-    said = run_here(folder, *argv)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.count("\n") == 1
-    assert [part for part in parts if part not in said.err] == []
+    output = run_here(folder, *argv)
+    assert (output.code, output.out) == (2, "")
+    assert output.err.count("\n") == 1
+    assert [part for part in parts if part not in output.err] == []

@@ -82,15 +82,17 @@ def test_programs_get_the_same_selection(folder: Path) -> None:
 
 
 def test_a_mistyped_column_gets_a_suggestion(folder: Path) -> None:
-    said = run_here(folder, "trials", "--sort", "output_througput")
-    assert (said.code, said.out) == (2, "")
-    assert said.err == "tuner: --sort 'output_througput': no trial has such a column; did you mean output_throughput?\n"
+    output = run_here(folder, "trials", "--sort", "output_througput")
+    assert (output.code, output.out) == (2, "")
+    assert (
+        output.err == "tuner: --sort 'output_througput': no trial has such a column; did you mean output_throughput?\n"
+    )
 
 
 def test_a_number_without_a_trial_is_explained(folder: Path) -> None:
-    said = run_here(folder, "show", "2")
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert "has no trial 2: the sampler's suggestion was dropped before a launch" in said.err
+    output = run_here(folder, "show", "2")
+    assert (output.code, output.out, output.err.count("\n")) == (2, "", 1)
+    assert "has no trial 2: the sampler's suggestion was dropped before a launch" in output.err
     assert "has no trial 9; see `tuner trials`" in run_here(folder, "show", "9").err
 
 
@@ -105,6 +107,6 @@ def test_a_page_shows_each_statistic_once(folder: Path) -> None:
 
 
 def test_without_a_conclusion_the_leaders_are_shown(folder: Path) -> None:
-    said = run_here(folder, "best")
-    assert said.out.startswith("study small has no conclusion yet; the best trials of its search so far:\n")
-    assert first_words(said.out) == ["#1", "#0", "#4"]
+    output = run_here(folder, "best")
+    assert output.out.startswith("study small has no conclusion yet; the best trials of its search so far:\n")
+    assert first_words(output.out) == ["#1", "#0", "#4"]

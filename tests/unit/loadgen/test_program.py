@@ -35,8 +35,8 @@ class Program:
 
     def records(self) -> list[RequestRecord]:
         """Wait until it ends with exit code 0 and no output, and return its records."""
-        said = self.process.communicate(timeout=60)
-        assert (self.process.returncode, *said) == (0, "", "")
+        printed = self.process.communicate(timeout=60)
+        assert (self.process.returncode, *printed) == (0, "", "")
         return read_records(self.result.with_suffix(".parquet"))
 
 

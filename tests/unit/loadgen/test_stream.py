@@ -30,7 +30,7 @@ JSON = st.recursive(
 USAGES = JSON | st.fixed_dictionaries({"prompt_tokens": JSON, "completion_tokens": JSON})
 
 
-def said(*events: bytes) -> StreamedAnswer:
+def answer_to(*events: bytes) -> StreamedAnswer:
     """Read events that all arrived after one second."""
     return read_answer([(1.0, b"".join(events))])
 
@@ -64,7 +64,7 @@ def test_any_cuts_change_the_times_only(places: set[int]) -> None:
 
 def test_a_beginning_of_an_answer_is_unfinished_and_not_malformed() -> None:
     for end in range(len(WHOLE)):
-        answer = said(WHOLE[:end])
+        answer = answer_to(WHOLE[:end])
         assert not answer.finished, end
         assert len(answer.times_s) == sum(end >= whole for whole in ENDS), end
 
@@ -80,25 +80,25 @@ def test_an_empty_stream() -> None:
 
 
 def test_an_end_without_its_empty_line_is_no_end() -> None:
-    assert not said(FIRST, b"data: [DONE]\n").finished
-    assert said(FIRST, b"data: [DONE]\n\n").finished
+    assert not answer_to(FIRST, b"data: [DONE]\n").finished
+    assert answer_to(FIRST, b"data: [DONE]\n\n").finished
 
 
 def test_fields_other_than_data_are_ignored() -> None:
-    assert said(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == StreamedAnswer(
+    assert answer_to(b"event: message\nid: 5\nretry: 10\n", FIRST, b"\n\n\n", DONE) == StreamedAnswer(
         (1.0,), None, None, True
     )
 
 
 def test_data_needs_no_blank_after_its_colon() -> None:
-    assert said(b'data:{"choices": [{"text": "a"}]}\n\n', b"data:[DONE]\n\n") == StreamedAnswer(
+    assert answer_to(b'data:{"choices": [{"text": "a"}]}\n\n', b"data:[DONE]\n\n") == StreamedAnswer(
         (1.0,), None, None, True
     )
 
 
 def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
     empty = b'data: {"choices": [{"text": ""}]}\n\n'
-    assert said(FIRST, empty, DONE).times_s == (1.0, 1.0)
+    assert answer_to(FIRST, empty, DONE).times_s == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -114,44 +114,44 @@ def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
 )
 def test_in_a_chat_only_content_is_a_token(delta: object, tokens: int) -> None:
     event = b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
-    assert len(said(event, DONE).times_s) == tokens
+    assert len(answer_to(event, DONE).times_s) == tokens
 
 
 def test_the_last_usage_counts_and_none_is_no_usage() -> None:
     running = b'data: {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 7, "completion_tokens": 1}}\n\n'
     absent = b'data: {"choices": [{"text": "a"}], "usage": null}\n\n'
-    assert said(running, USAGE, absent, DONE) == StreamedAnswer((1.0, 1.0), 7, 2, True)
+    assert answer_to(running, USAGE, absent, DONE) == StreamedAnswer((1.0, 1.0), 7, 2, True)
 
 
 def test_a_usage_may_leave_a_count_out() -> None:
-    answer = said(b'data: {"choices": [], "usage": {"prompt_tokens": 0}}\n\n', DONE)
+    answer = answer_to(b'data: {"choices": [], "usage": {"prompt_tokens": 0}}\n\n', DONE)
     assert (answer.input_tokens, answer.output_tokens) == (0, None)
 
 
 @pytest.mark.parametrize("usage", ["5", "[1]", '"x"', '{"completion_tokens": "7"}', '{"prompt_tokens": -1}'])
 def test_a_usage_that_counts_nothing_is_malformed(usage: str) -> None:
     with pytest.raises(MalformedError, match="a usage without token counts"):
-        said(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())
+        answer_to(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())
 
 
 @pytest.mark.parametrize("count", ["true", "2.0", "NaN", "9223372036854775808"])
 def test_a_count_is_a_whole_number_that_a_column_holds(count: str) -> None:
     with pytest.raises(MalformedError, match="a usage without token counts"):
-        said(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
+        answer_to(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
 
 
 def test_an_error_event_is_stored_and_parsing_continues() -> None:
-    answer = said(FIRST, b'data: {"error": {"message": "out of memory"}}\n\n', FIRST, DONE)
+    answer = answer_to(FIRST, b'data: {"error": {"message": "out of memory"}}\n\n', FIRST, DONE)
     assert answer == StreamedAnswer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
 
 
 def test_an_error_of_null_is_none() -> None:
-    answer = said(b'data: {"error": null, "choices": [{"text": "a"}]}\n\n', DONE)
+    answer = answer_to(b'data: {"error": null, "choices": [{"text": "a"}]}\n\n', DONE)
     assert answer == StreamedAnswer((1.0,), None, None, True)
 
 
 def test_any_error_text_can_be_stored() -> None:
-    error = said(b'data: {"error": "\\ud800' + b"x" * 999 + b'"}\n\n').error
+    error = answer_to(b'data: {"error": "\\ud800' + b"x" * 999 + b'"}\n\n').error
     assert error is not None
     assert error.encode("utf-8").startswith(b'{"error": "\\ud800xxx')
     assert len(error) == 200
@@ -177,12 +177,12 @@ def test_any_error_text_can_be_stored() -> None:
 )
 def test_an_event_of_another_form_is_malformed(event: bytes, message: str) -> None:
     with pytest.raises(MalformedError, match=message):
-        said(FIRST, event)
+        answer_to(FIRST, event)
 
 
 def test_events_in_the_last_piece_are_read() -> None:
     with pytest.raises(MalformedError, match="no JSON"):
-        said(FIRST, DONE, b"data: {\n\n")
+        answer_to(FIRST, DONE, b"data: {\n\n")
 
 
 @ANY_PACE
@@ -200,7 +200,7 @@ def test_any_bytes_are_an_answer_or_malformed(pieces: list[Piece]) -> None:
 @given(st.fixed_dictionaries({}, optional={"choices": JSON | st.just([]), "usage": USAGES, "error": JSON}))
 def test_any_object_is_an_event_or_malformed(event: dict[str, object]) -> None:
     try:
-        answer = said(b"data: " + json.dumps(event).encode() + b"\n\n")
+        answer = answer_to(b"data: " + json.dumps(event).encode() + b"\n\n")
     except MalformedError:
         return
     assert (answer.error is None) == (event.get("error") is None)

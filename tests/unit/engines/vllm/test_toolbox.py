@@ -54,10 +54,10 @@ def test_a_good_configuration_passes(tools: Toolbox, made_vllm: MadeVllm, tmp_pa
 def test_a_refusal_of_vllm_is_typed(
     tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path, words: list[str], kind: FailureKind, message: str
 ) -> None:
-    said = ask(tools, made_vllm, tmp_path, *words)
-    assert said is not None
-    assert said[0] is kind
-    assert said[1].startswith(message)
+    finding = ask(tools, made_vllm, tmp_path, *words)
+    assert finding is not None
+    assert finding[0] is kind
+    assert finding[1].startswith(message)
 
 
 def test_an_unrecognised_error_does_not_fail_the_check(tools: Toolbox, made_vllm: MadeVllm, tmp_path: Path) -> None:

@@ -173,5 +173,5 @@ def delays(late: float | None, lag: float | None) -> GeneratorDelays:
 def test_a_run_with_a_late_generator_is_invalid(
     late: float | None, lag: float | None, ttft_ms: float | None, why: str | None
 ) -> None:
-    said = lateness_problem(delays(late, lag), ttft_ms)
-    assert said is None if why is None else why in (said or "")
+    problem = lateness_problem(delays(late, lag), ttft_ms)
+    assert problem is None if why is None else why in (problem or "")
