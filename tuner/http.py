@@ -1,18 +1,37 @@
-"""One HTTP GET to a server on this host, with a deadline."""
+"""HTTP reads with limits: a deadline for the whole answer, a largest size, and the content types that are accepted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import httpx
+
+BODY_LIMIT = 2**20
+"""The largest body in bytes, unless the caller gives another."""
+
+JSON = ("application/json",)
+
+
+class HttpError(Exception):
+    """There is no valid answer; the message says why. `connected` is False if nothing accepts connections there."""
+
+    def __init__(self, message: str, *, connected: bool = True) -> None:
+        super().__init__(message)
+        self.connected = connected
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer of a listener; `status` is None if it accepted the connection and sent no valid answer in time."""
+    """The answer of a listener; `status` is None if it accepted the connection and sent no valid answer in time.
+
+    `problem` says then what is wrong with the answer.
+    """
 
     status: int | None
     body: bytes = b""
+    problem: str | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -20,16 +39,103 @@ class Reply:
         return self.body.decode("utf-8", "replace")
 
 
-def get_local(host: str, port: int, path: str, timeout_s: float) -> Reply | None:
-    """Return the answer to `GET path`; None if nothing accepts the connection within `timeout_s` seconds.
+@dataclass(frozen=True)
+class ReadLimits:
+    """What is accepted as an answer.
+
+    Attributes:
+        deadline_s: seconds from the start of the connection to the last byte.
+        size: largest body in bytes.
+        types: content types of an answer with status 200; any if empty.
+    """
+
+    deadline_s: float
+    size: int = BODY_LIMIT
+    types: tuple[str, ...] = ()
+
+
+def fetch(
+    url: str, limits: ReadLimits, *, method: str = "GET", headers: Mapping[str, str] | None = None, redirects: int = 0
+) -> Reply:
+    """Return the answer to a request without a body. Proxies of the environment are used.
+
+    Args:
+        url: of `http` or `https`.
+        limits: what is accepted.
+        method: `GET` or `HEAD`.
+        headers: of the request.
+        redirects: how many are followed.
+
+    Raises:
+        HttpError: for what is no URL, and without a valid answer within the limits.
+    """
+    client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
+    return _run(client, method, url, limits)
+
+
+def get_local(
+    host: str, port: int, path: str, timeout_s: float, *, size: int = BODY_LIMIT, types: tuple[str, ...] = ()
+) -> Reply | None:
+    """Return the answer to `GET path`; None if nothing accepts the connection.
 
     Proxies of the environment are ignored. Certificates are neither loaded nor needed: the URL is plain HTTP.
+
+    Args:
+        host: of this machine.
+        port: of the listener.
+        path: with its leading slash.
+        timeout_s: see `ReadLimits.deadline_s`.
+        size: see `ReadLimits`.
+        types: see `ReadLimits`.
     """
+    client = httpx.AsyncClient(trust_env=False, verify=False, timeout=None)
     try:
-        with httpx.Client(trust_env=False, verify=False, timeout=timeout_s) as client:
-            response = client.get(f"http://{host}:{port}{path}")
-    except (httpx.ConnectError, httpx.ConnectTimeout):
-        return None
-    except httpx.HTTPError:
-        return Reply(None)
-    return Reply(response.status_code, response.content)
+        return _run(client, "GET", f"http://{host}:{port}{path}", ReadLimits(timeout_s, size, types))
+    except HttpError as error:
+        return Reply(None, problem=str(error)) if error.connected else None
+
+
+def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
+    """Send the request in an event loop of its own: only a cancelled task ends a read of a trickled head."""
+    try:
+        return asyncio.run(_read(client, method, url, limits))
+    except TimeoutError:
+        raise HttpError(f"no whole answer within {limits.deadline_s:.3g} s") from None
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise HttpError(_reason(error), connected=False) from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise HttpError(str(error) or type(error).__name__) from None
+
+
+async def _read(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
+    identity = {"accept-encoding": "identity"}  # a compressed body may be a thousand times its size
+    async with asyncio.timeout(limits.deadline_s), client, client.stream(method, url, headers=identity) as response:
+        _check_head(response, limits)
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > limits.size:
+                raise _too_large(limits)
+        return Reply(response.status_code, bytes(body))
+
+
+def _check_head(response: httpx.Response, limits: ReadLimits) -> None:
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise HttpError("the answer is compressed")
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.status_code == 200 and limits.types and kind not in limits.types:
+        raise HttpError(f"its type is {kind or 'none'}, not {' or '.join(limits.types)}")
+    announced = response.headers.get("content-length", "")
+    if response.request.method != "HEAD" and announced.isdecimal() and int(announced) > limits.size:
+        raise _too_large(limits)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of the first cause, which has the system's reason."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return str(error) or type(error).__name__
+
+
+def _too_large(limits: ReadLimits) -> HttpError:
+    return HttpError(f"more than {limits.size} bytes")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tuner.http import Reply, get_local
+from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
+from tuner.http import HttpError, ReadLimits, Reply, fetch, get_local
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -68,3 +69,64 @@ def test_a_listener_that_speaks_no_http_has_no_status() -> None:
         thread.start()
         assert get_local("127.0.0.1", listener.getsockname()[1], "/", 10) == Reply(None)
         thread.join()
+
+
+JSON = ("application/json",)
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+SOON = 30.0
+"""Far more than a read that ends at its deadline takes, and far less than one that does not."""
+
+
+BAD_ANSWERS: dict[str, tuple[list[Part], str]] = {
+    "a trickled body": ([HEAD + b"\r\n", TRICKLE], "no whole answer within 0.5 s"),
+    "a trickled head": ([HEAD, TRICKLE], "no whole answer within 0.5 s"),
+    "an endless body": ([HEAD + b"\r\n", ENDLESS], "more than 1000000 bytes"),
+    "an announced 80 MB": ([HEAD + b"Content-Length: 80000000\r\n\r\n"], "more than 1000000 bytes"),
+    "a compressed body": ([HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"], "the answer is compressed"),
+    "a page": (
+        [b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1\r\n\r\nx"],
+        "its type is text/html, not application/json",
+    ),
+    "no type": ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"], "its type is none, not application/json"),
+    "no HTTP": ([b"\x00\xff\r\n\r\n"], ""),
+    "a length that is none": ([HEAD + b"Content-Length: -5\r\n\r\nx"], ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+def test_an_answer_beyond_the_limits_has_no_status(name: str) -> None:
+    parts, problem = BAD_ANSWERS[name]
+    with answering(*parts) as port:
+        begun = time.monotonic()
+        deadline_s = 0.5 if "0.5" in problem else SOON
+        reply = get_local("127.0.0.1", port, "/", deadline_s, size=1_000_000, types=JSON)
+        assert time.monotonic() - begun < SOON
+    assert reply == Reply(None)
+    assert reply is not None
+    assert problem in (reply.problem or "")
+
+
+def test_the_type_of_an_error_does_not_matter() -> None:
+    with answering(b"HTTP/1.1 404 No\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nno") as port:
+        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(404, b"no")
+
+
+def test_a_type_may_have_parameters() -> None:
+    with answering(
+        b"HTTP/1.1 200 OK\r\nContent-Type: Application/JSON; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}"
+    ) as port:
+        assert get_local("127.0.0.1", port, "/", SOON, types=JSON) == Reply(200, b"{}")
+
+
+@pytest.mark.parametrize("url", ["nowhere", "http://[no", "http://a b/", "ftp://x", "http://x:99999/", ""])
+def test_what_is_no_url_is_a_documented_error(url: str) -> None:
+    with pytest.raises(HttpError):
+        fetch(url, ReadLimits(5))
+
+
+def test_a_refused_connection_has_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(HttpError, match="Errno 111") as caught:
+        fetch(f"http://127.0.0.1:{port}/", ReadLimits(5))
+    assert not caught.value.connected

@@ -16,8 +16,9 @@ from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 _HEADERS = {"Content-Type": "application/json"}
 _BODY_LIMIT = 4096
-_ANSWER_LIMIT = 2**28
-"""The largest answer, in bytes; the event of one token has about 300."""
+_ANSWER_LIMIT = 2**20
+_TOKEN_LIMIT = 2**12
+"""The largest answer has `_ANSWER_LIMIT` bytes and `_TOKEN_LIMIT` for each token; an event has about 300."""
 
 
 class RequestSender:
@@ -56,7 +57,8 @@ class RequestSender:
                         refusal = f"HTTP {response.status}: "
                         refusal += (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")[:200]
                     else:
-                        await self._receive(response.content, pieces)
+                        limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens
+                        await self._receive(response.content, pieces, limit)
         except TimeoutError:
             status, error = RequestStatus.TIMED_OUT, "its deadline passed before its last token"
         except asyncio.CancelledError:
@@ -73,13 +75,13 @@ class RequestSender:
         if cancelled:
             raise asyncio.CancelledError
 
-    async def _receive(self, content: aiohttp.StreamReader, pieces: list[Piece]) -> None:
+    async def _receive(self, content: aiohttp.StreamReader, pieces: list[Piece], limit: int) -> None:
         size = 0
         async for chunk in content.iter_any():
             pieces.append((self._elapsed(), chunk))
             size += len(chunk)
-            if size > _ANSWER_LIMIT:
-                raise MalformedError(f"an answer of more than {_ANSWER_LIMIT} bytes")
+            if size > limit:
+                raise MalformedError(f"an answer of more than {limit} bytes")
 
 
 def record_without_answer(request: PlannedRequest, status: RequestStatus, error: str | None) -> RequestRecord:

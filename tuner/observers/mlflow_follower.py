@@ -40,12 +40,12 @@ def unreachable(tracking_uri: str) -> str | None:
     """Return why an MLflow server does not answer; None if it does, or if the URI names no HTTP server."""
     if not tracking_uri.startswith(("http://", "https://")):
         return None
-    import httpx
+    from tuner.http import HttpError, ReadLimits, fetch
 
     try:
-        httpx.get(f"{tracking_uri.rstrip('/')}/health", timeout=REACH_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return str(error) or type(error).__name__
+        fetch(f"{tracking_uri.rstrip('/')}/health", ReadLimits(REACH_S))
+    except HttpError as error:
+        return str(error)
     return None
 
 

@@ -13,11 +13,12 @@ import psutil
 from storage.records import Failure, FailureKind, Phase
 from tuner.cancellation import CancelToken
 from tuner.errors import TrialFailed, trial_failed
-from tuner.http import get_local
+from tuner.http import JSON, get_local
 from tuner.processes.identity import Identity
 
 _POLL_S = 0.1
 _REQUEST_S = 1.0
+_SHOWN_CHARS = 200
 
 Classify = Callable[[Phase, int | None], Failure]
 """Returns the typed failure of a server that ended, from the phase, the exit code and the log."""
@@ -69,6 +70,7 @@ def wait_ready(
             healthy and serves another model.
     """
     begun = time.monotonic()
+    problem: str | None = None
     while True:
         if not process.alive():
             raise TrialFailed(classify(Phase.READY, process.exit_code()))
@@ -76,11 +78,12 @@ def wait_ready(
             raise trial_failed(FailureKind.CANCELLED, Phase.READY, "cancelled while the server was starting")
         left = deadline_s - (time.monotonic() - begun)
         if left <= 0:
-            message = f"the server was not ready after {deadline_s:g} s"
+            message = f"the server was not ready after {deadline_s:g} s" + (f": {problem}" if problem else "")
             raise trial_failed(FailureKind.STARTUP_TIMEOUT, Phase.READY, message)
         health = get_local(host, port, "/health", min(left, _REQUEST_S))
         if health is not None:
             proved = _prove_ownership(process, host, port)
+            problem = health.problem and f"/health: {health.problem}"
             if health.status == 200 and _serves(host, port, model, min(left, _REQUEST_S)):
                 return ServerReadiness(time.monotonic() - begun, proved)
         cancelled.wait(min(_POLL_S, left))
@@ -92,16 +95,18 @@ def _serves(host: str, port: int, model: str, timeout_s: float) -> bool:
     Raises:
         TrialFailed: `ENVIRONMENT_BROKEN`, if it lists only others.
     """
-    reply = get_local(host, port, "/v1/models", timeout_s)
+    reply = get_local(host, port, "/v1/models", timeout_s, types=JSON)
     if reply is None or reply.status != 200:
         return False
     try:
         names = [entry["id"] for entry in json.loads(reply.body)["data"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
     if model in names:
         return True
-    message = f"the server serves {', '.join(map(repr, names)) or 'no model'} instead of {model!r}"
+    served = ", ".join(map(repr, names)) or "no model"
+    served = served if len(served) <= _SHOWN_CHARS else served[:_SHOWN_CHARS] + "…"
+    message = f"the server serves {served} instead of {model!r}"
     raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.READY, message)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from storage import open_store
 from storage.records import Repeat
@@ -15,6 +14,7 @@ from tuner.engines.vllm.installation.environment import base_environment
 from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError
+from tuner.http import JSON, HttpError, ReadLimits, fetch
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.specification.resolve_workload import find_goals, find_workload
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
@@ -132,12 +132,12 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
 def _served(settings: LoadSettings) -> tuple[str, str]:
     """Return the model's name in requests and the location of its tokenizer, as the server reports them."""
     try:
-        listed = httpx.get(f"{settings.url}/v1/models", timeout=HTTP_TIMEOUT_S).json()["data"]
+        listed = json.loads(fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON)).body)["data"]
         first = next(each for each in listed if settings.model in (None, each["id"]))
     except StopIteration:
         served = ", ".join(each["id"] for each in listed) or "none"
         raise SettingError("model", settings.model, f"the server at {settings.url} serves {served}") from None
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+    except (HttpError, ValueError, KeyError, TypeError, RecursionError) as error:
         rule = f"no OpenAI-compatible server answers there ({error})"
         raise SettingError("url", settings.url, rule, "start one") from None
     return first["id"], first.get("root") or first["id"]

@@ -11,6 +11,7 @@ import pytest
 
 from storage.records import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
+from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
 from tests.unit.processes.started import Starter
 from tuner.errors import TrialFailed
 from tuner.processes.ports import lease_port
@@ -120,3 +121,37 @@ def test_a_listener_of_unknown_owner_is_accepted_without_proof(
     monkeypatch.setattr(psutil, "net_connections", lambda **_: [])
 
     assert not _wait(_serve(starter, port), port).ownership_proved
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ((HEAD, TRICKLE), "/health: no whole answer within"),
+        ((HEAD, ENDLESS), "/health: more than 1048576 bytes"),
+        ((HEAD[:-2], TRICKLE), "/health: no whole answer within"),
+    ],
+)
+def test_an_answer_without_an_end_does_not_outlive_the_deadline(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, parts: tuple[Part, ...], problem: str
+) -> None:
+    monkeypatch.setattr(psutil, "net_connections", lambda **_: [])  # the server belongs to this process
+    with answering(*parts) as port:
+        begun = time.monotonic()
+        failure = _failure(starter("/bin/sleep", "60"), port, deadline_s=2.5)
+        assert time.monotonic() - begun < 30
+    assert failure.kind is FailureKind.STARTUP_TIMEOUT
+    assert failure.message.startswith(f"the server was not ready after 2.5 s: {problem}")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"5", b'{"data": [{"id": 5}]}', b'{"data": 5}', b"\xff"])
+def test_a_list_of_models_that_is_none_is_waited_for(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(psutil, "net_connections", lambda **_: [])
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    with answering(head % len(body) + body) as port:
+        failure = _failure(starter("/bin/sleep", "60"), port, deadline_s=0.5)
+    assert failure.kind in (FailureKind.STARTUP_TIMEOUT, FailureKind.ENVIRONMENT_BROKEN)

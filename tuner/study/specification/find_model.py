@@ -15,6 +15,7 @@ from tuner.hub import cached_config
 from tuner.specs import ModelRef
 
 HUB_TIMEOUT_S = 10.0
+REDIRECTS = 5
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -78,17 +79,17 @@ def _check_hub(name: str) -> None:
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         rule = "the model is not downloaded and HF_HUB_OFFLINE is set"
         raise SettingError("model", name, rule, "download it, or give a model folder")
-    import httpx
+    from tuner.http import HttpError, ReadLimits, fetch
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     token = os.environ.get("HF_TOKEN")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         url = f"{endpoint}/{name}/resolve/main/config.json"
-        response = httpx.head(url, headers=headers, timeout=HUB_TIMEOUT_S, follow_redirects=True)
-    except httpx.HTTPError as error:
-        rule = f"the model is not downloaded and {endpoint} cannot be reached ({type(error).__name__})"
+        reply = fetch(url, ReadLimits(HUB_TIMEOUT_S), method="HEAD", headers=headers, redirects=REDIRECTS)
+    except HttpError as error:
+        rule = f"the model is not downloaded and {endpoint} cannot be reached ({error})"
         raise SettingError("model", name, rule, "download it first, or give a model folder") from None
-    if response.status_code in (401, 403, 404):
-        rule = f"{endpoint} answers {response.status_code}"
+    if reply.status in (401, 403, 404):
+        rule = f"{endpoint} answers {reply.status}"
         raise SettingError("model", name, rule, "check the name, or set HF_TOKEN if the model is gated")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from storage.records import Culprit, FailureKind, Phase
+from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.failures.classify import EVIDENCE_LINES, classify, error_summary, read_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs"
@@ -175,3 +177,13 @@ def test_every_type_is_documented_with_its_culprit() -> None:
     page = (Path(__file__).parents[4] / "docs" / "design" / "failures.md").read_text()
     for kind in FailureKind:
         assert f"| `{kind.value}` | {kind.culprit.value} |" in page
+
+
+def test_a_log_with_a_line_of_4_mb_is_classified_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("init engine " * 300_000 + "\n" + "RuntimeError: " * 10_000)
+    begun = time.monotonic()
+    text = read_log(log)
+    facts_from_log(text)
+    assert classify(text, 1, Phase.READY).kind is K.ENGINE_CRASH
+    assert time.monotonic() - begun < 30

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import pytest
 
 from storage.records import ServerFacts
+from tests.fakes.raw_server import answering
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import KV_USAGE, parse_metrics, scrape, with_benchmark_metrics
 
@@ -120,3 +123,47 @@ def test_a_counter_that_did_not_move_has_no_rate() -> None:
 def test_a_server_that_is_gone_has_no_metrics(free_port: int) -> None:
     assert scrape("127.0.0.1", free_port) is None
     assert KV_USAGE == "vllm:kv_cache_usage_perc"
+
+
+PAGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+LINE = b'vllm:num_preemptions_total{engine="0"} 1.0\n'
+
+
+def test_a_page_of_80_mb_is_not_read() -> None:
+    with answering(PAGE_HEAD + b"Content-Length: 80000000\r\n\r\n", itertools.repeat(LINE * 1000)) as port:
+        begun = time.monotonic()
+        assert scrape("127.0.0.1", port) is None
+        assert time.monotonic() - begun < 15
+
+
+def test_a_page_without_an_end_is_not_read() -> None:
+    with answering(PAGE_HEAD + b"\r\n", itertools.repeat(LINE * 1000)) as port:
+        assert scrape("127.0.0.1", port) is None
+
+
+def test_a_page_of_another_type_is_not_read() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 43\r\n\r\n" + LINE) as port:
+        assert scrape("127.0.0.1", port) is None
+
+
+def test_a_page_of_vllm_is_read() -> None:
+    with answering(PAGE_HEAD + b"Content-Length: %d\r\n\r\n" % len(LINE) + LINE) as port:
+        assert scrape("127.0.0.1", port) == {"vllm:num_preemptions_total": 1.0}
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e999"])
+def test_a_value_that_is_not_finite_is_ignored(value: str) -> None:
+    assert parse_metrics(f"vllm:num_preemptions_total {value}\n") == {}
+
+
+def test_ratios_that_overflow_are_none() -> None:
+    after = {"vllm:prefix_cache_queries_total": 5e-324, "vllm:prefix_cache_hits_total": 1e308}
+    assert with_benchmark_metrics(ServerFacts(), {}, after, []) == ServerFacts()
+
+
+@pytest.mark.parametrize("number", [",", "9" * 400, "9" * 30])
+def test_a_number_that_is_none_is_no_fact(number: str) -> None:
+    text = f"GPU KV cache size: {number} tokens\nModel loading took {number} GiB\n"
+    facts = facts_from_log(text)
+    assert facts.kv_cache_tokens is None
+    assert facts.weights_gib is None or facts.weights_gib < 1e31

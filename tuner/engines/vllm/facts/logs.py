@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
 from storage.records import ServerFacts
+
+_TOO_MANY_TOKENS = 2**63
+"""The database stores smaller numbers."""
 
 _NUMBER = r"([\d,]+(?:\.\d+)?)"
 _KV_TOKENS = re.compile(rf"\b(?:GPU|CPU|HPU|XPU|TPU) KV cache size: {_NUMBER} tokens")
@@ -25,7 +29,7 @@ def facts_from_log(text: str) -> ServerFacts:
     tokens = _last(_KV_TOKENS, text)
     return replace(
         ServerFacts(),
-        kv_cache_tokens=None if tokens is None else round(tokens),
+        kv_cache_tokens=None if tokens is None or tokens >= _TOO_MANY_TOKENS else round(tokens),
         kv_cache_gib=_last(_KV_GIB, text),
         max_concurrency=_last(_CONCURRENCY, text),
         weights_gib=_last(_WEIGHTS, text),
@@ -43,5 +47,10 @@ def _last(pattern: re.Pattern[str], text: str) -> float | None:
     return _value(next(group for group in found[-1].groups() if group is not None)) if found else None
 
 
-def _value(text: str) -> float:
-    return float(text.replace(",", ""))
+def _value(text: str) -> float | None:
+    """Return the number; None if it is none or not finite."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

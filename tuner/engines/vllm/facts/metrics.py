@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ SAMPLING_PERIOD_S = 0.5
 
 _SAMPLE_TIMEOUT_S = 2.0
 _SCRAPE_TIMEOUT_S = 20.0
+_PAGE_LIMIT = 2**22
+"""The largest page in bytes; one of vLLM has about 150 kB for each engine."""
+
+_PAGE_TYPES = ("text/plain", "application/openmetrics-text")
 
 PREEMPTIONS = "vllm:num_preemptions_total"
 PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
@@ -44,7 +49,7 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
     """Return the named samples of a Prometheus text page: the sum over their labels, for `SHARES` the largest.
 
     Lines of other metrics are skipped before they are parsed: a page has a thousand, and is read every 0.5 s during
-    a benchmark. Malformed lines are ignored.
+    a benchmark. Malformed lines and values that are not finite are ignored.
     """
     values: dict[str, float] = {}
     for line in text.splitlines():
@@ -55,16 +60,18 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
         except ValueError:
             continue
         for sample in samples:
+            if not math.isfinite(sample.value):
+                continue
             if sample.name in SHARES:
                 values[sample.name] = max(sample.value, values.get(sample.name, sample.value))
             elif sample.name in names:
                 values[sample.name] = values.get(sample.name, 0.0) + sample.value
-    return values
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def scrape(host: str, port: int, timeout_s: float = _SCRAPE_TIMEOUT_S) -> dict[str, float] | None:
-    """Return the present values of `READ_METRICS`; None if the server does not answer."""
-    reply = get_local(host, port, "/metrics", timeout_s)
+    """Return the present values of `READ_METRICS`; None if the server sends no such page in time."""
+    reply = get_local(host, port, "/metrics", timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
     return parse_metrics(reply.text) if reply is not None and reply.status == 200 else None
 
 
@@ -129,7 +136,8 @@ def with_benchmark_metrics(
 
     def ratio(numerator: str, denominator: str) -> float | None:
         up, down = increase(numerator), increase(denominator)
-        return up / down if up is not None and down else None
+        share = up / down if up is not None and down else None
+        return share if share is not None and math.isfinite(share) else None
 
     return replace(
         facts,

@@ -21,6 +21,7 @@ MESSAGE_CHARS = 400
 EVIDENCE_LINES = 6
 EVIDENCE_CHARS = 2000
 _TAIL_BYTES = 2_000_000
+_LINE_CHARS = 4000
 _PREFIX = re.compile(
     r"^(?:\([^()]*pid=\d+\)\s)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
 )
@@ -39,18 +40,22 @@ _ANCHOR = re.compile(r"failed to start|encountered a fatal error|hit an exceptio
 
 
 def read_log(path: Path) -> str:
-    """Return a log's text, of a very long one the beginning and the end; empty if the file does not exist."""
+    """Return a log's text, of a very long one the beginning and the end; empty if the file does not exist.
+
+    Lines are cut after `_LINE_CHARS` characters: the patterns that search them are quadratic in the length of a line.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            if size <= 2 * _TAIL_BYTES:
-                return file.read().decode("utf-8", "replace")
-            head = file.read(_TAIL_BYTES)
-            file.seek(-_TAIL_BYTES, 2)
-            return (head + b"\n" + file.read()).decode("utf-8", "replace")
+            content = file.read(_TAIL_BYTES if size > 2 * _TAIL_BYTES else size)
+            if size > 2 * _TAIL_BYTES:
+                file.seek(-_TAIL_BYTES, 2)
+                content += b"\n" + file.read(_TAIL_BYTES)
     except FileNotFoundError:
         return ""
+    text = content.decode("utf-8", "replace")
+    return "".join(line[:_LINE_CHARS] + "\n" for line in text.splitlines())
 
 
 def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
