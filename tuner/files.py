@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 
@@ -22,7 +21,7 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: 
     Raises:
         OSError: if the folder is missing or the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("x", encoding="utf-8", errors=errors, newline="") as file:
             file.write(text)

@@ -85,7 +85,7 @@ def alternate_clients(arguments: argparse.Namespace, folder: Path) -> tuple[Time
     with VllmBench(arguments.vllm, arguments.model, folder) as bench:
 
         def start_plain(words: list[str], variables: dict[str, str], log: Path, cwd: Path) -> HelperJob:
-            return PlainJob([str(bench.executable), *words], variables, log, cwd)
+            return PlainJob([str(bench.executable), *words], variables, log, cwd, bench.tools.records)
 
         plain, resident = TimedClient("plain", start_plain), TimedClient("resident", bench.tools.start)
         variables = environment_variables(arguments.env)

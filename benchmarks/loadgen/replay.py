@@ -83,9 +83,9 @@ class Replay:
         empty_prefix_cache(self._server.port)
         url = f"http://127.0.0.1:{self._server.port}/v1/completions"
         plan = RequestPlan(url, self._bench.model.name, None, None, REQUEST_LIMIT_S, CLIENT_LIMIT_S)
-        job = start_generator(plan, timed, files)
-        if not job.wait(CLIENT_LIMIT_S):
-            job.cancel()
+        job = start_generator(plan, timed, files, self._bench.tools.records)
+        job.wait(CLIENT_LIMIT_S)
+        job.cancel()
         return read_traffic(self.traffic, number, files)[0]
 
     def _run_vllm_client(self, prompts: Path, count: int, number: int) -> tuple[Repeat, list[float]]:

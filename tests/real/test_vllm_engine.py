@@ -97,7 +97,8 @@ def test_the_resident_client_has_the_counts_of_the_plain_command(
 
     def plain_start(self: Toolbox, *arguments: object) -> PlainJob:
         words, environment, log, cwd = arguments
-        return PlainJob([str(self.installation.executable), *words], environment, log, cwd)  # type: ignore[misc, arg-type]
+        argv = [str(self.installation.executable), *words]  # type: ignore[misc]
+        return PlainJob(argv, environment, log, cwd, self.records)  # type: ignore[arg-type]
 
     def kept(start: Callable[..., HelperJob]) -> Callable[..., HelperJob]:
         def run(*arguments: object) -> HelperJob:

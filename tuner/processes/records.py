@@ -1,20 +1,26 @@
-"""Record each started process on disk before it runs, and end the processes that a killed tuner left."""
+"""Record each started process on disk before it runs, and end the processes that a killed tuner left.
+
+The first record of a worker starts the worker's watchdog (`tuner.processes.watchdog`), which ends the processes as soon
+as the worker or the driver has ended. If the watchdog was killed, too, the next start of a worker does the same. The
+watchdog imports this module without third-party packages.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from tuner.files import write_atomically
 from tuner.processes.family import end_family, find_family
 from tuner.processes.identity import Identity, is_alive, own_identity
+from tuner.processes.watchdog import Watchdog
 
 ORPHAN_GRACE_S = 5.0
 
@@ -66,9 +72,10 @@ class ProcessRecords:
         if driver is not None and driver not in owners:
             owners.append(driver)
         self.owners = tuple(owners)
+        self.watchdog = Watchdog(folder, self.owners)
 
     def add(self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str) -> ProcessRecord:
-        """Write the record of a process that is about to run to the disk, and return it.
+        """Write the record of a process that is about to run to the disk, and return it; the watchdog runs then.
 
         Raises:
             OSError: if it cannot be written.
@@ -76,6 +83,7 @@ class ProcessRecords:
         created = datetime.now(UTC).isoformat()
         record = ProcessRecord(mark, process, port, argv, label, self.owners, *_process_id_scope(), created)
         self._write(record)
+        self.watchdog.ensure_running()
         return record
 
     def add_members(self, record: ProcessRecord, members: set[Identity]) -> ProcessRecord:
@@ -111,10 +119,33 @@ def reap_orphans(folder: Path, grace_s: float = ORPHAN_GRACE_S) -> list[OrphanCl
     """
     if not folder.is_dir():
         return []
-    with FileLock(folder / "reap.lock"):
+    with _locked(folder / "reap.lock"):
         records = ProcessRecords(folder)
         results = (_reap(records, record, grace_s) for record in records.all())
         return [result for result in results if result is not None]
+
+
+def reap_orphans_of(folder: Path, worker: Identity, grace_s: float) -> bool:
+    """End the processes of one worker if an owner has ended, as `reap_orphans`; return whether it has records left.
+
+    It does not wait for other cleanups: two that end the same family do each other no harm.
+    """
+    records = ProcessRecords(folder)
+    own = [record for record in records.all() if record.owners[0] == worker]
+    for record in own:
+        _reap(records, record, grace_s)
+    return any(record.owners[0] == worker for record in records.all())
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the kernel releases it when the process ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> OrphanCleanup | None:
@@ -155,4 +186,4 @@ def _read(path: Path) -> ProcessRecord | None:
 def _process_id_scope() -> tuple[str, str, str]:
     """Return host, boot and process namespace: a process id is valid only together with them."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return platform.node(), boot, os.readlink("/proc/self/ns/pid")
+    return os.uname().nodename, boot, os.readlink("/proc/self/ns/pid")

@@ -8,8 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
+from tuner.processes.identity import Identity, read_process
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess, start_server
+from tuner.processes.watchdog import PROGRAM
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,6 +34,20 @@ def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
 def python(code: str) -> list[str]:
     """Return the command that runs `code` with this Python, quickly."""
     return [sys.executable, "-S", "-c", code]
+
+
+def watchdogs(folder: Path) -> set[Identity]:
+    """Return the watchdogs of the records in a folder."""
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if str(PROGRAM) in words and str(folder) in words and words[0] != "/bin/sh":
+            state = read_process(process.pid)
+            found |= {state.identity} if state is not None and state.alive else set()
+    return found
 
 
 class Starter:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import install_fake_vllm
-from tests.unit.processes.started import ROOT, Starter, python, until
+from tests.unit.processes.started import ROOT, Starter, python, until, watchdogs
 from tuner.processes.family import find_family
-from tuner.processes.identity import Identity, is_alive, own_identity, read_process
+from tuner.processes.identity import Identity, is_alive, own_identity, read_process, send_signal
 from tuner.processes.records import ProcessRecord, ProcessRecords, reap_orphans
 
 _OWNER = """
@@ -95,6 +95,9 @@ def test_only_the_processes_of_a_killed_owner_are_ended(
     )
     assert owner.stdout is not None
     left = {Identity(*pair) for pair in json.loads(owner.stdout.readline())}
+    (watchdog,) = watchdogs(tmp_path / "processes")
+    send_signal(watchdog, signal.SIGKILL)
+    until(lambda: not is_alive(watchdog))
     owner.kill()
     owner.wait()
     owner.stdout.close()

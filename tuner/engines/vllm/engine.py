@@ -21,7 +21,6 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
-from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
@@ -46,13 +45,13 @@ class VllmEngine:
         """
         self.clock: Clock = RealClock()
         self._home = settings.home
-        self._records = ProcessRecords(settings.home / "processes", settings.driver)
         found = installation(find_executable(settings.executable), settings.home)
         self._device = _device(settings.device_index)
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, self._device.index if self._device else None, self._scratch)
         self._inherited = base_environment(os.environ)
-        self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own})
+        self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own}, settings.driver)
+        self._records = self._tools.records
         self._servers: list[VllmServer] = []
         self._warm_start = settings.warm_start
 

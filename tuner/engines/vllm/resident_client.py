@@ -9,12 +9,16 @@ import contextlib
 import itertools
 import json
 import os
-import signal
+import select
 import subprocess
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from tuner.processes.records import ProcessRecords
+from tuner.processes.supervisor import start_server
 
 HELPER = Path(__file__).parent / "resident" / "helper.py"
 
@@ -34,39 +38,29 @@ class HelperJob(Protocol):
 
 
 class PlainJob:
-    """A command that runs without the helper."""
+    """A command that runs without the helper. It is recorded, so that the watchdog ends it with a killed worker."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> None:
-        with log.open("ab") as file:
-            self._popen = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                cwd=cwd,
-                process_group=0,
-            )
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path, records: ProcessRecords
+    ) -> None:
+        self._process = start_server(argv, environment, log, cwd, records, None, f"client {Path(argv[0]).name}")
+        self._ended = select.poll()
+        self._handle = os.pidfd_open(self._process.pid)
+        self._ended.register(self._handle, select.POLLIN)
+        weakref.finalize(self, os.close, self._handle)
 
     def wait(self, timeout_s: float) -> bool:
         """See `HelperJob`."""
-        try:
-            self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return bool(self._ended.poll(1000 * timeout_s))
 
     @property
     def exit_code(self) -> int | None:
         """See `HelperJob`."""
-        return self._popen.returncode
+        return self._process.exit_code()
 
     def cancel(self) -> None:
         """See `HelperJob`."""
-        if self._popen.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
+        self._process.stop(0)
 
 
 class ResidentJob:

@@ -16,6 +16,8 @@ from tuner.engines.vllm.installation.executable import Installation
 from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
 from tuner.errors import trial_failed
+from tuner.processes.identity import Identity
+from tuner.processes.records import ProcessRecords
 
 IMPORT_S = 600.0
 INFO_S = 300.0
@@ -32,8 +34,19 @@ _log = logging.getLogger(__name__)
 class Toolbox:
     """Runs vLLM's commands and checks for one worker, through the resident helper or, without it, as commands."""
 
-    def __init__(self, installation: Installation, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, installation: Installation, home: Path, environment: Mapping[str, str], driver: Identity | None = None
+    ) -> None:
+        """Start the resident helper if vLLM's interpreter is known.
+
+        Args:
+            installation: vLLM.
+            home: the folder of caches and process records.
+            environment: of vLLM's commands.
+            driver: the command that owns the worker, if it runs on this host; see `ProcessRecords`.
+        """
         self.installation = installation
+        self.records = ProcessRecords(home / "processes", driver)
         self.environment = dict(environment)
         self._folder = home / "vllm"
         self._scratch = self._folder / "resident"
@@ -116,7 +129,7 @@ class Toolbox:
         """Start `vllm ARGUMENTS…` with output to `log`; the caller must wait for the job or cancel it."""
         resident = self.resident
         if resident is None:
-            return PlainJob([str(self.installation.executable), *arguments], environment, log, cwd)
+            return PlainJob([str(self.installation.executable), *arguments], environment, log, cwd, self.records)
         return resident.run("cli", log, argv=list(arguments), environment=dict(environment), cwd=str(cwd))
 
     def close(self) -> None:

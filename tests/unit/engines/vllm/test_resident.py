@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.vllm.resident_client import PlainJob, ResidentHelper
+from tuner.engines.vllm.resident_client import HELPER, PlainJob, ResidentHelper
 from tuner.processes.identity import read_process
+from tuner.processes.records import ProcessRecords
 
 SOON = 20.0
 
@@ -128,6 +130,21 @@ def test_close_ends_running_commands(made_vllm: MadeVllm, tmp_path: Path) -> Non
     helper.close()
 
 
+def test_a_helper_that_still_imports_ends_with_its_input(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    package = made_vllm.folder / "vllm" / "__init__.py"
+    package.write_text(f"open({str(tmp_path / 'importing')!r}, 'w').close()\nimport time\ntime.sleep(600)\n")
+    read, write = os.pipe()
+    words = [sys.executable, HELPER, tmp_path / "helper.log"]
+    with subprocess.Popen(words, stdin=read, stdout=subprocess.DEVNULL, env=made_vllm.environment) as helper:
+        os.close(read)
+        assert eventually((tmp_path / "importing").exists)
+        os.close(write)
+        try:
+            assert helper.wait(SOON) == 1
+        finally:
+            helper.kill()
+
+
 def test_a_python_without_vllm_fails_at_once(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     helper = ResidentHelper(Path(sys.executable), tmp_path / "helper.log", environment)
@@ -149,15 +166,18 @@ def test_the_parser_is_read(resident: ResidentHelper, tmp_path: Path) -> None:
 
 
 def test_the_plain_command_is_the_same_kind_of_job(made_vllm: MadeVllm, tmp_path: Path) -> None:
-    log = tmp_path / "plain.log"
-    job = PlainJob([str(made_vllm.executable), "exit", "4"], made_vllm.environment, log, tmp_path)
+    log, records = tmp_path / "plain.log", ProcessRecords(tmp_path / "processes")
+    job = PlainJob([str(made_vllm.executable), "exit", "4"], made_vllm.environment, log, tmp_path, records)
     assert job.wait(SOON)
     assert job.exit_code == 4
     assert "argv ['exit', '4']" in log.read_text()
-    slow = PlainJob([str(made_vllm.executable), "sleep", "600"], made_vllm.environment, log, tmp_path)
+    slow = PlainJob([str(made_vllm.executable), "sleep", "600"], made_vllm.environment, log, tmp_path, records)
     assert not slow.wait(0.01)
+    assert len(records.all()) == 2
+    job.cancel()
     slow.cancel()
-    assert slow.exit_code == -signal.SIGKILL
+    assert (job.exit_code, slow.exit_code) == (4, -signal.SIGKILL)
+    assert records.all() == []
 
 
 def test_a_device_that_the_import_opened_is_reported(made_vllm: MadeVllm, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
+from tuner.processes.records import ProcessRecords
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.texts import UserText, read_texts
@@ -91,7 +92,7 @@ def start_traffic(
     """
     requests = plan_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
     plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
-    return start_generator(plan, requests, files)
+    return start_generator(plan, requests, files, tools.records)
 
 
 def plan_requests(
@@ -113,14 +114,16 @@ def plan_requests(
     return [_planned_request(traffic, offered, *prompt) for offered, prompt in zip(schedule, prompts, strict=True)]
 
 
-def start_generator(plan: RequestPlan, requests: Sequence[PlannedRequest], files: TrafficFiles) -> HelperJob:
+def start_generator(
+    plan: RequestPlan, requests: Sequence[PlannedRequest], files: TrafficFiles, records: ProcessRecords
+) -> HelperJob:
     """Start the load generator on a plan; the caller must wait for the job or cancel it."""
     write_plan(files.plan, plan, requests)
     for stale in (files.records, files.delays):
         stale.unlink(missing_ok=True)
     result = files.records.with_suffix("")
     argv = [sys.executable, "-m", "tuner.loadgen", os.fspath(files.plan), os.fspath(result)]
-    return PlainJob(argv, _environment(os.environ), files.log, files.folder)
+    return PlainJob(argv, _environment(os.environ), files.log, files.folder, records)
 
 
 def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:

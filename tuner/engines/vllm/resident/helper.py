@@ -30,11 +30,14 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
 PR_SET_PDEATHSIG = 1
@@ -49,6 +52,28 @@ PRELOAD = (
     *("vllm.benchmarks.serve", "vllm.engine.arg_utils", "vllm.tokenizers"),
     *("transformers.models.auto.tokenization_auto", "aiohttp"),
 )
+
+
+@contextlib.contextmanager
+def ending_with_input() -> Iterator[None]:
+    """End this process, also in the middle of an import, when standard input ends. The thread ends with the context."""
+    done, finish = os.pipe()
+    poll = select.poll()
+    poll.register(0, 0)
+    poll.register(done, 0)
+
+    def watch() -> None:
+        if any(descriptor == 0 for descriptor, _ in poll.poll()):
+            os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(finish)
+        thread.join()
+        os.close(done)
 
 
 def preload() -> tuple[float, list[str]]:
@@ -272,8 +297,9 @@ def main() -> None:
     redirect(sys.argv[1])
     os.dup2(stdin, 0, inheritable=False)
     os.close(stdin)
-    seconds, missing = preload()
-    vllm = importlib.import_module("vllm")
+    with ending_with_input():
+        seconds, missing = preload()
+        vllm = importlib.import_module("vllm")
     torch = sys.modules.get("torch")
     gc.collect()
     gc.freeze()  # otherwise a child's first collection copies all pages of this heap, in the middle of its benchmark

@@ -1,0 +1,63 @@
+"""End the processes that a worker started once the worker or the driver has ended. Standard library only.
+
+    python -I -S watchdog_program.py FOLDER PIPE PID:STARTED [PID:STARTED]
+
+FOLDER has the records. PIPE is a descriptor whose end closes with the worker. The first process is the worker, the
+second the driver. Signals that end a terminal's or a service's processes are ignored, because the watchdog is needed
+after them; it ends by itself once the worker has ended and its processes have.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, os.fspath(Path(__file__).parents[2]))
+
+from tuner.processes.identity import Identity, is_alive
+from tuner.processes.records import reap_orphans_of
+
+GRACE_S = 2.0
+"""How long a server may take to end by SIGTERM."""
+
+POLL_S = 0.2
+LIMIT_S = 120.0
+"""How long the watchdog cleans up after the driver while the worker still runs; Ray ends it within seconds."""
+
+
+def wait_for_an_end(folder: Path, pipe: int, owners: list[Identity]) -> None:
+    """Wait until one of the owners has ended, or the worker no longer uses its records."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    for owner in owners:
+        try:
+            poll.register(os.pidfd_open(owner.pid), select.POLLIN)
+        except ProcessLookupError:
+            return
+    while all(is_alive(owner) for owner in owners):
+        if all(descriptor == pipe for descriptor, _ in poll.poll()):
+            poll.unregister(pipe)
+            if not reap_orphans_of(folder, owners[0], GRACE_S):
+                return
+
+
+def main() -> None:
+    """Run the program."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    folder, pipe = Path(sys.argv[1]), int(sys.argv[2])
+    owners = [Identity(*map(int, word.split(":"))) for word in sys.argv[3:]]
+    wait_for_an_end(folder, pipe, owners)
+    deadline = time.monotonic() + LIMIT_S
+    while reap_orphans_of(folder, owners[0], GRACE_S) or (
+        is_alive(owners[0]) and not all(is_alive(owner) for owner in owners) and time.monotonic() < deadline
+    ):
+        time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    main()
