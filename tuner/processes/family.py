@@ -107,16 +107,18 @@ def _add_descendants(members: set[int], processes: dict[int, ProcessState]) -> N
         members |= children
 
 
-def end_family(find_members: Callable[[], set[Identity]], leader: Identity, grace_s: float) -> FamilyEnding:
+def end_family(
+    find_members: Callable[[], set[Identity]], leader: Identity, grace_s: float, segments_seen: Iterable[Path] = ()
+) -> FamilyEnding:
     """End a family: SIGTERM to all, at most `grace_s` seconds for the leader, then SIGKILL to all.
 
     Once the leader has ended, the others have at most `AFTER_LEADER_S` seconds. `find_members` is called until it
-    returns an empty set, so that processes that were started in the meantime are ended, too. Shared memory that only
-    members had mapped is removed.
+    returns an empty set, so that processes that were started in the meantime are ended, too. Shared memory that members
+    have mapped, now or at an earlier look (`segments_seen`), is removed unless another process has it mapped.
     """
     left = find_members()
     everyone = set(left)
-    segments = shared_memory.mapped_segments(member.pid for member in left)
+    segments = {*segments_seen, *shared_memory.mapped_segments(member.pid for member in left)}
     if grace_s > 0:
         for member in left:
             send_signal(member, signal.SIGTERM)

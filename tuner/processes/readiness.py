@@ -18,6 +18,8 @@ from tuner.processes.identity import Identity
 
 _POLL_S = 0.1
 _REQUEST_S = 1.0
+_RECORD_S = 1.0
+"""The period in which a starting server's descendants and shared memory are recorded."""
 _SHOWN_CHARS = 200
 
 Classify = Callable[[Phase, int | None], Failure]
@@ -39,6 +41,9 @@ class MonitoredProcess(Protocol):
 
     def descendants(self) -> set[Identity]:
         """Return the living processes that it started."""
+
+    def record_family(self) -> None:
+        """Write its descendants and their shared memory to its record."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,12 @@ def wait_ready(
             `CANCELLED`; `PORT_TAKEN` if another process is proved to listen; `ENVIRONMENT_BROKEN` if our server is
             healthy and serves another model.
     """
-    begun = time.monotonic()
+    begun = recorded = time.monotonic()
     problem: str | None = None
     while True:
+        if time.monotonic() - recorded > _RECORD_S:
+            process.record_family()
+            recorded = time.monotonic()
         if not process.alive():
             raise TrialFailed(classify(Phase.READY, process.exit_code()))
         if cancelled.is_set():

@@ -31,7 +31,8 @@ class ProcessRecord:
 
     `mark` names the record and is in the environment of everything that the process starts. `process` leads its group.
     The process is an orphan once one of `owners` has ended: the worker that started it or, if given, the driver.
-    `host`, `boot` and `namespace` state where the process ids are valid. `members` are descendants that were seen.
+    `host`, `boot` and `namespace` state where the process ids are valid. `members` are descendants that were seen, and
+    `segments` the files of shared memory that the family had mapped.
     """
 
     mark: str
@@ -45,6 +46,7 @@ class ProcessRecord:
     namespace: str
     created_at: str
     members: tuple[Identity, ...] = ()
+    segments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,10 @@ class ProcessRecords:
         self.watchdog.ensure_running()
         return record
 
-    def add_members(self, record: ProcessRecord, members: set[Identity]) -> ProcessRecord:
-        """Add descendants that were seen to a record, and return the new record."""
-        updated = replace(record, members=tuple(sorted({*record.members, *members})))
+    def update(self, record: ProcessRecord, members: set[Identity], segments: set[Path]) -> ProcessRecord:
+        """Write the living descendants and the shared memory seen so far to a record, and return the new record."""
+        names = tuple(sorted(os.fspath(segment) for segment in segments))
+        updated = replace(record, members=tuple(sorted(members)), segments=names)
         if updated != record:
             self._write(updated)
         return updated
@@ -157,7 +160,10 @@ def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> Orp
         return OrphanCleanup(record, (), ())
     if record.namespace != namespace or all(is_alive(owner) for owner in record.owners):
         return None
-    ending = end_family(lambda: find_family(record.process, record.mark, record.members), record.process, grace_s)
+    segments = {Path(segment) for segment in record.segments}
+    ending = end_family(
+        lambda: find_family(record.process, record.mark, record.members), record.process, grace_s, segments
+    )
     if not ending.survivors:
         records.remove(record)
     return OrphanCleanup(record, tuple(sorted(ending.ended)), tuple(sorted(ending.survivors)))
@@ -178,6 +184,7 @@ def _read(path: Path) -> ProcessRecord | None:
             namespace=data["namespace"],
             created_at=data["created_at"],
             members=tuple(Identity(*member) for member in data["members"]),
+            segments=tuple(data.get("segments", ())),
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,8 @@
 """Remove the shared memory that killed processes leave behind.
 
 vLLM's processes communicate through segments in /dev/shm (`psm_…`, 160–250 MB each) and semaphores (`sem.mp-…`) of
-Python's `multiprocessing`, which removes them at a regular exit but not after SIGKILL.
+Python's `multiprocessing`, which removes them at a regular exit but not after SIGKILL. PyTorch (`torch_…`) and NCCL
+(`nccl-…`) do the same. Other files there, such as a model's weights, are never removed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
-_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-"))
+_PREFIXES = tuple(f"{SHARED_MEMORY_FOLDER}/{prefix}" for prefix in ("psm_", "sem.mp-", "torch_", "nccl-"))
 
 
 def mapped_segments(pids: Iterable[int]) -> set[Path]:
-    """Return the segments and semaphores of `multiprocessing` that these processes have mapped."""
+    """Return the segments and semaphores that these processes have mapped."""
     segments: set[Path] = set()
     for pid in pids:
         with contextlib.suppress(OSError):

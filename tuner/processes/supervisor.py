@@ -22,6 +22,7 @@ from typing import Protocol
 
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
+from tuner.processes import shared_memory
 from tuner.processes.family import MARK, end_family, find_family
 from tuner.processes.identity import Identity, read_process
 from tuner.processes.records import ProcessRecord, ProcessRecords
@@ -49,6 +50,7 @@ class ServerProcess:
         self._record = record
         self._records = records
         self._members_seen: set[Identity] = {record.process}
+        self._segments_seen: set[Path] = set()
         self._exit_code: int | None = None
         self._stopped = False
         self._lock = threading.RLock()
@@ -79,11 +81,18 @@ class ServerProcess:
         """Return the living processes that this one started, directly or not, in its group or out of it."""
         return self._family() - {self.identity}
 
-    def record_descendants(self) -> None:
-        """Add the present descendants to the record on disk; to be called once the server is ready."""
+    def record_family(self) -> None:
+        """Write the present descendants and the shared memory seen so far to the record on disk.
+
+        To be called while the server starts and once it is ready: after the death of every process that had mapped a
+        segment, nothing else shows whose it was.
+        """
         with self._lock:
-            if not self._stopped:
-                self._record = self._records.add_members(self._record, self.descendants())
+            if self._stopped:
+                return
+            family = self._family()
+            self._segments_seen |= shared_memory.mapped_segments(member.pid for member in family)
+            self._record = self._records.update(self._record, family - {self.identity}, self._segments_seen)
 
     def stop(self, timeout_s: float = 30.0) -> list[Identity]:
         """End the process and everything that it started; return the survivors, normally none.
@@ -95,7 +104,8 @@ class ServerProcess:
         with self._lock:
             if self._stopped:
                 return []
-            survivors = sorted(end_family(self._family, self.identity, timeout_s).survivors)
+            ending = end_family(self._family, self.identity, timeout_s, self._segments_seen)
+            survivors = sorted(ending.survivors)
             if self.identity not in survivors:
                 self.exit_code()
                 self._child.wait()

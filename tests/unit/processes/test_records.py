@@ -241,9 +241,9 @@ def test_without_a_folder_there_are_no_orphans(tmp_path: Path) -> None:
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     records = ProcessRecords(tmp_path)
     record = records.add("a" * 32, Identity(2, 3), 20_000, ("vllm", "serve"), "s/1")
-    updated = records.add_members(record, {Identity(5, 6)})
+    updated = records.update(record, {Identity(5, 6)}, {Path("/dev/shm/psm_1")})
 
     assert records.all() == [updated]
-    assert updated == replace(record, members=(Identity(5, 6),))
+    assert updated == replace(record, members=(Identity(5, 6),), segments=("/dev/shm/psm_1",))
     assert record.owners == (own_identity(),)
     assert [path.name for path in tmp_path.iterdir()] == [f"{'a' * 32}.json"]

@@ -233,7 +233,7 @@ time.sleep(60)
 def test_a_recorded_child_is_ended_without_other_evidence(starter: Starter) -> None:
     process = starter(*python(_ORPHAN_WITHOUT_A_MARK))
     until(lambda: "started" in starter.output())
-    process.record_descendants()
+    process.record_family()
     (child,) = process.descendants()
 
     send_signal(process.identity, signal.SIGKILL)

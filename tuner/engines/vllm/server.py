@@ -108,7 +108,7 @@ class VllmServer:
             self._wait_ready(cancelled)
             self._command.on_success()
         self._was_ready = True
-        self._process.record_descendants()
+        self._process.record_family()
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
         name, deadline = self._model.served_name, self._limits.startup_s
@@ -129,6 +129,7 @@ class VllmServer:
         if result.completed == 0:
             message = f"none of {result.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
+        self._process.record_family()
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """See `Server`."""
