@@ -90,6 +90,7 @@ class StubEngine:
         result = self._landscape(spec, 0)
         if isinstance(result, Failure) and result.phase is Phase.LAUNCH:
             raise TrialFailed(result)
+        (spec.artifacts / "server.log").write_text("started\n", encoding="utf-8")
         server = StubServer(spec, self._landscape, self._hold)
         self.launched.append(spec)
         self.servers.append(server)

@@ -22,9 +22,10 @@ from storage.errors import first_line
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
 from tuner.engines.base import EngineInfo
 from tuner.errors import InfrastructureError, TunerError
+from tuner.executors import carried_files
 from tuner.executors.base import Finished, WorkerState
-from tuner.executors.ray_start import NOTICE_S, LocalRay, join_cluster, start_local
-from tuner.executors.ray_worker import MakeEngine, RayWorker, Slot
+from tuner.executors.ray_start import NOTICE_S, LocalRay, join_cluster, require_gpus, start_local
+from tuner.executors.ray_worker import MakeEngine, RayWorker, Slot, WorkerResult
 from tuner.processes.identity import send_signal, wait_until_gone
 from tuner.specs import TrialSpec
 
@@ -68,7 +69,9 @@ class RayExecutor:
         if address is None:
             self._local = start_local(len(devices), gpus)
         else:
-            join_cluster(address, len(devices), gpus)
+            join_cluster(address)
+            if gpus:
+                require_gpus(len(devices))
         self._slots = [Slot(index, device) for index, device in enumerate(devices)]
         for entry in self._slots:
             self._start_actor(entry)
@@ -149,7 +152,10 @@ class RayExecutor:
             raise ValueError(f"slot {slot} is busy or does not exist; idle: {self.idle()}")
         entry = self._slots[slot]
         entry.spec, entry.since, entry.started_at = spec, time.monotonic(), datetime.now(UTC)
-        entry.reference = entry.actor.run.remote(spec, entry.device)
+        carry = self._local is None
+        if carry:
+            carried_files.mark(spec.artifacts)
+        entry.reference = entry.actor.run.remote(spec, entry.device, carry=carry)
 
     def wait_any(self, timeout_s: float) -> list[Finished]:
         """Return the trials that ended; wait at most `timeout_s` seconds for the first."""
@@ -212,7 +218,9 @@ class RayExecutor:
         spec = entry.spec
         assert spec is not None
         try:
-            outcome = ray.get(entry.reference)
+            result: WorkerResult = ray.get(entry.reference)
+            outcome = result.outcome
+            carried_files.unpack(result.files, spec.artifacts)
         except ray.exceptions.RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:

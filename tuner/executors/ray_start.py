@@ -39,26 +39,31 @@ NOTICE_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-def join_cluster(address: str, slots: int, gpus: bool) -> None:
-    """Join a Ray cluster.
-
-    Args:
-        address: of the cluster's head.
-        slots: how many workers will run there.
-        gpus: whether each of them needs a GPU.
+def join_cluster(address: str) -> None:
+    """Join a Ray cluster; nothing happens if this process has joined it before.
 
     Raises:
-        SettingError: if the cluster cannot be joined, or has too few GPUs.
+        SettingError: if the cluster cannot be joined.
     """
+    if ray.is_initialized():
+        return
     try:
         with _sigterm_kept():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RayError, ValueError) as error:
         rule = f"the Ray cluster cannot be joined: {first_line(error)}"
         raise SettingError("ray_address", address, rule, "check that it is up") from None
+
+
+def require_gpus(slots: int) -> None:
+    """Check that the joined cluster has a GPU for each worker.
+
+    Raises:
+        SettingError: if it has too few.
+    """
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     available = resources.get("GPU", 0)
-    if gpus and available < slots:
+    if available < slots:
         ray.shutdown()
         rule = f"each worker needs a GPU, and the cluster has {available:.0f}"
         raise SettingError("workers", slots, rule, "lower it")

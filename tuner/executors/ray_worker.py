@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from storage.records import Phase, TrialOutcome
+from tuner import scratch
 from tuner.engines.base import Engine, EngineInfo
+from tuner.executors import carried_files
 from tuner.processes.identity import Identity, own_identity
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
@@ -25,6 +27,14 @@ class WorkerIdentity:
 
     process: Identity
     host: str
+
+
+@dataclass(frozen=True)
+class WorkerResult:
+    """An outcome, with the trial's files as an archive if the worker does not share the study's folder."""
+
+    outcome: TrialOutcome
+    files: bytes | None
 
 
 class RayWorker:
@@ -48,8 +58,25 @@ class RayWorker:
         """Return the worker's process and host."""
         return WorkerIdentity(own_identity(), os.uname().nodename)
 
-    def run(self, spec: TrialSpec, device: str) -> TrialOutcome:
-        """Run one attempt at a trial."""
+    def run(self, spec: TrialSpec, device: str, *, carry: bool) -> WorkerResult:
+        """Run one attempt at a trial.
+
+        Args:
+            spec: the trial.
+            device: name of the device, for the record.
+            carry: whether to return the trial's files if this host does not have the driver's folder.
+        """
+        if not carry or carried_files.is_shared(spec.artifacts):
+            return WorkerResult(self._run(spec, device), None)
+        folder = scratch.new_folder("trial")
+        try:
+            outcome = self._run(replace(spec, artifacts=folder), device)
+            files = carried_files.pack(folder, os.uname().nodename)
+            return WorkerResult(replace(outcome, artifacts=os.fspath(spec.artifacts)), files)
+        finally:
+            scratch.remove(folder)
+
+    def _run(self, spec: TrialSpec, device: str) -> TrialOutcome:
         worker = f"w{self._slot}@{os.uname().nodename}"
         cancelled = self._event(spec.uid)
         try:

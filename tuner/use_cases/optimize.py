@@ -28,7 +28,7 @@ from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare_study
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.devices import Devices, find_devices
+from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.export import write_script
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
@@ -72,13 +72,15 @@ def optimize(
     _check_run(run)
     engine_settings, devices = _engine(settings.preset, run.engine)
     simulated = engine_settings.card is not None
-    plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
-    folder = _folder(run.storage)
-    if settings.search.learn_from:
-        storage_url(run.storage, create=False)  # source studies need a database that exists
-    _check_disk(folder)
-    _check_output(run.output)
     with ExitStack() as stack:
+        if run.engine.ray_address is not None:
+            stack.callback(leave_cluster)
+        plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
+        folder = _folder(run.storage)
+        if settings.search.learn_from:
+            storage_url(run.storage, create=False)  # source studies need a database that exists
+        _check_disk(folder)
+        _check_output(run.output)
         server = _database_server(run.storage)
         refuse_running(database_url(run.storage), plan.name)
         executor = _executor(engine_settings, devices, run.engine.ray_address)
@@ -148,14 +150,26 @@ def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> P
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: vLLM with a GPU or a given executable, else a simulated one."""
+    if choice.ray_address is not None:
+        return _engine_of_cluster(choice, choice.ray_address)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, preset, choice.workers)
         return replace(simulated, warm_start=choice.warm_start), devices
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(choice.workers, choice.ray_address)
-    owner = own_identity() if choice.ray_address is None else None  # workers of a cluster run on other hosts
+    devices = find_devices(choice.workers)
     executable = os.fspath(find_executable(choice.vllm))
-    return EngineSettings("vllm", executable, home(), warm_start=choice.warm_start, driver=owner), devices
+    return EngineSettings("vllm", executable, home(), warm_start=choice.warm_start, driver=own_identity()), devices
+
+
+def _engine_of_cluster(choice: EngineChoice, address: str) -> tuple[EngineSettings, Devices]:
+    """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
+    if choice.engine == "simulated":
+        rule = "a simulated study runs in this process, not on a cluster"
+        raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    found = find_cluster_devices(address, choice.workers, choice.vllm, home())
+    # Workers run on other hosts, where this process cannot be the owner of a server.
+    return EngineSettings("vllm", found.vllm, home(), warm_start=choice.warm_start, driver=None), found.devices
 
 
 def _folder(storage: str | None) -> Path:

@@ -26,9 +26,10 @@ from tests.contracts.executor_contract import (
     started,
     wait_until_started,
 )
+from tuner import __version__
 from tuner.engines.base import Engine
 from tuner.errors import InfrastructureError, UserError
-from tuner.executors import ray_pool
+from tuner.executors import carried_files, ray_cluster, ray_pool
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
@@ -109,6 +110,36 @@ class TestRayExecutor(ExecutorContract):
         wait_until_started(executor)
         executor.submit(spec(tmp_path, 1, attempt=2), 0)
         assert gather(executor, 1)[0].outcome.succeeded
+
+    def test_files_of_a_node_without_the_studys_folder_come_home(
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        executor = started(make, StubFactory(), 1)
+        monkeypatch.setattr(carried_files, "mark", lambda folder: folder.mkdir())  # the worker sees no marker
+        executor.submit(spec(tmp_path, 3), 0)
+        [finished] = gather(executor, 1)
+        assert finished.outcome.artifacts == str(tmp_path / "3")
+        assert [path.name for path in (tmp_path / "3").iterdir()] == ["server.log"]
+        assert (tmp_path / "3" / "server.log").read_text() == "started\n"
+
+    def test_a_shared_folder_is_used_in_place(self, make: Make, tmp_path: Path) -> None:
+        executor = started(make, StubFactory(), 1)
+        executor.submit(spec(tmp_path, 3), 0)
+        [finished] = gather(executor, 1)
+        assert finished.outcome.succeeded
+        assert [path.name for path in (tmp_path / "3").iterdir()] == ["server.log"]
+
+    def test_the_facts_of_every_node(self, make: Make, cluster: str, tmp_path: Path) -> None:
+        del make
+        [facts] = ray_cluster.look_at_cluster(cluster, "/bin/true", tmp_path)
+        assert (facts.host, facts.tuner) == (os.uname().nodename, __version__)
+        assert (facts.vllm, facts.problem) == ("/bin/true", None)
+        [without] = ray_cluster.look_at_cluster(cluster, "/nowhere/vllm", tmp_path)
+        assert without.vllm is None
+        assert without.problem is not None
+        assert "there is no such file" in without.problem
+        ray_cluster.leave_cluster()
+        assert not ray.is_initialized()
 
     def test_more_gpus_than_the_cluster_has(self, cluster: str) -> None:
         with pytest.raises(UserError, match="each worker needs a GPU, and the cluster has 0"):

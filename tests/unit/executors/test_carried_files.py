@@ -1,0 +1,44 @@
+"""The files of a trial that ran on a node without the study's folder."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tuner.executors import carried_files
+
+
+def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "plots").mkdir(parents=True)
+    (there / "server.log").write_text("ready\n")
+    (there / "plots" / "a.csv").write_bytes(b"\x00\xff")
+    carried_files.mark(here)
+    assert carried_files.is_shared(here)
+    carried_files.unpack(carried_files.pack(there, "node"), here)
+    assert (here / "server.log").read_text() == "ready\n"
+    assert (here / "plots" / "a.csv").read_bytes() == b"\x00\xff"
+    assert not carried_files.is_shared(here)
+
+
+def test_files_beyond_the_limit_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    (there / "small").write_bytes(b"1" * 10)
+    (there / "large").write_bytes(b"2" * 91)
+    monkeypatch.setattr(carried_files, "MAX_BYTES", 100)
+    carried_files.unpack(carried_files.pack(there, "node"), here)
+    assert sorted(path.name for path in here.iterdir()) == ["left_on_node.txt", "small"]
+    assert (here / "left_on_node.txt").read_text() == "large: 91 bytes, removed from node\n"
+
+
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    with pytest.raises(tarfile.OutsideDestinationError):
+        carried_files.unpack(buffer.getvalue(), tmp_path / "here")
+    assert not (tmp_path / "outside").exists()

@@ -1,0 +1,58 @@
+"""The devices that a study uses on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces import hardware_named
+from tuner.errors import SettingError
+from tuner.executors.node_facts import NodeFacts
+from tuner.use_cases.devices import choose_devices
+
+HEAD = NodeFacts(
+    host="head",
+    tuner="1",
+    gpus=(),
+    profile=None,
+    vllm=None,
+    vllm_version=None,
+    problem="no vLLM found",
+    memory_gib=8.0,
+    free_gib=100.0,
+    model_cache=None,
+    time_s=0.0,
+)
+FIRST = replace(HEAD, host="a", gpus=("H100",) * 2, profile=hardware_named("h100"), vllm="/opt/vllm", problem=None)
+SECOND = replace(FIRST, host="b", gpus=("H100",))
+
+
+def test_one_worker_for_each_gpu_of_every_node() -> None:
+    found = choose_devices([HEAD, FIRST, SECOND], None, None)
+    assert found.devices.names == ("H100",) * 3
+    assert found.devices.profile == hardware_named("h100")
+    assert found.devices.gpus
+    assert found.vllm == "/opt/vllm"
+    assert choose_devices([FIRST, SECOND], 2, None).devices.names == ("H100",) * 2
+
+
+def test_a_cluster_without_a_gpu_has_one_worker() -> None:
+    found = choose_devices([replace(HEAD, vllm="/opt/vllm", problem=None)], None, None)
+    assert (found.devices.names, found.devices.gpus) == (("cpu",), False)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "message"),
+    [
+        ([FIRST], 3, r"workers=3: the cluster has 2 GPUs and each worker needs one; lower it"),
+        ([FIRST], 0, r"workers=0: at least 1 is needed"),
+        ([HEAD], None, r"node head has no vLLM: no vLLM found; `tuner doctor` with ray_address"),
+        ([FIRST, replace(SECOND, vllm=None, problem="gone")], None, r"node b has no vLLM: gone"),
+        ([FIRST, replace(SECOND, vllm="/usr/vllm")], None, r"different paths \(a: /opt/vllm, b: /usr/vllm\)"),
+        ([FIRST, replace(SECOND, gpus=("T4",))], None, r"different GPUs \(2 × H100, 1 × T4\), and a study needs one"),
+    ],
+)
+def test_a_cluster_that_cannot_run_the_study(nodes: list[NodeFacts], workers: int | None, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        choose_devices(nodes, workers, None)

@@ -1,0 +1,60 @@
+"""Bring the files of a trial from a node that does not share the study's folder.
+
+The driver writes a marker into the trial's folder before it submits the trial. A worker that does not find the marker
+works in a temporary folder of its own and returns the files as an archive.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+MARKER = ".driver"
+MAX_BYTES = 256 * 1024 * 1024
+"""Size of the files of one trial that are carried, before compression."""
+LEFT_OUT = "left_on_node.txt"
+"""A list of the files that were too large."""
+
+
+def mark(folder: Path) -> None:
+    """Write the marker into a trial's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether a worker uses the folder that the driver marked."""
+    return (folder / MARKER).exists()
+
+
+def pack(folder: Path, host: str) -> bytes:
+    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all."""
+    files = sorted((path.stat().st_size, path) for path in folder.rglob("*") if path.is_file())
+    buffer, total, left_out = io.BytesIO(), 0, []
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for size, path in files:
+            name = path.relative_to(folder).as_posix()
+            total += size
+            if total > MAX_BYTES:
+                left_out.append(f"{name}: {size} bytes, removed from {host}\n")
+                continue
+            archive.add(path, arcname=name)
+        if left_out:
+            text = "".join(left_out).encode()
+            entry = tarfile.TarInfo(LEFT_OUT)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def unpack(archive: bytes | None, folder: Path) -> None:
+    """Write the files of an archive, if there is one, into a trial's folder, and remove the marker.
+
+    Names that lead out of the folder, links and devices are refused (`tarfile.data_filter`).
+    """
+    if archive is not None:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
+            files.extractall(os.fspath(folder), filter="data")
+    (folder / MARKER).unlink(missing_ok=True)

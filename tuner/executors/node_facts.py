@@ -1,0 +1,80 @@
+"""What one node of a cluster has: its GPUs, its vLLM, its memory and its disk; read on the node itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces import HardwareProfile
+from search_spaces.units import GIB
+from tuner import __version__, gpu
+from tuner.engines.vllm.installation.executable import find_executable, version_of
+from tuner.errors import UserError
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """The facts of one node.
+
+    Args:
+        host: its name.
+        tuner: version of this project there.
+        gpus: names of its GPUs.
+        profile: of its first GPU; None without a GPU.
+        vllm: path of its vLLM; None if it has none.
+        vllm_version: None if it was not read or vLLM does not start.
+        problem: why vLLM cannot be used; None if it can.
+        memory_gib: memory of the host.
+        free_gib: free disk space at the folder of caches.
+        model_cache: folder of Hugging Face's cache, with its size unknown; None if it does not exist.
+        time_s: wall clock, seconds since the epoch.
+    """
+
+    host: str
+    tuner: str
+    gpus: tuple[str, ...]
+    profile: HardwareProfile | None
+    vllm: str | None
+    vllm_version: str | None
+    problem: str | None
+    memory_gib: float
+    free_gib: float
+    model_cache: str | None
+    time_s: float
+
+
+def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFacts:
+    """Read the facts of the node that this runs on.
+
+    Args:
+        vllm: the given executable; None: the one that is found.
+        home: folder of caches.
+        with_version: whether to start vLLM to read its version, which takes seconds to minutes the first time.
+    """
+    import psutil
+
+    executable = version = problem = None
+    try:
+        executable = os.fspath(find_executable(vllm))
+        version = version_of(Path(executable), home) if with_version else None
+    except UserError as error:
+        problem = str(error)
+    devices = gpu.devices()
+    existing = next(parent for parent in (home, *home.parents) if parent.is_dir())
+    cache = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    return NodeFacts(
+        host=os.uname().nodename,
+        tuner=__version__,
+        gpus=tuple(device.name for device in devices),
+        profile=gpu.hardware_profile(devices[0].index) if devices else None,
+        vllm=executable,
+        vllm_version=version,
+        problem=problem,
+        memory_gib=psutil.virtual_memory().total / GIB,
+        free_gib=shutil.disk_usage(existing).free / GIB,
+        model_cache=os.fspath(cache) if cache.is_dir() else None,
+        time_s=time.time(),
+    )

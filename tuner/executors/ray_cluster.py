@@ -1,0 +1,106 @@
+"""Look at a Ray cluster before a study uses it.
+
+Call `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from storage.errors import first_line
+from tuner.errors import InfrastructureError, SettingError
+from tuner.executors.node_facts import NodeFacts, read_node_facts
+from tuner.executors.ray_start import join_cluster
+
+ANSWER_S = 30.0
+"""How long a cluster may take to answer whether it runs."""
+PROBE_S = 300.0
+"""How long its nodes may take to answer a probe, with the start of a worker and the import of this project."""
+
+
+def look_at_cluster(address: str, vllm: str | None, home: Path, *, with_version: bool = False) -> list[NodeFacts]:
+    """Join a cluster and return the facts of each of its nodes, in the order of their names.
+
+    Args:
+        address: of the cluster's head.
+        vllm: the vLLM executable on the nodes; None: the one that each finds.
+        home: folder of caches on the nodes.
+        with_version: whether to read vLLM's version, see `read_node_facts`.
+
+    Raises:
+        SettingError: if no cluster answers at this address.
+        InfrastructureError: if a node does not answer, or cannot import this project.
+    """
+    check_address(address)
+    join_cluster(address)
+    try:
+        return _probe_nodes(vllm, home, with_version)
+    except BaseException:
+        leave_cluster()
+        raise
+
+
+def _probe_nodes(vllm: str | None, home: Path, with_version: bool) -> list[NodeFacts]:
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    probe = ray.remote(read_node_facts)
+    pending: dict[Any, str] = {}
+    for node in nodes:
+        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        options = probe.options(num_cpus=0, scheduling_strategy=strategy, max_retries=0)
+        pending[options.remote(vllm, home, with_version)] = node["NodeManagerHostname"]
+    ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=PROBE_S)
+    if late:
+        raise InfrastructureError(f"node {pending[late[0]]} did not answer within {PROBE_S:.0f} s; see `ray status`")
+    return sorted((_answer(reference, pending[reference]) for reference in ready), key=lambda facts: facts.host)
+
+
+def leave_cluster() -> None:
+    """Disconnect this process; nothing happens if it is not connected."""
+    ray.shutdown()
+
+
+def _answer(reference: Any, host: str) -> NodeFacts:
+    """Return the facts of a node.
+
+    Raises:
+        InfrastructureError: if its probe failed.
+    """
+    try:
+        facts = ray.get(reference)
+    except RayError as error:
+        if "No module named 'tuner'" in str(error):
+            remedy = "install this project into the environment of Ray there"
+            raise InfrastructureError(f"node {host} cannot import tuner; {remedy}") from None
+        raise InfrastructureError(f"node {host} cannot be probed: {first_line(error)}") from None
+    assert isinstance(facts, NodeFacts)
+    return facts
+
+
+def check_address(address: str) -> None:
+    """Ask a cluster whether it runs.
+
+    `ray.init` tries a dead address for minutes and then ends the process; `ray health-check` is a process of its own.
+
+    Raises:
+        SettingError: if no cluster answers within `ANSWER_S` seconds.
+    """
+    if address == "auto" or address.startswith("ray://"):
+        return
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        code = subprocess.run(
+            command, capture_output=True, timeout=ANSWER_S, check=False, env=dict(os.environ)
+        ).returncode
+    except subprocess.TimeoutExpired:
+        code = None
+    if code != 0:
+        rule = f"no Ray cluster answers at this address within {ANSWER_S:.0f} s"
+        raise SettingError("ray_address", address, rule, "check host and port; `ray status` on its head shows them")
