@@ -164,6 +164,26 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["optimize", "--engine", "simulated", "--", "--max-num-sqs", "3"],
             ["server argument '--max-num-sqs'", "did you mean --max-num-seqs?"],
         ),
+        (
+            ["optimize", "--engine", "simulated", "--", "--tensor-parallel-size", "2"],
+            ["--tensor-parallel-size 2: one GPU is simulated; measure that with the engine vllm"],
+        ),
+        (
+            ["optimize", "--engine", "simulated", "--", "--dtype", "float32"],
+            ["--dtype float32: float16 and bfloat16 are simulated"],
+        ),
+        (
+            ["optimize", "--engine", "simulated", "--", "--speculative-config", '{"method": "eagle3"}'],
+            ["--speculative-config: method 'eagle3' is not simulated"],
+        ),
+        (
+            ["optimize", "--engine", "simulated", "--", "--max-num-seqs", "many"],
+            ["argument --max-num-seqs: invalid int value: 'many'"],
+        ),
+        (
+            ["simulate", "--", "--tensor-parallel-size", "2"],
+            ["tuner: --tensor-parallel-size 2: one GPU is simulated"],
+        ),
     ],
 )
 def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], parts: list[str]) -> None:

@@ -31,7 +31,12 @@ from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.export import write_script
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
-from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
+from tuner.use_cases.simulated_engine import (
+    refuse_simulation_options,
+    refuse_unsimulated_arguments,
+    simulated_engine,
+    wants_simulation,
+)
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
@@ -87,6 +92,8 @@ def optimize(
         stack.callback(executor.close)
         engine = executor.engine_info()
         spec = build_spec(plan, engine, devices.profile, folder / "artifacts")
+        if simulated:
+            refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
         store = server or open_store(url)
         stack.callback(store.close)

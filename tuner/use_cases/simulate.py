@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, version_tuple
-from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
 from tuner.engines.simulator.memory.budget import StartFailed
@@ -83,6 +83,8 @@ def simulate(settings: SimulationSettings) -> Simulation:
         machine = build_server(site, words, settings.server.environment, shape)
         if load.longest_request > machine.config.max_model_len:
             raise too_long(load, machine.config.max_model_len)
+    except NotSimulated as error:
+        raise UserError(str(error)) from None
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=settings.noise)

@@ -15,7 +15,10 @@ from search_spaces import (
     version_tuple,
 )
 from tuner.engines.base import EngineSettings
+from tuner.engines.simulator.config.serve_config import refusal_of_every_trial
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.errors import SettingError
+from tuner.study.specification.builder import StudyPlan
 from tuner.use_cases.devices import Devices
 from tuner.use_cases.places import home
 from tuner.workloads.presets import load_preset
@@ -46,6 +49,24 @@ def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
         field, value = ("gpu", gpu) if gpu is not None else ("vllm_version", version)
         rule = "this setting is for a simulation, and this study is measured"
         raise SettingError(field, value, rule, "add {engine} simulated, or leave it out")
+
+
+def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> None:
+    """Refuse server arguments with which no trial can be simulated.
+
+    Raises:
+        SettingError: with the argument and its value.
+    """
+    card, version, shape = settings.card, settings.version, plan.shape
+    assert card is not None
+    assert version is not None
+    assert shape is not None  # `find_simulated_model` returns no model without a shape
+    server = plan.server
+    refusal = refusal_of_every_trial(
+        server.arguments, server.environment, shape, card, version_tuple(version), SIMULATED_PACKAGES
+    )
+    if refusal is not None:
+        raise SettingError("server_arguments", None, refusal)
 
 
 def simulated_engine(

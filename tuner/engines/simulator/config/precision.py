@@ -32,11 +32,15 @@ class ConfigRefused(ValueError):
     """A configuration that vLLM refuses before it uses the GPU; the message is vLLM's."""
 
 
+class NotSimulated(ConfigRefused):
+    """A configuration that the simulator cannot predict, although vLLM may serve it."""
+
+
 def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
     """Return the 16-bit format of weights and arithmetic, `float16` or `bfloat16`, for the value of `--dtype`."""
     dtype = {"half": "float16", None: "auto"}.get(given, given)
     if dtype not in ("auto", "float16", "bfloat16"):
-        raise ConfigRefused(f"--dtype {given}: float16 and bfloat16 are simulated; measure others with the engine vllm")
+        raise NotSimulated(f"--dtype {given}: float16 and bfloat16 are simulated; measure others with the engine vllm")
     has_bfloat16 = "bfloat16" in card.tflops
     if dtype == "auto":
         dtype = "bfloat16" if has_bfloat16 and model.dtype.endswith("bfloat16") else "float16"

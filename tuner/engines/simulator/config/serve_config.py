@@ -14,6 +14,7 @@ from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_gra
 from tuner.engines.simulator.config.flags import FlagError, parse_flags
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
+    NotSimulated,
     attention_kernels,
     find_backend,
     find_dtype,
@@ -118,8 +119,32 @@ def resolve_serve_config(
         return _resolve(flags, environment, model, card, version, packages)
     except FlagError as error:
         raise ConfigRefused(f"vllm serve: error: {error}") from None
+    except ConfigRefused:
+        raise
     except ValueError as error:
         raise ConfigRefused(str(error)) from None
+
+
+def refusal_of_every_trial(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    model: ModelShape,
+    card: HardwareProfile,
+    version: tuple[int, ...],
+    packages: frozenset[str],
+) -> str | None:
+    """Return why no configuration with these arguments can be simulated; None if some may be.
+
+    vLLM's other refusals do not count: values of the search space may avoid them. See `resolve_serve_config` for the
+    arguments.
+    """
+    try:
+        _resolve(parse_flags(arguments), environment, model, card, version, packages)
+    except (FlagError, NotSimulated) as error:
+        return str(error)
+    except ValueError:
+        return None
+    return None
 
 
 def _resolve(
@@ -176,9 +201,9 @@ def _refuse_unsimulated(flags: Mapping[str, Any]) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if flags[name] not in (None, 1):
             flag = "--" + name.replace("_", "-")
-            raise ConfigRefused(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
+            raise NotSimulated(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
     if flags["cpu_offload_gb"]:
-        raise ConfigRefused("--cpu-offload-gb is not simulated; measure that with the engine vllm")
+        raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
 
 
 def _at_least_one(name: str, value: int | None) -> int:

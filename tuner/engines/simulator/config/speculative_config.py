@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces import HardwareProfile
+from tuner.engines.simulator.config.precision import NotSimulated
 from tuner.engines.simulator.config.vllm_defaults import vllm_default
 
 _KEYS = {
@@ -80,7 +81,7 @@ def find_speculation(
         if not model:
             raise ValueError("draft_model speculation needs a `model`")
         return Speculation("draft_model", _required(tokens), draft_model=str(model))
-    raise ValueError(f"method: {method!r} is not simulated (ngram, suffix and draft_model are)")
+    raise NotSimulated(f"--speculative-config: method {method!r} is not simulated (ngram, suffix and draft_model are)")
 
 
 def _required(tokens: int | None) -> int:
