@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from storage.records import Repeat
-from tests.cli.command import CommandOutput, run_here
+from tests.cli.command import CommandOutput, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tuner import gpu as devices
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineSettings
 from tuner.specs import Limits, TrialSpec
@@ -93,3 +94,31 @@ def test_where_no_rate_held_there_is_none(capacity: Capacity) -> None:
     printed = json.loads(capacity(0.0, "--json").out)
     assert (printed["capacity"], printed["searches"]) == (None, [None])
     assert "every rate that was tried missed an SLO: a.p95_ttft_ms<100" in capacity(0.0).out
+
+
+def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "devices", lambda: [])
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    printed = run_here(tmp_path, "capacity", "--workload", "traffic.yaml")
+    assert printed.code == 0, printed.err
+    first = printed.err.splitlines()[0]
+    assert first.startswith("SIMULATED: predicted, not measured: vLLM "), printed.err
+    assert first.endswith(" on one Tesla T4; use --engine vllm to measure"), printed.err
+    assert "(simulated): a.p95_ttft_ms<100" in printed.out
+    again = json.loads(run_here(tmp_path, "capacity", "--workload", "traffic.yaml", "--gpu", "h100", "--json").out)
+    assert again["provenance"] == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["--", "--tensor-parallel-size", "2"], "--tensor-parallel-size 2: one GPU is simulated"),
+        (["--engine", "vllm", "--gpu", "t4"], "--gpu 't4': this setting is for a simulation"),
+        (["--engine", "other"], "--engine 'other': no engine has this name"),
+    ],
+)
+def test_a_simulated_capacity_refuses_what_cannot_be_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], part: str
+) -> None:
+    monkeypatch.setattr(devices, "devices", lambda: [])
+    refused(run_here(tmp_path, "capacity", "--preset", "chat", *argv), tmp_path, part)

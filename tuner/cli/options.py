@@ -21,6 +21,14 @@ Tokenizer = Annotated[
     str | None,
     option(MODEL, "DIR|NAME", "Tokenizer of the load generator: a folder or a hub name.", shown="the model's"),
 ]
+Engine = Annotated[
+    str,
+    option(MODEL, "ENGINE", "vllm, simulated, or auto, which simulates if there is no GPU."),
+]
+Gpu = Annotated[
+    str | None,
+    option(MODEL, "CARD|FILE", "Card to simulate: a name such as h200, or a YAML file.", shown="the preset's"),
+]
 Vllm = Annotated[
     str | None,
     option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),

@@ -6,12 +6,12 @@ import csv
 import itertools
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from storage.records import Phase, TrialKind, TrialOutcome
-from tuner.engines.base import EngineSettings
+from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError
@@ -19,10 +19,16 @@ from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.specification.builder import StudyPlan, plan_study
-from tuner.study.specification.settings import StudySettings
+from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.devices import find_devices
+from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.places import home
+from tuner.use_cases.simulated_engine import (
+    refuse_simulation_options,
+    refuse_unsimulated_arguments,
+    simulated_engine,
+    wants_simulation,
+)
 
 RATES_FILE = "capacity.csv"
 
@@ -51,34 +57,57 @@ class CapacityResult:
         return not any(row["held"] == "False" for row in csv.DictReader(self.rates.splitlines()))
 
 
+class CapacityObserver(Protocol):
+    """Receives the events of a search, in order."""
+
+    def opened(self, engine: EngineInfo, hardware: str) -> None:
+        """The settings are checked and the search begins, on hardware of this name."""
+
+    def phase(self, phase: Phase) -> None:
+        """A phase of the trial begins; each rate is one benchmark phase."""
+
+
 def search_capacity(
-    settings: StudySettings, vllm: str | None, output: Path, on_phase: Callable[[Phase], None], stop: threading.Event
+    settings: StudySettings, choice: EngineChoice, output: Path, observer: CapacityObserver, stop: threading.Event
 ) -> CapacityResult:
     """Search the highest request rate at which every SLO holds, on one server.
 
     Args:
         settings: model, workload, goals, server, limits and repeats are used.
-        vllm: the vLLM executable; None: the one that is found.
+        choice: the engine, measured or simulated as in a study.
         output: folder of searches; this one gets a new subfolder.
-        on_phase: called at the start of each phase of the trial; each rate is one benchmark phase.
+        observer: receives the events.
         stop: when set, the search ends and the server is stopped.
 
     Raises:
         UserError: for a setting that cannot work.
     """
-    devices = find_devices(1)
-    executable = os.fspath(find_executable(vllm))
-    plan = plan_study(settings, on_cpu=not devices.gpus)
+    engine_settings, devices = _engine(settings.preset, choice)
+    simulated = engine_settings.card is not None
+    plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
+    if simulated:
+        refuse_unsimulated_arguments(plan, engine_settings)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)
-    engine = EngineFactory(EngineSettings("vllm", executable, home(), driver=own_identity()))(0)
+    engine = EngineFactory(engine_settings)(0)
     try:
+        observer.opened(engine.info(), devices.profile.name)
         spec = _trial(plan, folder)
-        outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=on_phase)
+        outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=observer.phase)
     finally:
         engine.close()
     return CapacityResult(outcome, plan.goals.slos, folder)
+
+
+def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+    """Return the engine and its device: vLLM with a GPU or a given executable, else a simulated one."""
+    if wants_simulation(choice.engine, choice.vllm, choice.gpu):
+        return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    devices = find_devices(1)
+    executable = os.fspath(find_executable(choice.vllm))
+    return EngineSettings("vllm", executable, home(), driver=own_identity()), devices
 
 
 def _new_folder(output: Path) -> Path:

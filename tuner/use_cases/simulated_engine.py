@@ -15,6 +15,7 @@ from search_spaces import (
     version_tuple,
 )
 from tuner.engines.base import EngineSettings
+from tuner.engines.factory import ENGINES
 from tuner.engines.simulator.config.serve_config import refusal_of_every_trial
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.errors import SettingError
@@ -29,7 +30,13 @@ DEFAULT_CARD = "t4"
 
 
 def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
-    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM."""
+    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM.
+
+    Raises:
+        SettingError: if there is no engine of this name.
+    """
+    if engine not in ENGINES:
+        raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(ENGINES)}")
     if engine != "auto":
         return engine == "simulated"
     if vllm is not None or os.environ.get("TUNER_VLLM"):

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import option
-from tuner.cli.options import MODEL, OUTPUT, RUN, WORKLOAD, AsJson, Env, Slos, Temperature, Tokenizer, Vllm
+from tuner.cli.options import (
+    MODEL,
+    OUTPUT,
+    RUN,
+    WORKLOAD,
+    AsJson,
+    Engine,
+    Env,
+    Gpu,
+    Slos,
+    Temperature,
+    Tokenizer,
+    Vllm,
+    VllmVersion,
+)
 
 Text = str | None
 
@@ -34,7 +48,10 @@ def capacity(
         option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
     ] = None,
     tokenizer: Tokenizer = None,
+    engine: Engine = "auto",
     vllm: Vllm = None,
+    gpu: Gpu = None,
+    vllm_version: VllmVersion = None,
     env: Env = None,
     repeats: Annotated[
         int,
@@ -49,7 +66,8 @@ def capacity(
 ) -> None:
     """Find the highest request rate that meets every SLO.
 
-    Starts one vLLM server and bisects the request rate. Capacities are measured, never simulated: a vLLM is needed.
+    Starts one vLLM server and bisects the request rate. Without a GPU, or with --gpu, vLLM is simulated and the
+    capacity is marked as such.
 
     Flags after `--` are passed to the server:
 
@@ -73,6 +91,7 @@ def capacity(
         server=settings.ServerSettings(server_arguments(context), pairs("env", env)),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
+    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version)
     with stop_on_signals() as stop:
-        result = search_capacity(study_settings, vllm, output, CapacityProgress(), stop)
+        result = search_capacity(study_settings, choice, output, CapacityProgress(), stop)
     raise typer.Exit(report(result, as_json=as_json))

@@ -20,7 +20,9 @@ from tuner.cli.options import (
     STUDY,
     WORKLOAD,
     AsJson,
+    Engine,
     Env,
+    Gpu,
     InputLen,
     KeepAnswers,
     OutputLen,
@@ -79,15 +81,9 @@ def optimize(
         Text,
         option(MODEL, "DIR|NAME", "Draft model for speculative decoding."),
     ] = None,
-    engine: Annotated[
-        str,
-        option(MODEL, "ENGINE", "vllm, simulated, or auto, which simulates if there is no GPU."),
-    ] = "auto",
+    engine: Engine = "auto",
     vllm: Vllm = None,
-    gpu: Annotated[
-        Text,
-        option(MODEL, "CARD|FILE", "Card to simulate: a name such as h200, or a YAML file.", shown="the preset's"),
-    ] = None,
+    gpu: Gpu = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
     workload: Annotated[

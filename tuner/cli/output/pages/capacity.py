@@ -6,19 +6,26 @@ import json
 import os
 import sys
 
-from storage.records import Phase
+from storage.records import Phase, Provenance
 from tuner.cli.output.parts import text
+from tuner.cli.output.progress.opening import simulation_line
+from tuner.engines.base import EngineInfo
 from tuner.errors import EXIT_OURS
 from tuner.use_cases.capacity import CapacityResult
 
 
 class CapacityProgress:
-    """Writes a line on standard error for each phase and each rate."""
+    """Writes what is simulated, and a line for each phase and each rate, on standard error."""
 
     def __init__(self) -> None:
         self._rates = 0
 
-    def __call__(self, phase: Phase) -> None:
+    def opened(self, engine: EngineInfo, hardware: str) -> None:
+        """Write that the capacity is simulated, if it is."""
+        if engine.provenance is Provenance.SIMULATED:
+            _say(simulation_line(engine, hardware))
+
+    def phase(self, phase: Phase) -> None:
         """Write the phase."""
         self._rates += phase is Phase.BENCHMARK
         _say(f"rate {self._rates} …" if phase is Phase.BENCHMARK else f"{phase} …")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage.records import Provenance
 from tuner.cli.output.parts import text
+from tuner.engines.base import EngineInfo
 from tuner.study.protocols import StudyStart
 
 
@@ -17,9 +18,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     spec, engine = start.spec, start.engine
     lines = []
     if engine.provenance is Provenance.SIMULATED:
-        lines.append(
-            f"{text.BANNER}: vLLM {engine.version} on one {spec.facts['hardware']}; use --engine vllm to measure"
-        )
+        lines.append(simulation_line(engine, spec.facts["hardware"]))
     parts = [
         text.count(start.budget.trials, "trial") + (f" ({done} finished before)" if done else ""),
         text.count(start.workers, "worker"),
@@ -35,3 +34,8 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
     return lines
+
+
+def simulation_line(engine: EngineInfo, hardware: str) -> str:
+    """Return what is simulated, and how to measure instead."""
+    return f"{text.BANNER}: vLLM {engine.version} on one {hardware}; use --engine vllm to measure"
