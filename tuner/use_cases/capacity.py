@@ -24,6 +24,7 @@ from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (
+    check_engine_name,
     refuse_simulation_options,
     refuse_unsimulated_arguments,
     simulated_engine,
@@ -102,6 +103,7 @@ def search_capacity(
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its device: vLLM with a GPU or a given executable, else a simulated one."""
+    check_engine_name(choice.engine)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
     refuse_simulation_options(choice.gpu, choice.vllm_version)

@@ -32,6 +32,7 @@ from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices,
 from tuner.use_cases.export import write_script
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
+    check_engine_name,
     refuse_simulation_options,
     refuse_unsimulated_arguments,
     simulated_engine,
@@ -136,6 +137,7 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
 
 
 def _check_run(run: RunSettings) -> None:
+    check_engine_name(run.engine.engine)
     if run.budget.trials < 1:
         raise SettingError("trials", run.budget.trials, "at least 1 is needed", "the defaults are the first trial")
     if run.budget.min_gain < 0:

@@ -29,14 +29,18 @@ _OLDEST, _NEWEST = (0, 15), (0, 32)
 DEFAULT_CARD = "t4"
 
 
-def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
-    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM.
+def check_engine_name(engine: str) -> None:
+    """Refuse a name that no engine has.
 
     Raises:
-        SettingError: if there is no engine of this name.
+        SettingError: with the names.
     """
     if engine not in ENGINES:
         raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(ENGINES)}")
+
+
+def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:
+    """Return whether the engine is simulated: by its name, or by `auto` without a GPU and without a given vLLM."""
     if engine != "auto":
         return engine == "simulated"
     if vllm is not None or os.environ.get("TUNER_VLLM"):
