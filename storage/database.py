@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from storage.errors import StorageError, database_reason, first_line
 VERSION_TABLE = "tuner_alembic_version"
 BUSY_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 10
+_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+"""Settings of libpq; the last one is in milliseconds, the others in seconds."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 MIGRATION_LOCK = 0x74756E6572  # "tuner" in ASCII; PostgreSQL's advisory lock that serialises migrations
 _UPGRADE_LOCK = threading.Lock()  # alembic.context is a global of the process
@@ -127,18 +129,18 @@ def _check_sqlite_file(url: URL) -> None:
         raise StorageError(f"cannot use the database {path}: that is a folder; give a file in it, such as study.db")
 
 
-def create_database_engine(url: URL) -> Engine:
+def create_database_engine(url: URL, busy_s: float = BUSY_TIMEOUT_S) -> Engine:
     """Return an engine for the URL, with the timeouts and SQLite settings that the store needs; nothing connects yet.
+
+    Args:
+        url: of the database.
+        busy_s: how long SQLite waits for a locked file, in seconds.
 
     Raises:
         StorageError: if the kind of database is not supported, or its driver is not installed.
     """
     backend = url.get_backend_name()
-    connect_args: dict[str, int] = {}
-    if backend == "sqlite":
-        connect_args = {"timeout": BUSY_TIMEOUT_S}
-    elif backend == "postgresql" and "connect_timeout" not in url.query:
-        connect_args = {"connect_timeout": _CONNECT_TIMEOUT_S}
+    connect_args = {"timeout": busy_s} if backend == "sqlite" else dict(connect_arguments(url))
     try:
         engine = create_engine(url, connect_args=connect_args, pool_pre_ping=backend != "sqlite")
     except NoSuchModuleError:
@@ -149,6 +151,15 @@ def create_database_engine(url: URL) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def connect_arguments(url: URL) -> Mapping[str, float]:
+    """Return the timeouts of PostgreSQL's connections: a server whose host is gone is noticed within about a minute."""
+    if url.get_backend_name() != "postgresql":
+        return {}
+    libpq = url.get_driver_name() in ("psycopg", "psycopg2")
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, **(_KEEPALIVE if libpq else {})}
+    return {name: value for name, value in arguments.items() if name not in url.query}
 
 
 def _missing_driver(url: URL, module: str | None) -> str:

@@ -11,6 +11,10 @@ class StorageUnavailable(StorageError):
     """The database, or a lock in it, was lost during a run: a failure of the infrastructure, not of the input."""
 
 
+class WaitInterrupted(StorageUnavailable):
+    """The user ended a wait for the database."""
+
+
 class NotYetAvailable(StorageUnavailable):
     """The database refuses an operation that it will accept soon."""
 

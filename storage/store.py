@@ -26,25 +26,33 @@ from storage.tables.lookup import (
 )
 from storage.tables.mapping import FailedAttempt
 from storage.tables.models import NAME_LENGTH, FailureRow, StudyRow, TimingRow, TrialRow
+from storage.waiting import DatabaseWait
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, wait: DatabaseWait | None = None) -> Store:
     """Open a database, create or migrate the tuner's tables in it, and return the store.
 
     Args:
         url: a path such as `study.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
+        wait: how the store waits for a database that stops answering later; None: it does not wait.
 
     Raises:
         StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
             version of the tuner wrote it. The message is one line, without the password.
     """
-    engine = database.create_database_engine(database.parse_storage_url(url))
+    parsed = database.parse_storage_url(url)
+    engine = database.create_database_engine(parsed)
     try:
         database.upgrade_schema(engine)
     except BaseException:
         engine.dispose()
         raise
-    return Store(engine)
+    if wait is None:
+        return Store(engine)
+    from storage.patient_store import PatientStore  # its base class is below
+
+    engine.dispose()
+    return PatientStore(database.create_database_engine(parsed, wait.busy_s), wait)
 
 
 class Store(Outbox):
@@ -129,6 +137,12 @@ class Store(Outbox):
             row = pending_trial(session, study, number, round)
             row.attempts += 1
             return row.attempts
+
+    def attempts(self, study: str, number: int, round: int = 0) -> int:
+        """Return how many attempts at a trial have begun; 0 if there is no such trial."""
+        with self._reading() as session:
+            trial = trial_query(session, study, number, round).with_only_columns(TrialRow.attempts)
+            return session.scalar(trial) or 0
 
     def finish_trial(self, study: str, number: int, round: int, outcome: TrialOutcome, verdict: Verdict | None) -> None:
         """Store the outcome and the verdict of a pending trial.

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 
 from storage.database import storage_errors, writing_engine
+from storage.waiting import NO_WAIT
 
 
 class Transactions:
@@ -17,6 +18,8 @@ class Transactions:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writer = writing_engine(engine)
+        self.wait = NO_WAIT
+        """How operations of this store wait for its database."""
         self.check: Callable[[], None] | None = None
         """The check of `check_before_writes`; None without one."""
 

@@ -48,6 +48,11 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    def end_connections(self) -> None:
+        """End every connection of other programs."""
+        with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
     def new_database(self) -> str:
         """Create an empty database and return its URL as a user would write it."""
         name = f"t{uuid.uuid4().hex}"

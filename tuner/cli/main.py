@@ -90,7 +90,7 @@ def main() -> None:
 def _explain(error: Exception) -> int:
     """Print one line about an error and return the exit code."""
     from search_spaces.errors import SpaceError
-    from storage.errors import StorageError, StorageUnavailable, database_reason
+    from storage.errors import StorageError, StorageUnavailable, WaitInterrupted, database_reason
 
     if isinstance(error, typer.Exit):
         return error.exit_code
@@ -106,6 +106,8 @@ def _explain(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, SpaceError | StorageError):
         _say(str(error))
+        if isinstance(error, WaitInterrupted):
+            return EXIT_INTERRUPTED
         return EXIT_OURS if isinstance(error, StorageUnavailable) else EXIT_USER
     reason = database_reason(error)
     if reason is not None:

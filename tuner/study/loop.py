@@ -12,10 +12,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from storage.errors import StorageError, StorageUnavailable
 from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, TrialOutcome, TrialRecord
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
+from tuner.study.kept_outcomes import KeptOutcomes
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
 from tuner.study.specification.settings import Budget
@@ -60,11 +62,28 @@ class Loop:
         self._items: dict[str, WorkItem] = {}
         self._references: dict[bool, Mapping[str, float | None]] = {}
         self._given_up = 0
+        study = store.study(spec.name)
+        self._kept = KeptOutcomes(spec.artifacts, "" if study is None else study.created_at.isoformat())
         self._one_worked = any(r.outcome and r.outcome.succeeded for r in store.trials(spec.name, finished=True))
         self.reason: Failure | None = None
         self.trial_seconds: list[float] = []
         self.benchmark_seconds: list[float] = []
         """Seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial."""
+
+    def restore(self) -> None:
+        """Store the outcomes that a killed run has kept on disk; their trials do not run again."""
+        for kept in self._kept.read():
+            record = self._store.trial(self._spec.name, kept.number, kept.round)
+            if record is None or record.outcome is not None:
+                continue
+            self._observer.note(f"{record.name}: its outcome was not stored by the last run and is stored now")
+            item = WorkItem(record.number, record.round, record.kind, record.config, record.label, known=True)
+            try:
+                self._finish(item, kept.outcome)
+            except StorageUnavailable:
+                raise
+            except StorageError as error:
+                self._observer.note(f"{record.name} runs again: {error}")
 
     def run(self, source: TrialSource, time_is_up: Callable[[], bool]) -> RunEnding:
         """Run until the source is exhausted or something ends the run.
@@ -164,8 +183,10 @@ class Loop:
 
     def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
         """Store an outcome with its verdict and report it; return why the run must end, else None."""
+        self._kept.keep(item.number, item.round, outcome)
         verdict = self._spec.goals.verdict(outcome, self._reference(item, outcome))
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
+        self._kept.remove(item.number, item.round)
         if item.round == 0:
             self._optuna_study.tell(item.number, verdict)
         if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import optuna
@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from search_spaces import ResolvedSpace
 from storage.records import Config, Verdict
-from storage.transactions import check_in_transactions
+from storage.store import Store
 from tuner.sampler.convergence import converged
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.sampler.prior.prior_cache import Prior
@@ -31,6 +31,7 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.study.optuna_storage import OptunaStorage
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
@@ -65,7 +66,7 @@ class OptunaStudy:
         sampler: str = TPE,
         prior: Prior | None = None,
         sources: Sequence[SourceHistory] = (),
-        check: Callable[[], None] | None = None,
+        store: Store | None = None,
     ) -> None:
         """Open the study, or create it.
 
@@ -78,20 +79,15 @@ class OptunaStudy:
             sampler: `residual` or `tpe`.
             prior: predicts configurations for `residual`, in a background thread.
             sources: trials of source studies for `residual`.
-            check: called in each transaction, see `storage.transactions.check_in_transactions`.
+            store: the tuner's tables in the same database, see `OptunaStorage`.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
         self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
-        self._storage = optuna.storages.RDBStorage(storage_url, engine_kwargs=_engine_arguments(storage_url))
-        if check is not None:
-            check_in_transactions(self._storage.engine, check)
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
-        self._study = optuna.create_study(
-            storage=self._storage, study_name=name, directions=self._directions, load_if_exists=True
-        )
-        self._study_id = self._storage.get_study_id_from_name(name)
+        self._storage = OptunaStorage(storage_url, name, self._directions, store)
+        self._study = self._storage.study
         self._name_objectives()
         if self._residual is not None:
             trials = [trial for trial in shown(self._trials()) if trial.params and trial.state is not TrialState.FAIL]
@@ -100,12 +96,16 @@ class OptunaStudy:
     def _name_objectives(self) -> None:
         """Store the metrics as Optuna's names of the objectives, which dashboards show."""
         names = [objective.metric for objective in self._objectives]
-        if self._study.metric_names != names:
-            with _no_experimental_warnings():
-                self._study.set_metric_names(names)
+
+        def store_names(_: bool) -> None:
+            if self._study.metric_names != names:
+                with _no_experimental_warnings():
+                    self._study.set_metric_names(names)
+
+        self._storage.run(store_names)
 
     def _trials(self) -> list[FrozenTrial]:
-        return self._study.get_trials(deepcopy=False)
+        return self._storage.trials()
 
     def ask(self) -> RunningTrial:
         """Return the sampler's next configuration as a running trial."""
@@ -116,23 +116,25 @@ class OptunaStudy:
         # Seeded by the number of trials, so that a resumed study continues with the draws of an uninterrupted one.
         seed = (self._seed * 1_000_003 + len(history)) % 2**32
         if self._residual is None:
-            return self._ask_tpe(trials, seed)
-        return self._ask_residual(self._residual.with_seed(seed, hidden), trials, seed)
+            return self._ask_tpe(len(history), trials, seed)
+        return self._ask_residual(len(history), self._residual.with_seed(seed, hidden), trials, seed)
 
-    def _ask_residual(self, sampler: ResidualSampler, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
+    def _ask_residual(
+        self, before: int, sampler: ResidualSampler, trials: Sequence[FrozenTrial], seed: int
+    ) -> RunningTrial:
         suggestion = sampler.suggest(SelectedTrials(trials, self._directions))
         model = optuna.create_study(directions=self._directions, sampler=RandomSampler(seed=seed))
         model.enqueue_trial(dict(suggestion.params))
         trial = model.ask()
-        begun = self._begin(trial, self._space.suggest(trial), suggestion.max_expected_improvement)
+        begun = self._begin(before, trial, self._space.suggest(trial), suggestion.max_expected_improvement)
         sampler.start_background_predictions(self._directions)
         return begun
 
-    def _ask_tpe(self, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
+    def _ask_tpe(self, before: int, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
         model = optuna.create_study(directions=self._directions, sampler=_tpe_sampler(seed))
         model.add_trials([SharedTrial.of(trial) for trial in trials])
         trial = model.ask()
-        return self._begin(trial, self._space.suggest(trial))
+        return self._begin(before, trial, self._space.suggest(trial))
 
     def converged(self, min_gain: float) -> bool:
         """Return whether the search has converged, see `tuner.sampler.convergence`; never with TPE.
@@ -164,7 +166,7 @@ class OptunaStudy:
         model.enqueue_trial(dict(known))
         trial = model.ask()
         self._space.suggest_fixed(trial, known)
-        begun = self._begin(trial, config)
+        begun = self._begin(len(self._trials()), trial, config)
         if self._residual is not None:
             self._residual.start_background_predictions(self._directions, [trial.params])
         return begun
@@ -191,20 +193,23 @@ class OptunaStudy:
         names = [objective.metric for objective in self._objectives]
         return sampler.flag_effects(SelectedTrials(trials, self._directions), number, defaults, names)
 
-    def _begin(self, trial: Trial, config: Config, max_expected_improvement: float | None = None) -> RunningTrial:
-        """Store the trial as running, all of it in one transaction."""
+    def _begin(
+        self, before: int, trial: Trial, config: Config, max_expected_improvement: float | None = None
+    ) -> RunningTrial:
+        """Store the trial, which has `before` trials before it, as running."""
         attributes: dict[str, Any] = {"config": json.dumps(dict(config), sort_keys=True)}
         if max_expected_improvement is not None:
             attributes[MAX_EXPECTED_IMPROVEMENT] = max_expected_improvement
         begun = optuna.trial.create_trial(
             state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions, user_attrs=attributes
         )
-        trial_id = self._storage.create_new_trial(self._study_id, template_trial=begun)
-        return RunningTrial(self._storage.get_trial_number_from_id(trial_id), config)
+        return RunningTrial(self._storage.add(begun, before), config)
 
     def tell(self, number: int, verdict: Verdict | None) -> None:
         """Store the outcome of a trial: values and constraints, or a violated constraint; None: FAIL."""
-        trial = self._trial(number)
+        self._storage.end(number, partial(self._tell, verdict))
+
+    def _tell(self, verdict: Verdict | None, trial: Trial) -> None:
         if verdict is None:
             self._study.tell(trial, state=TrialState.FAIL)
             return
@@ -222,24 +227,26 @@ class OptunaStudy:
 
     def rule_out(self, number: int, reason: str) -> None:
         """Store a trial as failed by its configuration, which breaks a rule; nothing was launched."""
-        trial = self._trial(number)
-        trial.set_user_attr("ruled_out", reason)
-        trial.set_constraint(FAILED, FAILED_VIOLATION)
-        self._study.tell(trial, state=TrialState.PRUNED)
+
+        def end(trial: Trial) -> None:
+            trial.set_user_attr("ruled_out", reason)
+            trial.set_constraint(FAILED, FAILED_VIOLATION)
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+        self._storage.end(number, end)
 
     def drop(self, number: int, reason: str) -> None:
         """Store a trial as FAIL, which has no influence on the sampler."""
-        trial = self._trial(number)
-        trial.set_user_attr("dropped", reason)
-        self._study.tell(trial, state=TrialState.FAIL)
+
+        def end(trial: Trial) -> None:
+            trial.set_user_attr("dropped", reason)
+            self._study.tell(trial, state=TrialState.FAIL)
+
+        self._storage.end(number, end)
 
     def running(self) -> list[int]:
         """Return the numbers of running trials."""
-        trials = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return [trial.number for trial in trials]
-
-    def _trial(self, number: int) -> Trial:
-        return Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number))
+        return [trial.number for trial in self._trials() if trial.state is TrialState.RUNNING]
 
 
 def residual_sampler(
@@ -266,21 +273,3 @@ def _tpe_sampler(seed: int) -> BaseSampler:
 def _no_experimental_warnings() -> warnings.catch_warnings[None]:
     """Return a context without Optuna's warnings of experimental features."""
     return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
-
-
-def _engine_arguments(url: str) -> dict[str, Any]:
-    """Return SQLAlchemy's arguments for Optuna's connections.
-
-    SQLite uses a write-ahead log and syncs at checkpoints: a killed process loses nothing. A power cut may lose the
-    last trials of Optuna's tables; the tuner's own tables, synced at every commit, still contain them.
-    """
-    if not url.startswith("sqlite:///"):
-        return {}
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
-
-    return {"creator": connect}

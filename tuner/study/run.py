@@ -91,8 +91,9 @@ def run_study(
     for source in prepared.sources:
         observer.note(str(source))
     spec = prepared.spec
-    proposals = Proposals(spec, store, optuna_study, budget, observer)
     loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
+    loop.restore()
+    proposals = Proposals(spec, store, optuna_study, budget, observer)
     time_limit = _TimeLimit(spec, budget.timeout_s, loop, executor.slots, clock, began)
     return _Run(spec, budget, store, optuna_study, proposals, loop, observer, executor.slots, time_limit).complete()
 
@@ -199,7 +200,7 @@ def _optuna_study(prepared: PreparedStudy, storage_url: str, store: Store) -> Op
     prior = simulator_prior(spec, prepared.engine) if sampler == RESIDUAL else None
     sources = [source.source_history for source in prepared.sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
-    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources, store.check)
+    return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources, store)
 
 
 def _confirmation(spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> Confirmation | None:

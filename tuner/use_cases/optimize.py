@@ -11,6 +11,7 @@ from pathlib import Path
 
 from storage import Store, normalise_url, open_store
 from storage.records import Provenance, TrialRecord
+from storage.waiting import DatabaseWait
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -87,7 +88,8 @@ def optimize(
             storage_url(run.storage, create=False)  # source studies need a database that exists
         _check_disk(folder)
         _check_output(run.output)
-        server = _database_server(run.storage)
+        wait = DatabaseWait(observer.note, stop)
+        server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
         executor = _executor(engine_settings, devices, run.engine.ray_address)
         stack.callback(executor.close)
@@ -96,7 +98,7 @@ def optimize(
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
-        store = server or open_store(url)
+        store = server or open_store(url, wait)
         stack.callback(store.close)
         prepared = prepare_study(spec, engine, store)
         store.check_before_writes(stack.enter_context(study_lock(url, plan.name)).check)
@@ -212,7 +214,7 @@ def _check_output(output: Path) -> None:
         raise SettingError("output", str(output), f"{folder} is not writable", "choose another file")
 
 
-def _database_server(storage: str | None) -> Store | None:
+def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:
     """Open a database server, so that an unreachable server is an error before anything starts.
 
     Return None for a SQLite file: it is created later, when all settings are checked. Its folder must exist.
@@ -221,7 +223,7 @@ def _database_server(storage: str | None) -> Store | None:
         return None
     url = normalise_url(storage)
     if not url.startswith("sqlite"):
-        return open_store(url)
+        return open_store(url, wait)
     folder = Path(url.removeprefix("sqlite:///")).resolve().parent
     if not folder.is_dir():
         raise SettingError("storage", storage, f"there is no folder {folder}", "make it first")

@@ -13,6 +13,7 @@ import pytest
 from search_spaces import Context, hardware_named, load_space
 from storage import Store, normalise_url, open_store
 from storage.records import Failure, TrialRecord
+from storage.waiting import DatabaseWait
 from tests.fakes.stub_engine import Landscape, StubEngine
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
@@ -92,10 +93,12 @@ class Bench:
     listener: Notes = field(default_factory=Notes)
     engines: list[StubEngine] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
+    database: str | None = None
+    wait: DatabaseWait | None = None
 
     @property
     def url(self) -> str:
-        return normalise_url(str(self.folder / "t.db"))
+        return normalise_url(self.database or str(self.folder / "t.db"))
 
     def spec(self, **changes: Any) -> StudySpec:
         """Return the study with some fields changed; those of its search and confirmation by their own names."""
@@ -118,7 +121,7 @@ class Bench:
         return StudySpec(**{**values, **changes})
 
     def store(self) -> Store:
-        return open_store(self.url)
+        return open_store(self.url, self.wait)
 
     def run(self, landscape: Landscape, trials: int = 8, slots: int = 1, **changes: Any) -> RunResult:
         self.engines = []

@@ -1,0 +1,205 @@
+"""The wait for a database: which errors are repeated, for how long, and writes whose acknowledgement is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import OperationalError
+
+from storage import StorageError, Store, open_store
+from storage.errors import NotYetAvailable, StorageUnavailable, WaitInterrupted
+from storage.locks import LockLost, study_lock
+from storage.records import FailureKind
+from storage.waiting import DatabaseWait, is_connection_error
+from tests import store_samples as samples
+from tests.postgres import PostgresServer
+
+
+def sqlite_error(code: int) -> OperationalError:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = code
+    return OperationalError("COMMIT", {}, error)
+
+
+def caused_by(error: Exception) -> StorageError:
+    """Return an error as the store raises it."""
+    wrapped = StorageError("cannot use the database")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def of_postgresql(error: Exception) -> StorageError:
+    return caused_by(OperationalError("SELECT 1", {}, error))
+
+
+@pytest.mark.parametrize(
+    ("error", "repeated"),
+    [
+        (caused_by(sqlite_error(sqlite3.SQLITE_BUSY)), True),
+        (caused_by(sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT)), True),
+        (caused_by(sqlite_error(sqlite3.SQLITE_FULL)), False),
+        (caused_by(sqlite_error(sqlite3.SQLITE_READONLY)), False),
+        (of_postgresql(psycopg.OperationalError("connection refused")), True),
+        (of_postgresql(psycopg.errors.AdminShutdown("restart")), True),
+        (of_postgresql(psycopg.errors.CannotConnectNow("starting up")), True),
+        (of_postgresql(psycopg.errors.TooManyConnections("none free")), True),
+        (of_postgresql(psycopg.errors.ConnectionFailure("lost")), True),
+        (of_postgresql(psycopg.errors.DiskFull("no space")), False),
+        (of_postgresql(psycopg.errors.InsufficientPrivilege("no")), False),
+        (NotYetAvailable("soon"), True),
+        (LockLost("taken"), False),
+        (StorageError("trial 1 is finished already"), False),
+    ],
+)
+def test_only_errors_of_the_connection_are_repeated(error: Exception, repeated: bool) -> None:
+    assert is_connection_error(error) is repeated
+
+
+class Locked:
+    """An operation that fails a number of times; `tries` are its arguments."""
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+        self.tries: list[bool] = []
+
+    def __call__(self, again: bool) -> str:
+        self.tries.append(again)
+        if len(self.tries) <= self._failures:
+            raise sqlite_error(sqlite3.SQLITE_BUSY)
+        return "done"
+
+
+def test_a_reconnection_is_silent_and_a_wait_shows_two_lines() -> None:
+    lines: list[str] = []
+    wait = DatabaseWait(lines.append, limit_s=90, first_delay_s=0)
+    for failures in (0, 1):
+        assert wait.run(Locked(failures)) == "done"
+    assert lines == []
+    operation = Locked(3)
+    assert wait.run(operation) == "done"
+    assert operation.tries == [False, True, True, True]
+    assert lines == [
+        "waiting at most 2 min for the database (database is locked); Ctrl-C ends the wait",
+        "the database answers again after 0 s",
+    ]
+
+
+def test_the_wait_has_an_end_and_ctrl_c_ends_it_earlier() -> None:
+    ending = "did not answer: database is locked; run the same command again, no finished trial is lost$"
+    with pytest.raises(StorageUnavailable, match=rf"^for \d s the database {ending}") as raised:
+        DatabaseWait(limit_s=0.05, first_delay_s=0.01).run(Locked(10**9))
+    assert not isinstance(raised.value, WaitInterrupted)
+    stop = threading.Event()
+    with pytest.raises(WaitInterrupted, match=f"^interrupted while the database {ending}"):
+        DatabaseWait(lambda _: stop.set(), stop, first_delay_s=0).run(Locked(10**9))
+
+
+def test_without_a_wait_the_error_passes_unchanged() -> None:
+    with pytest.raises(OperationalError):
+        DatabaseWait(limit_s=0).run(Locked(1))
+
+
+def begun(folder: Path, wait: DatabaseWait | None) -> Store:
+    """Return a store with study `s` and its pending trial 0, begun once."""
+    folder.mkdir()
+    store = open_store(f"sqlite:///{folder / 't.db'}", wait)
+    store.create_study(samples.study())
+    store.add_trial(samples.pending(0))
+    store.begin_attempt("s", 0)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store that waits."""
+    with closing(begun(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
+        yield store
+
+
+WRITES: dict[str, Callable[[Store], object]] = {
+    "create_study": lambda store: store.create_study(samples.study("t")),
+    "update_study": lambda store: store.update_study("s", {"a": 1}, {"winner": 0}),
+    "add_trial": lambda store: store.add_trial(samples.pending(1)),
+    "begin_attempt": lambda store: store.begin_attempt("s", 0),
+    "finish_trial": lambda store: store.finish_trial("s", 0, 0, samples.success(), samples.verdict()),
+    "record_failed_attempt": lambda store: store.record_failed_attempt("s", 0, 0, 1, samples.failed()),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_acknowledgement_is_lost_happens_once(
+    store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DefaultDialect.do_commit
+    lost: list[str] = []
+    with store._engine.connect() as connection:
+        before = connection.connection.total_changes
+
+    def without_acknowledgement(dialect: DefaultDialect, connection: sqlite3.Connection) -> None:
+        commit(dialect, connection)
+        if connection.total_changes > before and not lost:
+            lost.append(name)
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+    monkeypatch.setattr(DefaultDialect, "do_commit", without_acknowledgement)
+    result = WRITES[name](store)
+    monkeypatch.undo()
+    assert lost == [name]
+    with closing(begun(tmp_path / "other", None)) as other:
+        assert WRITES[name](other) == result
+        assert content(store) == content(other)
+
+
+def content(store: Store) -> tuple[object, ...]:
+    return store.studies(), store.trials("s"), store.failed_attempts("s")
+
+
+def test_another_outcome_of_the_same_trial_is_refused_after_a_lost_connection(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Store.finish_trial
+    tries: list[int] = []
+
+    def lost_once(self: Store, *arguments: object) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise sqlite_error(sqlite3.SQLITE_BUSY)
+        plain(self, *arguments)  # type: ignore[arg-type]
+
+    store.finish_trial("s", 0, 0, samples.success(), samples.verdict())
+    monkeypatch.setattr(Store, "finish_trial", lost_once)
+    other = dataclasses.replace(samples.failed(FailureKind.PORT_TAKEN))
+    with pytest.raises(StorageError, match="is finished already"):
+        store.finish_trial("s", 0, 0, other, None)
+
+
+def test_the_lock_is_taken_again_by_a_store_that_waits(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if line.startswith("waiting"):
+            postgres.start()
+
+    lock = study_lock(url, "s")
+    with closing(open_store(url, DatabaseWait(report, first_delay_s=0.01))) as store:
+        lock.take()
+        store.check_before_writes(lock.check)
+        store.create_study(samples.study())
+        postgres.stop()
+        store.add_trial(samples.pending(0))
+        assert study_lock(url, "s").holder() is not None
+        assert len(store.trials("s")) == 1
+    lock.release()
+    assert len(lines) == 2

@@ -1,0 +1,130 @@
+"""Optuna's storage of one study. Its operations wait for the database like those of the tuner's own store."""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial
+
+from storage.database import connect_arguments, parse_url
+from storage.errors import NotYetAvailable
+from storage.store import Store
+from storage.transactions import check_in_transactions
+from storage.waiting import NO_WAIT
+
+_BUSY_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+
+class OptunaStorage:
+    """Reads and writes the trials of one study in Optuna's tables; only this process adds trials to the study."""
+
+    def __init__(self, url: str, name: str, directions: Sequence[StudyDirection], store: Store | None) -> None:
+        """Open the study, or create it.
+
+        Args:
+            url: of the database.
+            name: of the study.
+            directions: of its objectives.
+            store: the tuner's tables in the same database, whose wait and check apply here as well; None: neither.
+        """
+        self._wait = NO_WAIT if store is None else store.wait
+        self._check = None if store is None else store.check
+        self._transactions_left: int | None = None
+        busy_s = _BUSY_TIMEOUT_S if self._wait is NO_WAIT else self._wait.busy_s
+        arguments = _engine_arguments(url, busy_s)
+        self._storage = self.run(lambda _: optuna.storages.RDBStorage(url, engine_kwargs=arguments))
+        check_in_transactions(self._storage.engine, self._begin)
+        self.study = self.run(
+            lambda _: optuna.create_study(
+                storage=self._storage, study_name=name, directions=directions, load_if_exists=True
+            )
+        )
+        self._study_id = self.run(lambda _: self._storage.get_study_id_from_name(name))
+
+    def run(self, operation: Callable[[bool], T]) -> T:
+        """Return the result of an operation, see `DatabaseWait.run`."""
+        return self._wait.run(operation, optuna.exceptions.StorageInternalError)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials, by number."""
+        return self.run(lambda _: self.study.get_trials(deepcopy=False))
+
+    def add(self, trial: FrozenTrial, before: int) -> int:
+        """Store a new trial in one transaction and return its number.
+
+        Args:
+            trial: its state, parameters and attributes.
+            before: number of trials that the study has. If an earlier try lost its connection, a trial after them with
+                the same content is that one.
+        """
+
+        def once(again: bool) -> int:
+            if again:
+                content = (trial.params, trial.user_attrs)
+                later = self.study.get_trials(deepcopy=False)[before:]
+                for each in later:
+                    if (each.params, each.user_attrs) == content:
+                        return each.number
+            # Optuna itself repeats a failed transaction, and would add the trial a second time.
+            self._transactions_left = 1
+            try:
+                trial_id = self._storage.create_new_trial(self._study_id, template_trial=trial)
+            finally:
+                self._transactions_left = None
+            return self._storage.get_trial_number_from_id(trial_id)
+
+        return self.run(once)
+
+    def end(self, number: int, end: Callable[[Trial], None]) -> None:
+        """End a running trial.
+
+        Args:
+            number: the trial's.
+            end: writes its attributes, then its state. It runs again if the connection was lost before the state was
+                written.
+        """
+
+        def once(again: bool) -> None:
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+            if again and self._storage.get_trial(trial_id).state.is_finished():
+                return
+            with warnings.catch_warnings():
+                if again:  # Optuna warns of attributes that an earlier try has written
+                    warnings.simplefilter("ignore", UserWarning)
+                end(Trial(self.study, trial_id))
+
+        self.run(once)
+
+    def _begin(self) -> None:
+        """Check what must hold in each transaction."""
+        if self._check is not None:
+            self._check()
+        if self._transactions_left is not None:
+            self._transactions_left -= 1
+            if self._transactions_left < 0:
+                raise NotYetAvailable("the database lost the connection while a trial was added")
+
+
+def _engine_arguments(url: str, busy_s: float) -> dict[str, Any]:
+    """Return SQLAlchemy's arguments for Optuna's connections.
+
+    SQLite uses a write-ahead log and syncs at checkpoints: a killed process loses nothing. A power cut may lose the
+    last trials of Optuna's tables; the tuner's own tables, synced at every commit, still contain them.
+    """
+    if not url.startswith("sqlite:///"):
+        return {"pool_pre_ping": True, "connect_args": dict(connect_arguments(parse_url(url)))}
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=busy_s, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    return {"creator": connect}
