@@ -11,12 +11,22 @@ from pydantic import ValidationError
 
 from search_spaces.errors import SpaceError
 from search_spaces.expressions.facts import FACT_NAMES
-from search_spaces.expressions.language import parsed
+from search_spaces.expressions.language import UNKNOWN, parsed
 from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
+from search_spaces.yaml_file import YamlError, read_yaml
 
 _FOLDER = Path(__file__).with_name("vllm")
 _PART = "_"
+
+FILE_LIMIT = 50
+"""The most files of a space; a file that is included twice counts twice."""
+
+PARAMETER_LIMIT = 200
+COST_LIMIT = 1000
+"""The most defaults that are computed for one default that depends on others."""
+
+_EFFECTIVE = "effective."
 
 
 def space_names() -> list[str]:
@@ -55,11 +65,15 @@ class _Reader:
         self.rules: dict[str, RuleSpec] = {}
         self.named: dict[str, NamedSpec] = {}
         self.places: dict[tuple[str, str], str] = {}
+        self.files = 0
 
     def read_space(self, path: Path) -> Space:
         spec = self._read(path, ())
         if not self.parameters:
             raise SpaceError(f"{path}: the space has no parameters; add `parameters:`")
+        if len(self.parameters) > PARAMETER_LIMIT:
+            rule = f"the space has {len(self.parameters)} parameters, and {PARAMETER_LIMIT} are possible"
+            raise SpaceError(f"{path}: {rule}; leave some out")
         self._check_references()
         space = Space(path.stem, spec.description, self.parameters, tuple(self.rules.values()), self.named)
         for name, named in self.named.items():
@@ -70,16 +84,14 @@ class _Reader:
         return space
 
     def _read(self, path: Path, including: tuple[Path, ...]) -> SpaceSpec:
-        if path.resolve() in including:
+        if _resolved(path) in including:
             raise SpaceError(f"{path}: the file includes itself; remove the circular include")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise SpaceError(f"{path}: the search space cannot be read ({reason}); check the path") from None
-        spec, node = _parse(text, path)
+        self.files += 1
+        if self.files > FILE_LIMIT:
+            raise SpaceError(f"{path}: the space includes more than {FILE_LIMIT} files; include each once")
+        spec, node = _parse(path)
         for part in spec.include:
-            self._read(path.parent / part, (*including, path.resolve()))
+            self._read(path.parent / part, (*including, _resolved(path)))
         self._add(spec, node, path)
         return spec
 
@@ -110,16 +122,41 @@ class _Reader:
             each = {"value"} if spec.choices else set()
             for requirement in (*spec.requires, *(r for choice in spec.choices for r in choice.requires)):
                 self._check(requirement.rule, FACT_NAMES | each, f"{place}: a requirement of {name!r}")
-            for case in spec.engine_default if isinstance(spec.engine_default, tuple) else ():
-                for source in (case.when, case.expression):
-                    if source is not None:
-                        self._check(source, everything, f"{place}: engine_default of {name!r}")
+            for source in _default_expressions(spec):
+                self._check(source, everything, f"{place}: engine_default of {name!r}")
             declared.add(name)
         for rule in self.rules.values():
             self._check(rule.forbid, everything, f"{self.places['rules', rule.name]}: rule {rule.name!r}")
+        self._check_defaults()
+
+    def _check_defaults(self) -> None:
+        """Refuse defaults that depend on themselves, or on so many others that they cannot be computed."""
+        costs: dict[str, int] = {}
+
+        def cost(name: str, above: tuple[str, ...]) -> int:
+            place = f"{self.places['parameters', name]}: engine_default of {name!r}"
+            if name in above:
+                raise SpaceError(f"{place} depends on itself by `effective.{name}`; leave that out")
+            if name not in costs:
+                found = 1
+                for source in _default_expressions(self.parameters[name]):
+                    for other in parsed(source).names & {f"{_EFFECTIVE}{each}" for each in self.parameters}:
+                        found += source.count(other) * cost(other.removeprefix(_EFFECTIVE), (*above, name))
+                if found > COST_LIMIT:
+                    raise SpaceError(f"{place} depends on more than {COST_LIMIT} other defaults; use fewer")
+                costs[name] = found
+            return costs[name]
+
+        for name in self.parameters:
+            cost(name, ())
 
     def _check(self, source: str, allowed: set[str] | frozenset[str], where: str) -> None:
-        for name in sorted(parsed(source).names - allowed):
+        expression = parsed(source)
+        try:
+            expression.evaluate(lambda _: UNKNOWN)  # the parts without names
+        except SpaceError as error:
+            raise SpaceError(f"{where}: {error}") from None
+        for name in sorted(expression.names - allowed):
             near = difflib.get_close_matches(name, sorted(allowed), n=1)
             if name in self.parameters:
                 hint = "a condition may use parameters that are declared above it, and a requirement facts only"
@@ -128,21 +165,29 @@ class _Reader:
             raise SpaceError(f"{where} uses {name!r}; {hint}")
 
 
-def _parse(text: str, path: Path) -> tuple[SpaceSpec, yaml.Node]:
+def _default_expressions(spec: ParameterSpec) -> list[str]:
+    cases = spec.engine_default if isinstance(spec.engine_default, tuple) else ()
+    return [source for case in cases for source in (case.when, case.expression) if source is not None]
+
+
+def _resolved(path: Path) -> Path:
+    """Return the path without links; one with a null character, which no file has, as it is."""
+    return path if "\0" in str(path) else path.resolve()
+
+
+def _parse(path: Path) -> tuple[SpaceSpec, yaml.Node]:
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark is not None else 1
-        raise SpaceError(f"{path}:{line}: not valid YAML ({error.problem}); correct that line") from None
-    except yaml.YAMLError as error:
-        raise SpaceError(f"{path}:1: not valid YAML ({str(error).splitlines()[0]}); correct the file") from None
+        file = read_yaml(path)
+    except OSError as error:
+        raise SpaceError(f"{path}: the search space cannot be read ({error.strerror}); check the path") from None
+    except YamlError as error:
+        raise SpaceError(f"{error.place}: not valid YAML ({error.reason}); correct that line") from None
+    node = file.node
     if not isinstance(node, yaml.MappingNode):
         raise SpaceError(f"{path}:1: a search space is a mapping; start it with `parameters:`")
     _refuse_duplicates(node, path)
     try:
-        return SpaceSpec.model_validate(raw), node
+        return SpaceSpec.model_validate(file.data), node
     except ValidationError as error:
         raise _schema_error(error, node, path) from None
 

@@ -16,7 +16,8 @@ from search_spaces.parameter import Parameter, ParameterValue, Trial, same_value
 from search_spaces.rendering.render import Rendered, render_values
 from search_spaces.schema import ParameterSpec, RuleSpec
 
-_MAX_COUNTED = 20_000
+MAX_COMBINATIONS = 20_000
+"""The most combinations of values that are tried one by one."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class ResolvedSpace:
         sizes = {parameter.name: parameter.size() for parameter in self.parameters}
         if None in sizes.values():
             return None
-        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > _MAX_COUNTED:
+        if math.prod(size or 1 for name, size in sizes.items() if name in controllers) > MAX_COMBINATIONS:
             return None
         return self._count(0, {}, controllers)
 
@@ -216,7 +217,7 @@ class ResolvedSpace:
         if not self._active(parameter, config):
             return self._count(index + 1, config, controllers)
         if parameter.name not in controllers:
-            return len(parameter.listed()) * self._count(index + 1, config, controllers)
+            return (parameter.size() or 0) * self._count(index + 1, config, controllers)
         return sum(
             self._count(index + 1, {**config, parameter.name: value}, controllers) for value in parameter.listed()
         )

@@ -19,8 +19,12 @@ from pydantic import (
 
 from search_spaces.expressions.language import parsed
 
-Scalar = StrictBool | StrictInt | StrictFloat | StrictStr | None
+Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 Number = StrictInt | StrictFloat
+
+LARGEST_NUMBER = 1e15
+LARGEST_SIZE = 1e9
+"""Limits of a range: its bounds, and the number of its steps."""
 
 
 def _expression(source: object) -> object:
@@ -156,10 +160,14 @@ class ParameterSpec(_Model):
             raise ValueError("low, high and step of an int are whole numbers; use type float for others")
         if not all(math.isfinite(number) for number in numbers):
             raise ValueError("low, high and step must be finite numbers; correct them")
+        if any(abs(number) > LARGEST_NUMBER for number in numbers):
+            raise ValueError(f"low, high and step are at most {LARGEST_NUMBER:g}; correct them")
         if self.low > self.high:
             raise ValueError(f"low {self.low} is above high {self.high}; swap or correct them")
         if self.step is not None and self.step <= 0:
             raise ValueError(f"step {self.step} is not above 0; leave it out or give a positive number")
+        if self.step is not None and (self.high - self.low) / self.step > LARGEST_SIZE:
+            raise ValueError(f"step {self.step} gives more than {LARGEST_SIZE:g} values; give a larger one")
         if self.log and (self.low <= 0 or self.step is not None):
             raise ValueError("log needs low above 0 and no step; raise low, or leave log or step out")
 

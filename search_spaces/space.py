@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -15,7 +16,7 @@ from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, full_choices
 from search_spaces.rendering.base_argv import fixed_values
 from search_spaces.rendering.render import CAPTURE_SIZES_FLAG
-from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace
+from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, ResolvedSpace
 from search_spaces.schema import ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
 _PROSE = ("description", "note", "why")
@@ -104,11 +105,13 @@ class Space:
     ) -> bool:
         """Return whether values of the parameters before it can make its condition hold.
 
-        The answer is True if the condition depends on a range or on an unknown fact.
+        The answer is True if the condition depends on a range, on an unknown fact or on too many combinations.
         """
         names = _parents(parameter.when)
         parents = [other for other in before if other.name in names]
         if parameter.when is None or not all(other.choices for other in parents):
+            return True
+        if math.prod(len(other.choices) for other in parents) > MAX_COMBINATIONS:
             return True
         facts = facts_of(context)
         for values in product(*(other.values for other in parents)):

@@ -29,6 +29,7 @@ HOMES = {
     "sqlalchemy": ("storage",),
     "alembic": ("storage",),
     "vllm": (RESIDENT,),
+    "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
 }
 HOME_EXCEPTIONS = {
     ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",

@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from search_spaces.errors import SpaceError
+from search_spaces.yaml_file import YamlError, read_yaml
 
 _FILE = Path(__file__).with_name("hardware.yaml")
 
@@ -47,7 +46,7 @@ class HardwareProfile:
 
 @cache
 def _profiles() -> dict[str, HardwareProfile]:
-    raw = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    raw = read_yaml(_FILE).data
     return {key: _profile(key, facts) for key, facts in raw.items()}
 
 
@@ -73,11 +72,11 @@ def hardware_from_file(path: Path) -> HardwareProfile:
         SpaceError: with the file and the reason, if it does not describe a card.
     """
     try:
-        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpaceError(
-            f"{path}: the file cannot be read ({' '.join(str(error).split())}); give a YAML file"
-        ) from None
+        facts = read_yaml(path).data
+    except OSError as error:
+        raise SpaceError(f"{path}: the file cannot be read ({error.strerror}); give a YAML file") from None
+    except YamlError as error:
+        raise SpaceError(f"{error.place}: not valid YAML ({error.reason}); correct that line") from None
     if not isinstance(facts, dict):
         raise SpaceError(f"{path}: a card is a mapping with the keys {', '.join(_KEYS)}")
     return _profile(path.stem, {"vendor": "nvidia", **_checked(path, facts)})
@@ -87,7 +86,7 @@ _KEYS = ("name", "compute_capability", "memory_gib", "bandwidth_gbs", "tflops", 
 
 
 def _checked(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    missing, extra = [key for key in _KEYS if key not in facts], sorted({*facts} - {*_KEYS})
+    missing, extra = [key for key in _KEYS if key not in facts], [str(key) for key in facts if key not in _KEYS]
     if missing or extra:
         reason = f"{missing[0]!r} is missing" if missing else f"{extra[0]!r} is not a key"
         raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}")

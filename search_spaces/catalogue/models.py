@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from search_spaces.errors import SpaceError
+from search_spaces.yaml_file import read_yaml
 
 _FILE = Path(__file__).with_name("models.yaml")
 _FIELDS_WITHOUT_QUANTIZATION = 10
@@ -51,10 +50,10 @@ class ModelShape:
         """Return the shape from a Hugging Face `config.json` (its `text_config` if it has one).
 
         Raises:
-            SpaceError: with the first key that is missing.
+            SpaceError: with the first key that is missing, or with the value that cannot be.
         """
-        text: Mapping[str, Any] = config.get("text_config") or config
         try:
+            text: Mapping[str, Any] = config.get("text_config") or config
             heads, hidden = int(text["num_attention_heads"]), int(text["hidden_size"])
             return cls(
                 layers=int(text["num_hidden_layers"]),
@@ -73,6 +72,8 @@ class ModelShape:
             raise SpaceError(
                 f"the model's config.json has no {error.args[0]!r}; give a decoder's config.json"
             ) from None
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            raise SpaceError(f"the model's config.json is not valid ({error}); give a decoder's config.json") from None
 
     def weight_bytes(self, bits: int) -> int:
         """Return the bytes of all weights, with `bits` per weight in the linear layers and at least 16 in the rest.
@@ -94,7 +95,7 @@ class ModelShape:
 @cache
 def known_models() -> dict[str, ModelShape]:
     """Return the shapes of known models by their name on the Hugging Face hub."""
-    raw = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    raw = read_yaml(_FILE).data
     return {
         name: ModelShape(*facts, *(() if len(facts) > _FIELDS_WITHOUT_QUANTIZATION else (None,)))
         for name, facts in raw.items()

@@ -16,7 +16,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 from search_spaces.errors import SpaceError
@@ -95,7 +95,7 @@ _FUNCTIONS: Mapping[str, Callable[..., object]] = {
 
 
 class Expression:
-    """A parsed expression.
+    """A parsed expression. `names` has every dotted name in it, without the functions.
 
     Raises:
         SpaceError: at construction, with the part that the subset does not allow.
@@ -107,19 +107,19 @@ class Expression:
             raise SpaceError(f"the expression is {len(source)} characters long; shorten it to at most {MAX_LENGTH}")
         try:
             self._body = ast.parse(source.strip(), mode="eval").body
+            _check(self._body, source)
+            self.names = frozenset(_names(self._body))
+        except SpaceError:
+            raise
         except (SyntaxError, ValueError) as error:
             raise SpaceError(
                 f"the expression {source!r} does not parse ({error.args[0]}); see docs/search-space.md"
             ) from None
-        _check(self._body, source)
+        except (RecursionError, MemoryError):
+            raise SpaceError(f"the expression {source!r} is nested too deep; shorten it") from None
 
     def __repr__(self) -> str:
         return f"Expression({self.source!r})"
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Every dotted name in the expression, without the functions."""
-        return frozenset(_names(self._body))
 
     def evaluate(self, lookup: Lookup) -> object:
         """Return the value, or `UNKNOWN`.
@@ -128,7 +128,7 @@ class Expression:
             lookup: maps names to values.
 
         Raises:
-            SpaceError: if types do not match, as in `"a" < 3`.
+            SpaceError: if types do not match, as in `"a" < 3`, or a number is too large to compute with.
         """
         try:
             return _evaluate(self._body, lookup)
@@ -136,6 +136,10 @@ class Expression:
             raise SpaceError(
                 f"the expression {self.source!r} mixes types ({error}); compare values of one type"
             ) from None
+        except ArithmeticError as error:
+            raise SpaceError(f"the expression {self.source!r} overflows ({error}); use smaller numbers") from None
+        except RecursionError:
+            raise SpaceError(f"the expression {self.source!r} is nested too deep; shorten it") from None
 
     def holds(self, lookup: Lookup) -> bool | None:
         """Return whether the expression is true; None if that is unknown."""

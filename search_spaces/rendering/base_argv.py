@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from search_spaces.expressions.language import UNKNOWN
@@ -58,12 +59,14 @@ def _parse(spec: ParameterSpec, text: str | None) -> object:
         value = float(number) * factor
     except ValueError:
         return UNKNOWN if spec.type in ("int", "float") else text
+    if not math.isfinite(value):
+        return UNKNOWN
     return int(value) if value.is_integer() and spec.type != "float" else value
 
 
 def _value_in_json(text: str | None, key: str) -> object:
     try:
         content = json.loads(text or "")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return UNKNOWN
     return content.get(key) if isinstance(content, dict) else UNKNOWN

@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
         ),
         (HEAD + CLASS + "slo: {b: {ttft_ms: 4}}\n", {}, ("there is no class 'b'", "classes: a")),
         (HEAD, {}, ("classes: Field required",)),
+        (HEAD + f"classes: {{a: {{input: {'9' * 5000}}}}}\n", {}, ("traffic.yaml:3: not valid YAML", "correct that")),
     ],
 )
 def test_a_traffic_file_that_cannot_be_used(

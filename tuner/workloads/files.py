@@ -6,10 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from search_spaces.regular_file import read_regular_file
+from search_spaces.yaml_file import YamlError, read_yaml
 from tuner.errors import UserError
+
+TEXT_LIMIT = 2**30
+"""The largest file of prompts, times or lengths, in bytes."""
+
+LARGEST_LENGTH = 10**9
+"""The most tokens of a prompt or an answer."""
+
+MAX_REQUESTS = 10_000_000
+"""The most requests of one run: the schedule and every prompt are in memory before the first is sent."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
@@ -28,13 +38,11 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
         UserError: with the file, the line or key, and the reason.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path).data
     except OSError as error:
         raise UserError(f"{what} {str(path)!r} cannot be read: {error.strerror}; give a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
+    except YamlError as error:
+        raise UserError(f"{error.place}: not valid YAML: {error.reason}; correct that line") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: a {what} is a mapping with the keys {', '.join(model.model_fields)}")
     try:
@@ -43,6 +51,16 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or what
         raise UserError(f"{path}: {place}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        OSError: if it cannot be read, is not a regular file, or is larger than `TEXT_LIMIT`.
+        UnicodeDecodeError: if it is not UTF-8.
+    """
+    return read_regular_file(path, TEXT_LIMIT).decode()
 
 
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
@@ -58,7 +76,7 @@ def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Valu
         UserError: with file and line, if the file cannot be read, is empty, or `parse` refuses a line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{what} {str(path)!r} cannot be read: {error}; give {form}") from None
     values: list[Value] = []

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tuner.workloads.files import read_lines
+from tuner.workloads.files import LARGEST_LENGTH, read_lines
 
-Tokens = Annotated[int, Field(ge=1)]
+Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 
 
 class Length(BaseModel):
@@ -82,7 +82,7 @@ class Lognormal(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mean: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    cv: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    cv: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
     min: Tokens = 1
     max: Tokens
 
@@ -117,6 +117,6 @@ def read_lengths(file: Path) -> list[int]:
 
 
 def _length(text: str, _: list[int]) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or len(text) > len(str(LARGEST_LENGTH)) or not 1 <= int(text) <= LARGEST_LENGTH:
         raise ValueError(f"{text[:40]!r} is not a length; give whole numbers of tokens from 1")
     return int(text)

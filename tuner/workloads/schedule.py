@@ -6,6 +6,7 @@ streams of their own, so that, for instance, another length distribution does no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -15,6 +16,7 @@ from numpy.random import Generator, SeedSequence
 
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Closed
+from tuner.workloads.files import MAX_REQUESTS
 from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import RequestClass, TextFile, Traffic
 
@@ -49,7 +51,8 @@ def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
     """Return every request of a run, in the order in which they are due.
 
     Raises:
-        UserError: if a file of times or lengths cannot be read, or no request is due within the duration.
+        UserError: if a file of times or lengths cannot be read, no request is due within the duration, or too many
+            requests are due.
     """
     arrivals, choice, lengths, documents, texts = _streams(seed, 5)
     times = _times(traffic, arrivals)
@@ -79,7 +82,12 @@ def _times(traffic: Traffic, random: Generator) -> list[float] | list[None]:
     if traffic.duration_s is not None:
         end = traffic.duration_s
         times = takewhile(lambda at: at < end, times)
-    return list(islice(times, traffic.requests))
+    due = list(islice(times, traffic.requests or MAX_REQUESTS + 1))
+    if len(due) > MAX_REQUESTS:
+        raise UserError(f"the traffic has more than {MAX_REQUESTS} requests; lower its rate or its duration")
+    if due and not math.isfinite(due[-1]):
+        raise UserError("the last requests are never due; raise the rate, or the speed of the trace")
+    return due
 
 
 def _drawn(

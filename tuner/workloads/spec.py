@@ -32,7 +32,7 @@ class ClosedLoop(BaseModel):
     num_prompts: int = Field(200, ge=1)
     input_len: int = Field(512, ge=1)
     output_len: int = Field(512, ge=1)
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
     percentiles: tuple[int, ...] = (50, 90, 95, 99)
     warmup_prompts: int | None = Field(None, ge=0, description="default: one for each user")
     warmup_output_len: int = Field(32, ge=1)

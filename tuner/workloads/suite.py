@@ -28,7 +28,7 @@ class Suite(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     loads: dict[str, Traffic] = Field(min_length=2)
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
     seed: int = Field(1000, ge=0)
 
     @field_validator("loads")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.workloads.files import read_lines
+from tuner.workloads.files import LARGEST_LENGTH, read_lines, read_text
 
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 
@@ -44,11 +44,12 @@ def read_texts(file: Path) -> tuple[UserText, ...]:
 
 def _read_list(file: Path) -> list[UserText]:
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"prompts {str(file)!r} cannot be read: {error}; give a file of {_FORM}") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file}:{error.lineno}: not JSON: {error.msg}; give a list of {_FORM}") from None
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise UserError(f"{file}:{line}: not JSON: {_json_reason(error)}; give a list of {_FORM}") from None
     if not isinstance(data, list) or not data:
         raise UserError(f"{file}: is not a list of prompts; give a list of {_FORM}")
     texts = []
@@ -63,8 +64,14 @@ def _read_list(file: Path) -> list[UserText]:
 def _json(line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg}; give {_FORM}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {_json_reason(error)}; give {_FORM}") from None
+
+
+def _json_reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 def _text(entry: Any) -> UserText:
@@ -74,8 +81,10 @@ def _text(entry: Any) -> UserText:
     if not isinstance(prompt, str) or not prompt:
         raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
     tokens = entry.get("output_tokens", entry.get("max_tokens"))
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
-        raise ValueError(f"output_tokens {tokens!r} is not a length; give a whole number of tokens from 1")
+    if tokens is not None and (
+        isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= LARGEST_LENGTH
+    ):
+        raise ValueError(f"output_tokens {str(tokens)[:40]} is not a length; give a whole number of tokens from 1")
     return UserText(prompt, tokens)
 
 

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, TraceArrivals
 from tuner.workloads.class_slo import ClassSlo, read_class_slo
-from tuner.workloads.files import read_model
+from tuner.workloads.files import LARGEST_LENGTH, MAX_REQUESTS, read_model
 from tuner.workloads.lengths import LengthOrFixed, Tokens
 from tuner.workloads.texts import read_texts
 
@@ -42,7 +42,7 @@ class Prefix(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: Tokens
-    documents: int = Field(1, ge=1)
+    documents: int = Field(1, ge=1, le=1_000_000)
     zipf: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
     def probabilities(self) -> list[float]:
@@ -127,15 +127,15 @@ class Traffic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     arrivals: Arrivals
-    requests: int | None = Field(None, ge=1)
+    requests: int | None = Field(None, ge=1, le=MAX_REQUESTS)
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     max_in_flight: int | None = Field(None, ge=1)
-    system_prompt: int = Field(0, ge=0)
+    system_prompt: int = Field(0, ge=0, le=LARGEST_LENGTH)
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     classes: dict[str, RequestClass] = Field(min_length=1)
     slo: dict[str, dict[str, float]] = Field(default_factory=dict)
-    temperature: float | None = Field(None, ge=0)
-    warmup_requests: int = Field(16, ge=0)
+    temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
+    warmup_requests: int = Field(16, ge=0, le=MAX_REQUESTS)
     seed: int = Field(1000, ge=0)
 
     @field_validator("classes")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from search_spaces import SpaceError
@@ -133,3 +135,17 @@ def test_versions(text: str, numbers: tuple[int, int, int]) -> None:
 def test_a_version_starts_with_a_number() -> None:
     with pytest.raises(SpaceError, match="'main' is not a version"):
         version_tuple("main")
+
+
+@pytest.mark.parametrize("source", [f"{'9' * 400} / 1", f"{'9' * 400} * 1.5 > 2", "a + 0.5 > 1"])
+def test_a_number_that_is_too_large_to_compute_with_is_an_error(source: str) -> None:
+    with pytest.raises(SpaceError, match=r"overflows \(int.* too large"):
+        Expression(source).evaluate({"a": 10**400}.__getitem__)
+
+
+@pytest.mark.parametrize(
+    "source", ["-" * 499 + "1", "not " * 120 + "a", "~" + "-" * 450 + "a", "(" * 240 + "1" + ")" * 240]
+)
+def test_deep_nesting_is_an_error_or_a_value(source: str) -> None:
+    with contextlib.suppress(SpaceError):
+        Expression(source).evaluate(FACTS.__getitem__)

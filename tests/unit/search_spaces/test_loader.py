@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import SpaceError, load_space
+from search_spaces import Context, SpaceError, hardware_named, load_space
 
 GOOD = """\
 parameters:
@@ -127,3 +127,63 @@ def test_unknown_names_and_files(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match=r"no search space is called 'vlm'; give a \.yaml file or one of cpu, "):
         load_space("vlm")
     assert "cannot be read" in message(tmp_path / "none.yaml")
+
+
+def test_an_expression_that_overflows_is_an_error_with_its_line(tmp_path: Path) -> None:
+    rules = f"rules:\n- {{name: r, forbid: seqs > 1 and {'9' * 400} / 1 > 2, why: x}}\n"
+    text = message(written(tmp_path, GOOD + rules))
+    assert text.startswith(f"{tmp_path / 'space.yaml'}:9: rule 'r': the expression")
+    assert "overflows" in text
+
+
+DEFAULT = "    engine_default: [{expression: EXPRESSION}]\n"
+
+
+def test_a_default_does_not_depend_on_itself(tmp_path: Path) -> None:
+    other = GOOD.removeprefix("parameters:\n").replace("seqs:", "more:")
+    text = GOOD + DEFAULT.replace("EXPRESSION", "effective.more + 1") + other
+    text += DEFAULT.replace("EXPRESSION", "effective.seqs")
+    assert "engine_default of 'seqs' depends on itself by `effective.seqs`" in message(written(tmp_path, text))
+
+
+def test_defaults_that_multiply_are_refused(tmp_path: Path) -> None:
+    text = "parameters:\n"
+    for n in range(40):
+        text += GOOD.removeprefix("parameters:\n").replace("seqs:", f"p{n:02}:")
+        text += DEFAULT.replace("EXPRESSION", f"effective.p{n - 1:02} + effective.p{n - 1:02}" if n else "1 + 0")
+    assert "depends on more than 1000 other defaults" in message(written(tmp_path, text))
+
+
+def test_a_condition_on_many_choices_is_resolved_at_once(tmp_path: Path) -> None:
+    text = "parameters:\n"
+    for n in range(12):
+        text += f"  p{n:02}: {{description: d, type: categorical, choices: {list(range(1, 60))}}}\n"
+    condition = " or ".join(f"p{n:02} == 99" for n in range(12))
+    text += f"  last: {{description: d, type: bool, when: {condition}}}\n"
+    space = load_space(written(tmp_path, text)).resolve(Context(hardware_named("t4")))
+    assert space.cardinality() is None
+
+
+def test_a_large_range_is_counted_without_listing_it(tmp_path: Path) -> None:
+    space = load_space(written(tmp_path, GOOD.replace("high: 8", "high: 1000000000000")))
+    assert space.resolve(Context(hardware_named("t4"))).cardinality() == 10**12
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("high: 8", "high: 9000000000000000000"), "low, high and step are at most 1e+15"),
+        (
+            ("type: int\n    low: 1\n    high: 8", "type: float\n    low: 0.0\n    high: 1.0\n    step: 1.0e-300"),
+            "more than 1e+09",
+        ),
+    ],
+)
+def test_a_range_has_limits(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    assert reason in message(written(tmp_path, GOOD.replace(*change)))
+
+
+def test_a_space_has_a_largest_number_of_parameters(tmp_path: Path) -> None:
+    each = "{description: d, type: bool}"
+    text = "parameters:\n" + "".join(f"  p{n}: {each}\n" for n in range(201))
+    assert "201 parameters, and 200 are possible" in message(written(tmp_path, text))

@@ -205,3 +205,19 @@ def test_a_seed_gives_the_same_schedule_in_another_process() -> None:
 def test_a_duration_without_arrivals_is_refused() -> None:
     with pytest.raises(UserError, match=r"no request is due within 0\.001 s; raise the rate or the duration"):
         schedule(arrivals={"process": "poisson", "rate": 0.1}, duration_s=0.001)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "reason"),
+    [
+        ({"arrivals": {"process": "poisson", "rate": 1e300}, "duration_s": 1e6}, "more than 1000 requests"),
+        ({"arrivals": {"process": "constant", "rate": 5e-324}, "requests": 9}, "the last requests are never due"),
+        ({"arrivals": {"process": "poisson", "rate": 1e-308}, "requests": 900}, "the last requests are never due"),
+    ],
+)
+def test_requests_that_are_too_many_or_never_due_are_refused(
+    traffic: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.workloads.schedule.MAX_REQUESTS", 1000)
+    with pytest.raises(UserError, match=reason):
+        schedule(**traffic)

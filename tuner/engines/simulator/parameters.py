@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from search_spaces.yaml_file import read_yaml
 
 PARAMETERS_FILE = Path(__file__).with_name("parameters.yaml")
 
@@ -78,7 +78,7 @@ class Parameters:
 
 @cache
 def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = yaml.safe_load(PARAMETERS_FILE.read_text(encoding="utf-8"))
+    document: Mapping[str, Any] = read_yaml(PARAMETERS_FILE).data
     return document
 
 

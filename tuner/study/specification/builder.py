@@ -247,8 +247,9 @@ def _read_configuration(text: str) -> dict[str, ParameterValue] | None:
         return None
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
-        rule = f"not valid JSON ({error.msg} at character {error.pos + 1})"
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "too large"
+        rule = f"not valid JSON ({reason})"
         raise SettingError("enqueue", text, rule, 'write for example {"max_num_seqs": 64}') from None
     assert isinstance(config, dict)
     return config

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ModelShape, known_model, known_models
+from search_spaces.regular_file import read_regular_file
 from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.specs import ModelRef
 
 HUB_TIMEOUT_S = 10.0
 REDIRECTS = 5
+CONFIG_LIMIT = 2**24
+"""The largest `config.json` of a model, in bytes."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -68,9 +71,9 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
 
 def _shape(config: Path) -> ModelShape | None:
     try:
-        data: dict[str, Any] = json.loads(config.read_text())
+        data: dict[str, Any] = json.loads(read_regular_file(config, CONFIG_LIMIT))
         return ModelShape.from_config_json(data)
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

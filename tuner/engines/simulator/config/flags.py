@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -44,6 +45,7 @@ _LONG_NAMES = {
     "--device-memory-utilization": "--gpu-memory-utilization",
 }
 _LEVEL = re.compile(r"-O(\d+)")
+_MOST_DOTS = 20
 
 
 class FlagError(ValueError):
@@ -105,6 +107,8 @@ def _with_long_name(argument: str) -> list[str]:
     flag = _LONG_NAMES.get(flag, flag)
     flag = flag.replace("_", "-") if flag.startswith("--") else flag
     if dot and equals:
+        if key.count(".") > _MOST_DOTS:
+            raise FlagError(f"argument {flag}: a key with more than {_MOST_DOTS} dots")
         return [flag, json.dumps(_nested(key.split("."), _json_value(value)))]
     return [flag, value] if equals else [flag]
 
@@ -116,7 +120,7 @@ def _nested(keys: list[str], value: object) -> object:
 def _json_value(text: str) -> object:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -131,7 +135,7 @@ def _integer(text: str) -> int:
     """Return a whole number with vLLM's suffixes: 16k is 16,000 and 16K is 16,384."""
     match = _NUMBER_WITH_SUFFIX.fullmatch(text)
     value = None if match is None else float(match[1]) * _SUFFIX_FACTORS[match[2]]
-    if value is None or value != int(value):
+    if value is None or not math.isfinite(value) or value != int(value):
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
     return int(value)
 
@@ -139,7 +143,7 @@ def _integer(text: str) -> int:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to JSON.")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from search_spaces import ModelShape, SpaceError, known_model
+from search_spaces import ModelShape, known_model
+from search_spaces.regular_file import read_regular_file
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.hub import cached_config
+
+_CONFIG_LIMIT = 2**24
+"""The largest `config.json` of a model, in bytes."""
 
 
 def find_shape(name: str) -> ModelShape:
@@ -25,6 +29,6 @@ def find_shape(name: str) -> ModelShape:
     folder = Path(name).expanduser()
     file = (None if folder.is_dir() else cached_config(name)) or folder / "config.json"
     try:
-        return ModelShape.from_config_json(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, SpaceError) as error:
+        return ModelShape.from_config_json(json.loads(read_regular_file(file, _CONFIG_LIMIT)))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigRefused(f"{name!r}: no shape of that model is known ({' '.join(str(error).split())})") from None

@@ -1,0 +1,127 @@
+"""Read a YAML file that somebody else wrote, within limits of size, depth, aliases and numbers.
+
+YAML lets a small file describe an enormous document: an alias repeats a whole branch, and aliases within aliases do so
+exponentially. Its parser recurses once a level, and its numbers have any length. The limits are far above what a search
+space, a workload or a card needs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from search_spaces.regular_file import read_regular_file
+
+SIZE_LIMIT = 2**20
+"""The largest file in bytes."""
+
+DEPTH_LIMIT = 40
+"""The deepest nesting of lists and mappings."""
+
+NODE_LIMIT = 20_000
+"""The most values in a document, each alias counted with all that it repeats."""
+
+NUMBER_LIMIT = 2**63
+"""Whole numbers are below this, and above its negative."""
+
+_SHOWN_CHARS = 200
+
+
+class YamlError(ValueError):
+    """A file is not valid YAML within the limits.
+
+    Attributes:
+        place: `FILE:LINE`.
+        reason: why, on one line.
+    """
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        self.place = f"{path}:{line}"
+        self.reason = " ".join(reason.split())[:_SHOWN_CHARS]
+        super().__init__(f"{self.place}: {self.reason}")
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """The content of a file: its data, and the nodes with their lines; None and None for an empty file."""
+
+    data: Any
+    node: yaml.Node | None
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Return the content of a YAML file.
+
+    Raises:
+        OSError: if it cannot be read, is not a regular file, or is larger than `SIZE_LIMIT`.
+        YamlError: with file and line, if it is not valid YAML within the limits.
+    """
+    content = read_regular_file(path, SIZE_LIMIT)
+    try:
+        loader = _Loader(content.decode())
+        node = loader.get_single_node()
+        return YamlFile(None if node is None else loader.construct_document(node), node)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise YamlError(path, line, f"byte {content[error.start]:#04x} is not UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(path, 1 if mark is None else mark.line + 1, str(error.problem or error.context)) from None
+    except yaml.YAMLError as error:
+        raise YamlError(path, 1, str(error).splitlines()[0]) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with limits."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+        self._sizes: dict[int, int] = {}
+        """The number of values of each composed node, by its id; a node that is still open has none."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, with a check of depth, aliases and number of values."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._count
+        self._depth += 1
+        self._count += 1
+        if self._depth > DEPTH_LIMIT:
+            raise _refused(f"more than {DEPTH_LIMIT} levels of nesting", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._sizes[id(node)] = self._count - before
+        elif id(node) in self._sizes:
+            self._count += self._sizes[id(node)]
+        else:
+            raise _refused(f"the alias {event.anchor!r} is within its own anchor", event)
+        if self._count > NODE_LIMIT:
+            raise _refused(f"more than {NODE_LIMIT} values, aliases counted with all that they repeat", event)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Construct an object; a scalar that Python refuses, such as a month 13, is an error at its line."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, OverflowError, TypeError, LookupError, AttributeError) as error:
+            raise _refused(f"{_start(node)} is not a valid {node.tag.rpartition(':')[2]} ({error})", node) from None
+        if isinstance(value, int) and not -NUMBER_LIMIT < value < NUMBER_LIMIT:
+            raise _refused(f"{_start(node)} is not a number below 2^63", node)
+        if isinstance(value, float) and math.isnan(value):
+            raise _refused(f"{_start(node)} is not a number", node)
+        return value
+
+
+def _refused(reason: str, where: Any) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(None, None, reason, where.start_mark)
+
+
+def _start(node: yaml.Node) -> str:
+    text = str(node.value)
+    return repr(text if len(text) <= 30 else text[:30] + "…")
