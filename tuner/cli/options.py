@@ -33,6 +33,10 @@ Vllm = Annotated[
     str | None,
     option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),
 ]
+RayAddress = Annotated[
+    str | None,
+    option(RUN, "ADDRESS", "Ray cluster that runs the trials.", "--ray-address", shown="this machine"),
+]
 VllmVersion = Annotated[
     str | None,
     option(MODEL, "VERSION", "vLLM version to simulate, such as 0.25.1.", shown="depends on the card"),

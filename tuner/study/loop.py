@@ -164,7 +164,9 @@ class Loop:
 
     def _handle(self, finished: Finished, source: TrialSource) -> RunEnding | None:
         """Store and report an outcome, or return its trial to the source; return why the run must end, else None."""
-        item = self._items.pop(finished.spec.uid)
+        item = self._items.pop(finished.spec.uid, None)
+        if item is None:  # an abandoned trial of an earlier stage
+            return None
         outcome = finished.outcome
         failure = outcome.failure
         if failure is not None and failure.kind is FailureKind.CANCELLED:

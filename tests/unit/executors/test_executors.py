@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import pytest
 import ray
 
 from storage.records import FailureKind, Provenance
+from tests.clusters import running_cluster
 from tests.contracts.executor_contract import (
     ExecutorContract,
     Make,
@@ -34,7 +31,6 @@ from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
 from tuner.processes.identity import is_alive
-from tuner.processes.ports import lease_port, port_answers
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -52,33 +48,9 @@ class TestInlineExecutor(ExecutorContract):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Ray cluster of one node, in processes of its own, as `--ray-address` would find it."""
-    with lease_port(tmp_path_factory.mktemp("ports")) as lease, tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        address = f"127.0.0.1:{lease.port}"
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=4"]
-        options = [f"--port={lease.port}", "--include-dashboard=false", "--object-store-memory=80000000"]
-        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-        with (Path(folder) / "log").open("wb") as log:
-            head = subprocess.Popen(
-                [*command, *options, f"--temp-dir={folder}", "--node-ip-address=127.0.0.1"],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-            try:
-                deadline = time.monotonic() + 60
-                while not port_answers("127.0.0.1", lease.port):
-                    assert head.poll() is None, (Path(folder) / "log").read_text()
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-                yield address
-            finally:
-                family = [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]
-                for process in family:
-                    process.kill()
-                psutil.wait_procs(family, 30)
+def cluster() -> Iterator[str]:
+    with running_cluster(cpus=4) as address:
+        yield address
 
 
 class TestRayExecutor(ExecutorContract):

@@ -28,6 +28,7 @@ from tuner.cli.options import (
     OutputLen,
     Prompts,
     Rate,
+    RayAddress,
     Slos,
     Storage,
     Temperature,
@@ -194,10 +195,7 @@ def optimize(
         str,
         option(RUN, "DURATION", "Time limit of a server's start-up."),
     ] = "15m",
-    ray_address: Annotated[
-        Text,
-        option(RUN, "ADDRESS", "Ray cluster that runs the trials.", shown="this machine"),
-    ] = None,
+    ray_address: RayAddress = None,
     storage: Storage = None,
     output: Annotated[
         Path,

@@ -7,19 +7,23 @@ from typing import Any
 
 import typer
 
-from tuner.cli.options import AsJson, Vllm
+from tuner.cli.options import AsJson, RayAddress, Vllm
 from tuner.use_cases.places import home
 
 
 def doctor(
     vllm: Vllm = None,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is installed and what would run.
 
-    Lists packages, hardware, vLLM, and processes of earlier runs that still run. Exits with 1 if `tuner optimize`
-    cannot run.
+    Lists packages, hardware, vLLM, and processes of earlier runs that still run; with --ray-address, every node of the
+    cluster instead. Exits with 1 if `tuner optimize` cannot run.
     """
+    if ray_address is not None:
+        _doctor_of_cluster(ray_address, vllm, as_json=as_json)
+        return
     facts = _facts(vllm)
     if as_json:
         print(json.dumps(facts, indent=1))
@@ -28,6 +32,26 @@ def doctor(
 
         print_doctor(facts)
     if facts["problem"] is not None:
+        raise typer.Exit(1)
+
+
+def _doctor_of_cluster(address: str, vllm: str | None, *, as_json: bool) -> None:
+    """Show the nodes of a cluster; exit with 1 if one of them has a problem."""
+    from dataclasses import asdict
+
+    from tuner.use_cases.cluster import check_cluster
+
+    reports = check_cluster(address, vllm)
+    if as_json:
+        nodes = [{**asdict(report.facts), "problems": report.problems} for report in reports]
+        for node in nodes:
+            node["profile"] = None if node["profile"] is None else node["profile"]["key"]
+        print(json.dumps({"nodes": nodes}, indent=1))
+    else:
+        from tuner.cli.output.pages.doctor import print_nodes
+
+        print_nodes(reports)
+    if any(report.problems for report in reports):
         raise typer.Exit(1)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
 
 from tuner.cli.output.parts.console import show
 from tuner.cli.output.parts.labelled import Rows, labelled
+from tuner.use_cases.cluster import NodeReport
 
 HOST_LABELS = {
     "cpu": "CPU",
@@ -43,3 +44,19 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         sections["`tuner optimize` here"].append(("problem", facts["problem"]))
     for title, rows in sections.items():
         show(Text(title, style="bold"), labelled(rows, indent=2))
+
+
+def print_nodes(reports: Sequence[NodeReport]) -> None:
+    """Print the nodes of a cluster, each in a section."""
+    for report in reports:
+        facts = report.facts
+        rows: Rows = [
+            ("GPUs", ", ".join(facts.gpus) or "none"),
+            ("vLLM", f"{facts.vllm_version or 'unknown version'} at {facts.vllm}" if facts.vllm else "none found"),
+            ("tuner", facts.tuner),
+            ("memory", f"{facts.memory_gib:.1f} GiB"),
+            ("free disk", f"{facts.free_gib:.1f} GiB"),
+            ("model cache", facts.model_cache or "none; models are downloaded at the first trial"),
+            *(("problem", problem) for problem in report.problems),
+        ]
+        show(Text(f"node {facts.host}", style="bold"), labelled(rows, indent=2))
