@@ -30,12 +30,14 @@ HOMES = {
     "alembic": ("storage",),
     "vllm": (RESIDENT,),
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
+    "tokenizers": ("tuner.engines.vllm.clients.tokenizer_library",),
 }
 HOME_EXCEPTIONS = {
     ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
 }
 BROAD_EXCEPT = {
     "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not start"),
+    "tuner.engines.vllm.clients.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
     f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),

@@ -8,7 +8,12 @@ from pathlib import Path
 
 def cached_config(name: str) -> Path | None:
     """Return the path of a downloaded hub model's config.json; None if the model was not downloaded."""
+    return cached_file(name, "config.json")
+
+
+def cached_file(name: str, file: str) -> Path | None:
+    """Return the path of a file of a downloaded hub model; None if it was not downloaded."""
     home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE", os.path.join(home, "hub")))
-    configs = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json"))
-    return configs[-1] if configs else None
+    found = sorted((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{file}"))
+    return found[-1] if found else None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
+from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation.environment import base_environment
 from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError
 from tuner.http import JSON, HttpError, ReadLimits, fetch
+from tuner.processes.records import ProcessRecords
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.specification.resolve_workload import find_goals, find_workload
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
@@ -71,23 +74,35 @@ def send_load(settings: LoadSettings) -> LoadResult:
     """
     traffic, slos = _traffic(settings)
     traffic = traffic.model_copy(update={"seed": settings.seed})
-    executable = find_executable(settings.vllm)
     model, root = _served(settings)
     if settings.output.exists() and not settings.output.is_dir():
         raise SettingError("output", str(settings.output), "this is a file", "give a folder")
-    settings.output.mkdir(parents=True, exist_ok=True)
-    tools = Toolbox(installation(executable, home()), home(), base_environment(os.environ))
-    try:
-        repeat, late = _send_all(settings, tools, traffic, model, settings.tokenizer or root)
-    except TrialFailed as error:
-        raise TunerError(f"the load generator failed: {error.failure.message}") from None
-    finally:
-        tools.close()
+    tokenizer = settings.tokenizer or root
+    with ExitStack() as stack:
+        tools = _prompt_tools(settings.vllm, tokenizer, stack)
+        settings.output.mkdir(parents=True, exist_ok=True)
+        try:
+            repeat, late = _send_all(settings, tools, traffic, model, tokenizer)
+        except TrialFailed as error:
+            raise TunerError(f"the load generator failed: {error.failure.message}") from None
     return LoadResult(repeat, late, traffic, slos, settings.output)
 
 
+def _prompt_tools(vllm: str | None, tokenizer: str, stack: ExitStack) -> PromptTools:
+    """Return vLLM's tools, which end with the stack; without a vLLM, the package `tokenizers`."""
+    try:
+        executable = find_executable(vllm)
+    except UserError:
+        if vllm or os.environ.get("TUNER_VLLM"):
+            raise
+        return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
+    tools = Toolbox(installation(executable, home()), home(), base_environment(os.environ))
+    stack.callback(tools.close)
+    return tools
+
+
 def _send_all(
-    settings: LoadSettings, tools: Toolbox, traffic: Traffic | Suite, model: str, tokenizer: str
+    settings: LoadSettings, tools: PromptTools, traffic: Traffic | Suite, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
     """Send each workload after its warm-up; return the measurements, and why they are not valid (None: they are)."""
     parts = traffic.parts() if isinstance(traffic, Suite) else {"": traffic}
@@ -144,7 +159,7 @@ def _served(settings: LoadSettings) -> tuple[str, str]:
 
 
 def _send(
-    settings: LoadSettings, tools: Toolbox, traffic: Traffic, index: int, model: str, tokenizer: str
+    settings: LoadSettings, tools: PromptTools, traffic: Traffic, index: int, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
     files = TrafficFiles(settings.output.absolute(), f"requests-{index}")
     job = start_traffic(

@@ -34,7 +34,7 @@ def load(
         option(
             MODEL,
             "FILE",
-            "The vllm executable, whose Python reads the tokenizer.",
+            "The vllm executable, whose Python reads the tokenizer; without one, the package tokenizers does.",
             shown="$TUNER_VLLM, else the one on PATH",
         ),
     ] = None,

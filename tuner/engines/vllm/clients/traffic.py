@@ -12,12 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tuner
 from storage.records import FailureKind, Phase, Repeat
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
-from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import trial_failed
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
@@ -65,8 +64,29 @@ class TrafficFiles:
         return self.folder / f"{self.name}-plan.jsonl"
 
 
+class PromptTools(Protocol):
+    """Makes the prompts of traffic.
+
+    Attributes:
+        records: where the load generator's process is recorded.
+    """
+
+    records: ProcessRecords
+
+    def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
+        """Return each request's prompt, its tokens, and the tokens of the recorded answer if there is one.
+
+        Args:
+            plan: the file with the requests, as `resident/prompts.py` describes it.
+            log: the file for what the tokenizer's library prints.
+
+        Raises:
+            TrialFailed: if the tokenizer cannot make prompts of these lengths.
+        """
+
+
 def start_traffic(
-    tools: Toolbox,
+    tools: PromptTools,
     traffic: Traffic,
     index: int,
     files: TrafficFiles,
@@ -78,7 +98,7 @@ def start_traffic(
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
     Args:
-        tools: the worker's access to vLLM, which makes the prompts.
+        tools: makes the prompts.
         traffic: the workload.
         index: the repeat; its seed determines schedule and prompts.
         files: the files to write.
@@ -96,7 +116,7 @@ def start_traffic(
 
 
 def plan_requests(
-    tools: Toolbox, traffic: Traffic, seed: int, files: TrafficFiles, tokenizer: str
+    tools: PromptTools, traffic: Traffic, seed: int, files: TrafficFiles, tokenizer: str
 ) -> list[PlannedRequest]:
     """Return every request of the traffic with its prompt.
 

@@ -1,0 +1,102 @@
+"""`tuner load` on a machine without a vLLM: the package `tokenizers` makes the prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import refused, run_here
+from tests.real.tiny_model import make_tokenizer
+from tests.unit.loadgen.loads import Fake
+from tuner.engines.vllm.clients.tokenizer_library import find_tokenizer
+from tuner.engines.vllm.resident.prompts import make_prompts
+from tuner.errors import SettingError
+from tuner.loadgen.result import read_records
+from tuner.use_cases import load as load_run
+
+TRAFFIC = """
+arrivals: {process: constant, rate: 50}
+requests: 12
+system_prompt: 8
+classes:
+  short: {input: 20, output: 4}
+  shared: {input: 10, output: 4, prefix: {tokens: 30, documents: 2}}
+slo:
+  short: {p95_ttft_ms: 60000}
+  shared: {p95_ttft_ms: 60000}
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    fake = Fake(tmp_path, 5, 2, {})
+    yield fake.url.removesuffix("/v1/completions")
+    fake.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with traffic, on a machine without a vLLM."""
+    monkeypatch.setattr(load_run, "find_executable", no_vllm)
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    made = tmp_path / "here"
+    made.mkdir()
+    return made
+
+
+def no_vllm(given: str | None) -> Path:
+    raise SettingError("vllm", given, "no vLLM found")
+
+
+def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
+    argv = ["load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
+    printed = run_here(folder, *argv)
+    assert printed.code in (0, 1), printed.err  # a busy machine may be late; then the run is invalid
+    found = json.loads(printed.out)
+    assert (found["offered"], found["completed"]) == (12, 12)
+    lengths = {(r.name, r.planned_input) for r in read_records(folder / "tuner_load" / "requests-0.parquet")}
+    assert lengths == {("short", 28), ("shared", 48)}
+
+
+def test_prompts_have_the_requested_lengths(tokenizer: Path) -> None:
+    found = find_tokenizer(str(tokenizer))
+    requests = [{"shared": [["doc", 16]], "tokens": tokens, "seed": 3, "text": "random"} for tokens in (1, 7, 200)]
+    made = make_prompts({"requests": requests}, found)
+    assert [len(tokens) for tokens in found([text for text, _, _ in made])["input_ids"]] == [17, 23, 216]
+    assert "<|endoftext|>" not in "".join(text for text, _, _ in made)
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (["--tokenizer", "nowhere"], "--tokenizer 'nowhere': there is no tokenizer.json"),
+        (["--vllm", "/nowhere/vllm"], "--vllm '/nowhere/vllm': no vLLM found"),
+    ],
+)
+def test_what_is_missing_is_said_before_the_first_request(
+    folder: Path, server: str, argv: list[str], part: str
+) -> None:
+    (folder / "nowhere").mkdir()
+    printed = run_here(folder, "load", "--url", server, "--workload", "../traffic.yaml", *argv)
+    assert (printed.code, len(printed.err.splitlines())) == (2, 1), printed.err
+    assert part in printed.err
+    assert not (folder / "tuner_load").exists()
+
+
+def test_without_either_library_the_message_names_both(
+    folder: Path, server: str, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    printed = run_here(folder, "load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer))
+    refused(printed, folder, "no vLLM found", "`pip install tokenizers`", "--vllm PATH")
