@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboards.mlflow import run_layout
+from dashboards.mlflow.best import best_of
 from dashboards.mlflow.run_layout import MetricPoint
 from dashboards.mlflow.tracking import artifact_root, quiet
 from dashboards.plots import plot_files
@@ -122,7 +123,7 @@ class RunLog:
         return self._find(experiment, TRIAL_TAG, f"{parent.data.tags[STUDY_TAG]}/{trial.number}r0") or parent
 
     def log_study(self, study: StudyRecord) -> None:
-        """Bring a study's parent run up to date: premise, facts, plots, best trial, conclusion, exported script."""
+        """Bring a study's parent run up to date: premise, facts, plots, best configuration, conclusion, script."""
         _, parent = self._parent(study.name)
         run_id = parent.info.run_id
         for name in ("premise", "facts", "conclusion"):
@@ -132,7 +133,7 @@ class RunLog:
         trials = self._store.trials(study.name, finished=True)
         with plot_files.study_plots(study, trials) as folder:
             self._client.log_artifacts(run_id, str(folder))
-        best = run_layout.best_trial(trials)
+        best = best_of(study, trials)
         if best is not None:
             self._write(run_id, run_layout.best_points(best), tags={"best_trial": best.name})
         self._write(run_id, tags=run_layout.study_tags(study))

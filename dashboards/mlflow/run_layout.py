@@ -8,7 +8,7 @@ The run of a trial has these metrics:
 - `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
 
 The parent run, which is the study's, has `trial/NAME`, the objectives and the score of each trial with the trial's
-number as the step, and `best/NAME`, the metrics of the trial with the highest score of the search.
+number as the step, and `best/NAME`, the metrics of the best configuration, see `dashboards.mlflow.best`.
 
 This module does not import MLflow.
 """
@@ -20,12 +20,13 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dashboards.mlflow.best import Best
 from dashboards.mlflow.note import NOTE_TAG, note_of
 from storage.records import FailureKind, Provenance, StudyRecord, TrialOutcome, TrialRecord
 
@@ -137,23 +138,9 @@ def history_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoin
     return list(_points({f"trial/{name}": value for name, value in values.items()}, outcome.ended_at, trial.number))
 
 
-def best_trial(trials: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Return the feasible trial with the highest score of the search; rounds do not count. None if there is none."""
-    scored = [
-        (trial.verdict.score, trial)
-        for trial in trials
-        if trial.round == 0 and trial.state == "ok" and trial.verdict is not None and trial.verdict.score is not None
-    ]
-    return max(scored, key=lambda pair: pair[0])[1] if scored else None
-
-
-def best_points(trial: TrialRecord) -> list[MetricPoint]:
-    """Return the best trial's metrics for the parent run, with the trial's number as the step."""
-    outcome = trial.outcome
-    if outcome is None:
-        return []
-    values = {f"best/{name}": value for name, value in _metrics_and_score(trial, outcome).items()}
-    return list(_points(values, outcome.ended_at, trial.number))
+def best_points(best: Best) -> list[MetricPoint]:
+    """Return the metrics of the best configuration for the parent run."""
+    return list(_points({f"best/{name}": value for name, value in best.metrics.items()}, best.moment, best.step))
 
 
 def study_params(study: StudyRecord) -> dict[str, str]:

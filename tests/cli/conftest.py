@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.study.protocols import MlflowLacks
 from tuner.use_cases import optimize as optimize_run
 
 SHAPE = {
@@ -55,9 +56,9 @@ class NoMlflow:
 
     opened = stage = started = finished = retried = note = tick = synced = close = nothing
 
-    def wait(self, *_: object) -> bool:
-        """Return True: every trial counts as logged."""
-        return True
+    def wait(self, *_: object) -> MlflowLacks:
+        """Return at once: every trial counts as logged."""
+        return MlflowLacks.NOTHING
 
 
 @pytest.fixture

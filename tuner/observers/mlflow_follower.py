@@ -23,7 +23,7 @@ from storage.records import Failure, TrialRecord
 from storage.store import Store
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
+from tuner.study.protocols import MlflowLacks, StagePlan, StudyStart, SyncStatus
 
 STALL_S = 120.0
 """Seconds without a logged trial or processor time after which the follower is stopped."""
@@ -134,15 +134,15 @@ class MlflowFollower:
         logged, finished = self._store.logged_counts(self._study)
         return SyncStatus(logged, finished, self._problem)
 
-    def wait(self, skip: threading.Event) -> bool:
+    def wait(self, skip: threading.Event) -> MlflowLacks:
         """Wait until the follower has logged every trial, report its progress, and end it.
 
         Args:
             skip: when set, the wait ends; a `KeyboardInterrupt` does the same.
 
         Returns:
-            True if MLflow has every trial and the study's summary; False if it cannot be reached, if nothing progressed
-            for `STALL_S`, or if the wait was skipped.
+            What MLflow lacks: something if it cannot be reached, if nothing progressed for `STALL_S`, or if the wait
+            was skipped.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -157,10 +157,13 @@ class MlflowFollower:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(_POLL_S)
         except KeyboardInterrupt:
-            return False
+            pass
         finally:
             self.close()
-        return self._process.returncode == 0
+        if self._process.returncode == 0:
+            return MlflowLacks.NOTHING
+        logged, finished = self._store.logged_counts(self._study)
+        return MlflowLacks.TRIALS if logged < finished else MlflowLacks.CONCLUSION
 
     def close(self) -> None:
         """End the follower at once, if it still runs."""

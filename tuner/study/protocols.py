@@ -48,6 +48,14 @@ class StagePlan:
     rounds: tuple[int, ...] = ()
 
 
+class MlflowLacks(StrEnum):
+    """What MLflow lacks of a study at the end of a run; `conclusion` is the summary in the study's parent run."""
+
+    NOTHING = "nothing"
+    TRIALS = "trials"
+    CONCLUSION = "conclusion"
+
+
 @dataclass(frozen=True)
 class SyncStatus:
     """How many of the study's finished trials MLflow has, and the follower's last error (None: none).

@@ -24,7 +24,7 @@ from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
 from tuner.study.lock import refuse_running, study_lock
-from tuner.study.protocols import StudyObserver, StudyStart
+from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare_study
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
@@ -48,7 +48,7 @@ class OptimizeResult:
     """A run that ended.
 
     `records` are all trials of the study, `script` is the winner's script, None without a winner. `tracking_uri` is
-    MLflow's, and `mlflow_complete` is False when MLflow lacks trials.
+    MLflow's, and `mlflow_lacks` is what it lacks.
     """
 
     spec: StudySpec
@@ -57,7 +57,7 @@ class OptimizeResult:
     records: tuple[TrialRecord, ...]
     script: Path | None
     tracking_uri: str
-    mlflow_complete: bool
+    mlflow_lacks: MlflowLacks
 
 
 def optimize(
@@ -125,10 +125,10 @@ def _run(
         result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), stop)
         script = _script(result, spec, store, run.output)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
-        logged = follower.wait(threading.Event() if stop.is_set() else stop)
+        lacks = follower.wait(threading.Event() if stop.is_set() else stop)
     finally:
         follower.close()
-    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, logged)
+    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, lacks)
 
 
 def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyObserver) -> MlflowFollower:

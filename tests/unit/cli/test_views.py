@@ -217,6 +217,18 @@ def test_the_wait_for_mlflow_is_written_every_ten_trials(tmp_path: Path) -> None
     ]
 
 
+def test_a_long_wait_for_the_summary_in_mlflow_is_written_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    clock = iter((10.0, 11.0, 12.5, 13.0, 20.0))
+    view = PlainView(lines.append, lambda: next(clock))
+    view.opened(study_start(tmp_path))
+    lines.clear()
+    for _ in range(4):
+        view.synced(SyncStatus(21, 21, None, waiting=True))
+    hint = "(Ctrl-C skips the wait, `tuner sync` logs the rest)"
+    assert lines == [f"logging to MLflow: 21 of 21 trials, now the study's summary {hint}"]
+
+
 def test_the_opening_names_what_is_simulated_and_what_the_search_sends(tmp_path: Path) -> None:
     lines: list[str] = []
     start = study_start(tmp_path, provenance=Provenance.SIMULATED, search_prompts=50, records=(trial(0),))

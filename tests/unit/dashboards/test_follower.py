@@ -170,13 +170,46 @@ def test_the_parent_run_describes_the_study(store: Store, url: str, uri: str, tm
     client = mlflow.MlflowClient(tracking_uri=uri)
     course = [(m.step, m.value) for m in client.get_metric_history(parent.info.run_id, "trial/score")]
     assert sorted(course) == [(0, 1.0), (1, 2.0)]
-    assert parent.data.metrics["best/output_throughput"] == 4000.0
+    assert parent.data.metrics["best/output_throughput"] == 4100.0  # that of its round
     assert parent.data.params["model"] == "Qwen/Qwen2.5-0.5B"
     tags = {"version": "0.32.0", "best_trial": "#1", "conclusion.winner": "1", "conclusion.gain": "0.2"}
     assert tags.items() <= parent.data.tags.items()
     assert parent.info.status == "FINISHED"
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh"}
+
+
+def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success(), score=1.0)
+    finish(store, 1, samples.success(samples.repeat(0, 4000.0)), score=2.0)
+    finish(store, 2, samples.success(samples.repeat(0, 5000.0)), score=3.0)
+
+    def best() -> tuple[str, float, float]:
+        sync_to_mlflow(url, "demo $(x)", uri)
+        run = runs_by_name(uri)["demo $(x)"].data
+        return run.tags["best_trial"], run.metrics["best/output_throughput"], run.metrics["best/score"]
+
+    assert best() == ("#2", 5000.0, 3.0)
+    for round_, throughput in ((1, 4100.0), (2, 4200.0)):
+        finish(store, 1, samples.success(samples.repeat(0, throughput)), round=round_, score=1.5)
+    finalists = [
+        {"number": 2, "score": {"ratio": 0.9}, "metrics": {}, "disqualified": None},
+        {"number": 1, "score": {"ratio": 1.2}, "metrics": {}, "disqualified": None},
+    ]
+    store.update_study("demo $(x)", conclusion={"winner": 1, "keep_defaults": False, "contenders": finalists})
+    assert best() == ("#1", 4150.0, 1.2)
+    store.update_study("demo $(x)", conclusion={"winner": 0, "keep_defaults": True, "contenders": finalists})
+    finish(store, 3, samples.success(samples.repeat(0, 6000.0)), score=4.0)
+    assert best() == ("#0", 3332.25, 1.0)
+
+
+def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success(), score=1.0)
+    store.update_study("demo $(x)", conclusion={"winner": None, "keep_defaults": False, "contenders": []})
+    sync_to_mlflow(url, "demo $(x)", uri)
+    run = runs_by_name(uri)["demo $(x)"].data
+    assert run.tags["best_trial"] == "none"
+    assert [name for name in run.metrics if name.startswith("best/")] == []
 
 
 def test_a_second_sync_logs_nothing(store: Store, url: str, uri: str) -> None:

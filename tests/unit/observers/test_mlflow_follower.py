@@ -17,7 +17,7 @@ from storage.store import Store
 from tests import store_samples as samples
 from tuner.observers import mlflow_follower
 from tuner.observers.mlflow_follower import STALL_S, MlflowFollower, _ProgressWatch, unreachable
-from tuner.study.protocols import SyncStatus
+from tuner.study.protocols import MlflowLacks, SyncStatus
 
 Start = Callable[[str], MlflowFollower]
 
@@ -72,7 +72,7 @@ def start(store: Store, tmp_path: Path, reports: list[SyncStatus], monkeypatch: 
 
 
 def test_a_follower_with_exit_code_0_is_complete(start: Start, reports: list[SyncStatus]) -> None:
-    assert start(FINISHES).wait(threading.Event())
+    assert start(FINISHES).wait(threading.Event()) is MlflowLacks.NOTHING
     assert reports[0] == SyncStatus(1, 3, None, waiting=True)
 
 
@@ -82,7 +82,14 @@ def test_a_follower_that_fails_is_reported_and_not_waited_for(start: Start, tmp_
     while (status := follower.status()).problem is None:
         time.sleep(0.01)
     assert status == SyncStatus(1, 3, "no route to host")
-    assert not follower.wait(threading.Event())
+    assert follower.wait(threading.Event()) is MlflowLacks.TRIALS
+
+
+def test_trials_that_are_all_logged_do_not_count_as_lacking(start: Start, store: Store) -> None:
+    follower = start(FAILS)
+    for number in (1, 2):
+        store.mark_synced("s", number, 0, "r")
+    assert follower.wait(threading.Event()) is MlflowLacks.CONCLUSION
 
 
 def test_a_later_sync_without_an_error_clears_the_problem(start: Start, tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_a_later_sync_without_an_error_clears_the_problem(start: Start, tmp_path
 def test_the_wait_ends_when_it_is_skipped(start: Start) -> None:
     skip = threading.Event()
     skip.set()
-    assert not start(HANGS).wait(skip)
+    assert start(HANGS).wait(skip) is MlflowLacks.TRIALS
 
 
 def test_ctrl_c_skips_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +118,12 @@ def test_ctrl_c_skips_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr(follower, "status", interrupted)
-    assert not follower.wait(threading.Event())
+    assert follower.wait(threading.Event()) is MlflowLacks.TRIALS
 
 
 def test_a_follower_without_progress_is_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_follower, "STALL_S", -1.0)
-    assert not start(HANGS).wait(threading.Event())
+    assert start(HANGS).wait(threading.Event()) is MlflowLacks.TRIALS
 
 
 def test_a_logged_trial_and_used_processor_time_are_progress() -> None:

@@ -17,7 +17,7 @@ from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
-from tuner.study.protocols import RunEnding
+from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
 
@@ -100,8 +100,9 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))
     steps.append(("compare in MLflow", ended.tracking_uri if ended.tracking_uri.startswith("http") else "tuner ui"))
-    if not ended.mlflow_complete:
-        steps.append(("log the rest to MLflow", "tuner sync"))
+    if ended.mlflow_lacks is not MlflowLacks.NOTHING:
+        rest = "trials that MLflow lacks" if ended.mlflow_lacks is MlflowLacks.TRIALS else "conclusion to MLflow"
+        steps.append((f"log the {rest}", "tuner sync"))
     width = max(len(purpose) for purpose, _ in steps)
     lines = [Text(f"  {purpose:<{width}}  {command}", no_wrap=True, overflow="ignore") for purpose, command in steps]
     return [Text(""), Text("next", style="bold"), *lines]
@@ -131,5 +132,6 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "conclusion": result.conclusion.to_dict() if result.conclusion else None,
         "reason": result.reason.message if result.reason else None,
         "script": os.fspath(ended.script) if ended.script else None,
-        "mlflow_complete": ended.mlflow_complete,
+        "mlflow_complete": ended.mlflow_lacks is MlflowLacks.NOTHING,
+        "mlflow_lacks": ended.mlflow_lacks.value,
     }

@@ -57,4 +57,6 @@ def retry_line(spec: TrialSpec, failure: Failure) -> str:
 def sync_line(status: SyncStatus) -> str:
     """Return how far MLflow is."""
     line = f"logging to MLflow: {status.logged} of {text.count(status.finished, 'trial')}"
+    if status.waiting and status.complete:
+        line += ", now the study's summary"
     return f"{line} ({text.one_line(status.problem)})" if status.problem else line

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from storage.records import Failure, TrialRecord
@@ -17,6 +19,11 @@ LINE_WIDTH = 140
 STEP = 10
 """Trials that MLflow logs between two lines of the wait for it."""
 
+SUMMARY_S = 2.0
+"""Seconds after which the wait for the study's summary in MLflow is shown."""
+
+SKIP_HINT = " (Ctrl-C skips the wait, `tuner sync` logs the rest)"
+
 
 def to_stderr(line: str) -> None:
     """Write a line on standard error."""
@@ -26,8 +33,12 @@ def to_stderr(line: str) -> None:
 class PlainView:
     """Writes one line for each finished trial; see `StudyObserver`."""
 
-    def __init__(self, write: Callable[[str], None] = to_stderr) -> None:
+    def __init__(
+        self, write: Callable[[str], None] = to_stderr, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._write = write
+        self._monotonic = monotonic
+        self._all_logged_since: float | None = None
         self._progress: Progress | None = None
         self._reported = -STEP
 
@@ -75,8 +86,17 @@ class PlainView:
         self.progress.mlflow = status
         if status.waiting and not status.complete and status.logged >= self._reported + STEP:
             self._reported = status.logged
-            hint = " (Ctrl-C skips the wait, `tuner sync` logs the rest)" if not status.logged else ""
-            self._write(lines.sync_line(status) + hint)
+            self._write(lines.sync_line(status) + (SKIP_HINT if not status.logged else ""))
+        if status.waiting and status.complete:
+            self._show_wait_for_summary(status)
+
+    def _show_wait_for_summary(self, status: SyncStatus) -> None:
+        """Write once that only the study's summary is waited for, if that takes long."""
+        if self._all_logged_since is None:
+            self._all_logged_since = self._monotonic()
+        elif self._monotonic() - self._all_logged_since > SUMMARY_S:
+            self._all_logged_since = math.inf
+            self._write(lines.sync_line(status) + SKIP_HINT)
 
     def close(self) -> None:
         """Do nothing."""
