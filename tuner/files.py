@@ -1,9 +1,17 @@
-"""Replace a file's content in one step."""
+"""Write files: a file's content is replaced in one step, a device or a FIFO is written through."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+import time
 from pathlib import Path
+
+READER_S = 10.0
+"""How long a FIFO may have no reader."""
+
+_POLL_S = 0.05
 
 
 def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: str = "strict") -> None:
@@ -33,6 +41,49 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: 
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def write_output(path: Path, text: str, *, mode: int | None = None, errors: str = "strict") -> None:
+    """Write `text` to a path that the user chose.
+
+    A regular file or a new one is replaced as `write_atomically` does; a link keeps pointing to it. A device or a FIFO
+    is written through and stays what it is, without the permission bits.
+
+    Args:
+        path: the file; its folder must exist.
+        text: the whole content.
+        mode: see `write_atomically`.
+        errors: see `write_atomically`.
+
+    Raises:
+        OSError: if it cannot be written, is a folder or a socket, or is a FIFO that no program reads.
+    """
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    if stat.S_ISREG(kind):
+        write_atomically(path.resolve(), text, mode=mode, errors=errors)
+        return
+    with os.fdopen(_open_for_writing(path), "w", encoding="utf-8", errors=errors, newline="") as file:
+        file.write(text)
+
+
+def _open_for_writing(path: Path) -> int:
+    """Open a device or a FIFO; a FIFO is waited for at most `READER_S` seconds until a program reads it."""
+    deadline = time.monotonic() + READER_S
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(path.stat().st_mode):
+                raise
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENXIO, "no program reads it", str(path)) from None
+            time.sleep(_POLL_S)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
 
 
 def _sync_folder(folder: Path) -> None:

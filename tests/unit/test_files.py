@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tuner.files import write_atomically
+from tuner import files
+from tuner.files import write_atomically, write_output
 
 
 def test_the_content_is_replaced_and_nothing_else_remains(tmp_path: Path) -> None:
@@ -60,3 +63,66 @@ def test_characters_that_utf_8_cannot_encode_are_written_if_the_caller_allows_it
     assert (tmp_path / "a").read_bytes() == b"x\xff"
     with pytest.raises(UnicodeEncodeError):
         write_atomically(tmp_path / "a", "x\udcff")
+
+
+def test_an_output_that_is_a_file_is_replaced_in_one_step(tmp_path: Path) -> None:
+    file = tmp_path / "a.sh"
+    for text in ("old, and longer", "new"):
+        write_output(file, text, mode=0o755)
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("new", 0o755)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_output_that_is_a_link_keeps_the_link(tmp_path: Path) -> None:
+    file, link, dangling = tmp_path / "a.sh", tmp_path / "link", tmp_path / "dangling"
+    file.write_text("old")
+    link.symlink_to("a.sh")
+    dangling.symlink_to("b.sh")
+    write_output(link, "new")
+    write_output(dangling, "new")
+    assert link.is_symlink()
+    assert dangling.is_symlink()
+    assert (file.read_text(), (tmp_path / "b.sh").read_text()) == ("new", "new")
+
+
+def test_an_output_that_is_a_fifo_is_written_through(tmp_path: Path) -> None:
+    fifo, copy = tmp_path / "fifo", tmp_path / "copy"
+    os.mkfifo(fifo)
+    with copy.open("wb") as file, subprocess.Popen(["cat", fifo], stdout=file) as reader:
+        write_output(fifo, "x" * 200_000, mode=0o755)
+        reader.wait(timeout=60)
+    assert copy.read_text() == "x" * 200_000
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert sorted(tmp_path.iterdir()) == [copy, fifo]
+
+
+def test_a_fifo_that_nobody_reads_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "READER_S", 0.1)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OSError, match="no program reads it"):
+        write_output(fifo, "x")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+def test_an_output_that_is_a_device_is_written_through(device: str, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(device)
+    before = os.stat(device)
+    if device == "/dev/full":
+        with pytest.raises(OSError, match="No space left"):
+            write_output(link, "x", mode=0o755)
+    else:
+        write_output(link, "x", mode=0o755)
+    assert link.is_symlink()
+    assert (os.stat(device).st_mode, os.stat(device).st_rdev) == (before.st_mode, before.st_rdev)
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_an_output_that_is_a_folder_or_a_socket_is_an_error(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for name in ("", "socket"):
+            with pytest.raises(OSError):  # noqa: PT011  each has its own number
+                write_output(tmp_path / name, "x")
+    assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storage.metrics import Direction, metric
 from storage.records import Provenance
-from tuner.files import write_atomically
+from tuner.files import write_output
 from tuner.scoring.slo import Slo
 
 PORT_PLACEHOLDER = "\0port\0"
@@ -239,9 +239,9 @@ def render_serve_script(script: ServeScript) -> str:
 
 
 def write_serve_script(script: ServeScript, path: Path) -> None:
-    """Write the script to `path` as an executable file (mode 0755), atomically.
+    """Write the script to `path` as an executable file (mode 0755) in one step; a device or FIFO is written through.
 
     Raises:
         OSError: if the folder does not exist or cannot be written.
     """
-    write_atomically(path, render_serve_script(script), mode=0o755, errors="surrogateescape")
+    write_output(path, render_serve_script(script), mode=0o755, errors="surrogateescape")

@@ -210,8 +210,9 @@ def _check_output(output: Path) -> None:
     if output.is_dir() or not folder.is_dir():
         rule = "this is a folder" if output.is_dir() else f"there is no folder {folder}"
         raise SettingError("output", str(output), rule, "give a file in a folder that exists")
-    if not os.access(folder, os.W_OK):
-        raise SettingError("output", str(output), f"{folder} is not writable", "choose another file")
+    written = output if output.exists() and not output.is_file() else folder  # a device or a FIFO is written through
+    if not os.access(written, os.W_OK):
+        raise SettingError("output", str(output), f"{written} is not writable", "choose another file")
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:

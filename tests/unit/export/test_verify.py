@@ -168,6 +168,28 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: py
     assert "is left" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["VERIFY_STARTUP_S", "VERIFY_STOP_S"])
+@pytest.mark.parametrize("value", ["server_words[$(touch MARKER)]", "x", "08", "1.5", "-1", "٣", "9999999", "1 + 1"])
+def test_a_limit_that_is_no_number_is_refused_and_not_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    marker = tmp_path / "marker"
+    value = value.replace("MARKER", str(marker))
+    monkeypatch.setenv(name, value)
+    done = verify(script(), tmp_path)
+    assert not marker.exists()
+    assert done.returncode == 2
+    assert f"{name}='{value}': not a whole number of seconds; give for example {name}=60" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("figures", [{"completed": "x"}, {"output_throughput": "x"}, {"num_prompts": 0}])
+def test_a_result_that_is_none_is_exit_code_2(tmp_path: Path, figures: dict[str, Any]) -> None:
+    done = verify(script(slos=(parse_slo("success_rate>=1"),)), tmp_path, figures=figures)
+    assert done.returncode == 2
+    assert "the benchmark left no readable result" in done.stderr
+
+
 def test_a_taken_port_is_refused(tmp_path: Path) -> None:
     arguments, environment = command(script(), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
