@@ -128,7 +128,7 @@ class TrialOutcome:
 
     Attributes:
         started_at: start of the attempt.
-        ended_at: end of the attempt.
+        ended_at: end of the attempt: its start and its duration by the monotonic clock.
         provenance: measured or simulated.
         worker: name of the worker.
         device: name of its GPU or CPU.

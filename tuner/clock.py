@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -29,6 +29,19 @@ class RealClock:
     def now(self) -> datetime:
         """Return the current date and time, UTC."""
         return datetime.now(UTC)
+
+
+def moment_after(start: datetime, begun: float) -> datetime:
+    """Return the date of now for a period that began at the date `start`.
+
+    It is `start` plus the seconds of the machine's monotonic clock, so that a date that is set back or forward in
+    between neither ends the period before it began nor lengthens it.
+
+    Args:
+        start: the date of the beginning.
+        begun: `time.monotonic()` at the beginning, in the same process.
+    """
+    return start + timedelta(seconds=time.monotonic() - begun)
 
 
 class Stopwatch:

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 
 from storage.errors import first_line
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
+from tuner.clock import moment_after
 from tuner.engines.base import EngineInfo
 from tuner.errors import InfrastructureError, TunerError
 from tuner.executors import carried_files
@@ -234,7 +235,7 @@ class RayExecutor:
         assert entry.started_at is not None
         return TrialOutcome(
             started_at=entry.started_at,
-            ended_at=datetime.now(UTC),
+            ended_at=moment_after(entry.started_at, entry.since),
             provenance=self._provenance,
             worker=f"w{entry.index}",
             device=entry.device,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts, TrialOutcome
 from tuner.cancellation import CancelToken
-from tuner.clock import Clock, Stopwatch
+from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server
 from tuner.errors import TrialFailed
 from tuner.scoring.slo import Slo
@@ -186,7 +187,7 @@ def run_trial(
         clock: the clock; by default the engine's.
     """
     clock = clock or engine.clock
-    started = clock.now()
+    started, begun = clock.now(), time.monotonic()
     attempt = _Attempt(engine, spec, cancelled, report, clock)
     failure: Failure | None = None
     for step in (attempt.measure, attempt.collect, attempt.stop):
@@ -198,7 +199,7 @@ def run_trial(
     server = attempt.server
     return TrialOutcome(
         started_at=started,
-        ended_at=clock.now(),
+        ended_at=moment_after(started, begun),
         provenance=engine.info().provenance,
         worker=worker,
         device=device,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,18 @@ def test_the_time_left_counts_the_search_and_the_rounds(tmp_path: Path) -> None:
     clock.now += 20.0  # the sampler's time between two trials
     run(progress, clock, 1, 100.0)
     assert progress.remaining_s() == pytest.approx((8 + 8) * 110.0)
+
+
+def test_the_time_left_does_not_depend_on_dates(tmp_path: Path) -> None:
+    clock = Clock()
+    progress = Progress(study_start(tmp_path), clock)
+    progress.started(trial_spec(0))
+    clock.now += 100.0
+    record = trial(0)
+    assert record.outcome is not None
+    back = replace(record.outcome, ended_at=record.outcome.started_at - timedelta(days=1))
+    progress.finished(replace(record, outcome=back))
+    assert progress.remaining_s() == pytest.approx(1700.0)
 
 
 def test_rounds_that_send_more_take_longer_by_the_benchmarks_share(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, Ser
 from tests.contracts.executor_contract import spec as make_spec
 from tests.fakes.stub_engine import StubEngine, StubServer
 from tuner.cancellation import CancelToken
+from tuner.clock import RealClock
 from tuner.scoring.slo import parse_slo
 from tuner.specs import Limits, TrialSpec
 from tuner.trial.pipeline import run_trial
@@ -48,6 +50,28 @@ def test_phases_in_order_and_every_second_has_a_name(tmp_path: Path) -> None:
     assert outcome.metric("output_throughput") == 10.5
     assert outcome.provenance is Provenance.SIMULATED
     assert engine.servers[0].stopped == 1
+
+
+class SteppingClock(RealClock):
+    """A clock whose date is set back by a day between any two looks at it, or forward."""
+
+    def __init__(self, step: timedelta) -> None:
+        self._step = step
+        self._steps = 0
+
+    def now(self) -> datetime:
+        self._steps += 1
+        return super().now() + self._steps * self._step
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_step_of_the_wall_clock_changes_no_duration(tmp_path: Path, days: int) -> None:
+    clock = SteppingClock(timedelta(days=days))
+    outcome = run_trial(
+        StubEngine(figures), make_spec(tmp_path, 1), threading.Event(), worker="w0", device="cpu", clock=clock
+    )
+    seconds = (outcome.ended_at - outcome.started_at).total_seconds()
+    assert seconds == pytest.approx(sum(outcome.timings.values()), abs=0.5)
 
 
 @pytest.mark.parametrize("phase", [Phase.CHECK, Phase.LAUNCH, Phase.READY, Phase.WARMUP, Phase.BENCHMARK])
