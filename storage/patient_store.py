@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PatientStore(Store):
-    """A `Store` that waits, see `DatabaseWait`. MLflow's marks, which another process writes, are not repeated.
+    """A `Store` that waits, see `DatabaseWait`.
 
     A commit may succeed although its acknowledgement is lost. A repeated write that is refused therefore counts as
     done if the database has what it wrote.
@@ -28,8 +28,9 @@ class PatientStore(Store):
         super().__init__(engine)
         self.wait = wait
 
-    def _read(self, query: Callable[[], T]) -> T:
-        return self.wait.run(lambda _: query())
+    def _repeat(self, operation: Callable[[], T]) -> T:
+        """Run an operation that changes nothing when it is repeated."""
+        return self.wait.run(lambda _: operation())
 
     def _write(self, change: Callable[[], None], is_stored: Callable[[], bool]) -> None:
         """Change the database once.
@@ -62,7 +63,7 @@ class PatientStore(Store):
     def begin_attempt(self, study: str, number: int, round: int = 0) -> int:
         """Begin an attempt, see `Store`."""
         begin, attempts = super().begin_attempt, super().attempts
-        before = self._read(partial(attempts, study, number, round))
+        before = self._repeat(partial(attempts, study, number, round))
 
         def once(again: bool) -> int:
             now = attempts(study, number, round) if again else before
@@ -94,35 +95,55 @@ class PatientStore(Store):
         self, name: str, facts: Mapping[str, Any] | None = None, conclusion: Mapping[str, Any] | None = None
     ) -> None:
         """Change a study, see `Store`."""
-        self._read(partial(super().update_study, name, facts, conclusion))
+        self._repeat(partial(super().update_study, name, facts, conclusion))
 
     def set_verdicts(self, study: str, verdicts: Mapping[tuple[int, int], Verdict]) -> None:
         """Replace verdicts, see `Store`."""
-        self._read(partial(super().set_verdicts, study, verdicts))
+        self._repeat(partial(super().set_verdicts, study, verdicts))
 
     def study(self, name: str) -> StudyRecord | None:
         """Read a study, see `Store`."""
-        return self._read(partial(super().study, name))
+        return self._repeat(partial(super().study, name))
 
     def studies(self) -> list[StudyRecord]:
         """Read all studies, see `Store`."""
-        return self._read(super().studies)
+        return self._repeat(super().studies)
 
     def trials(self, study: str, kind: TrialKind | None = None, finished: bool | None = None) -> list[TrialRecord]:
         """Read trials, see `Store`."""
-        return self._read(partial(super().trials, study, kind, finished))
+        return self._repeat(partial(super().trials, study, kind, finished))
 
     def trial(self, study: str, number: int, round: int = 0) -> TrialRecord | None:
         """Read a trial, see `Store`."""
-        return self._read(partial(super().trial, study, number, round))
+        return self._repeat(partial(super().trial, study, number, round))
 
     def failed_attempts(self, study: str) -> list[FailedAttempt]:
         """Read failed attempts, see `Store`."""
-        return self._read(partial(super().failed_attempts, study))
+        return self._repeat(partial(super().failed_attempts, study))
+
+    def unsynced(self, study: str | None = None, limit: int = 100) -> list[TrialRecord]:
+        """Read the trials that MLflow lacks, see `Store`."""
+        return self._repeat(partial(super().unsynced, study, limit))
+
+    def mark_synced(self, study: str, number: int, round: int, run_id: str) -> None:
+        """Mark a trial as logged to MLflow, see `Store`."""
+        self._repeat(partial(super().mark_synced, study, number, round, run_id))
+
+    def synced_run(self, study: str, number: int, round: int = 0) -> str | None:
+        """Read the id of a trial's run in MLflow, see `Store`."""
+        return self._repeat(partial(super().synced_run, study, number, round))
+
+    def study_run(self, study: str) -> str | None:
+        """Read the id of a study's run in MLflow, see `Store`."""
+        return self._repeat(partial(super().study_run, study))
+
+    def set_study_run(self, study: str, run_id: str) -> None:
+        """Store the id of a study's run in MLflow, see `Store`."""
+        self._repeat(partial(super().set_study_run, study, run_id))
 
     def logged_counts(self, study: str) -> tuple[int, int]:
         """Count the trials that MLflow has, see `Store`."""
-        return self._read(partial(super().logged_counts, study))
+        return self._repeat(partial(super().logged_counts, study))
 
 
 def _times(attempt: TrialOutcome | FailedAttempt) -> tuple[object, ...]:

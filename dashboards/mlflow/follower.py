@@ -22,6 +22,7 @@ from dashboards.mlflow.tracking import embedded_uri, one_at_a_time
 from storage.errors import StorageError, first_line
 from storage.records import TrialRecord
 from storage.store import open_store
+from storage.waiting import DatabaseWait
 
 _BATCH = 100
 
@@ -76,8 +77,13 @@ class Follower:
         study: str | None = None,
         tracking_uri: str | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
+        wait: DatabaseWait | None = None,
     ) -> None:
         """Open the tuner's database.
+
+        Args:
+            store_url, study, tracking_uri, on_wait: see `sync_to_mlflow`.
+            wait: for a database that stops answering later; None: it is not waited for.
 
         Raises:
             StorageError: if it cannot be used.
@@ -87,7 +93,7 @@ class Follower:
         self._study = study
         self._store_url = store_url
         self._on_wait = on_wait
-        self._store = open_store(store_url)
+        self._store = open_store(store_url, wait)
         self._log: RunLog | None = None
 
     def close(self) -> None:
@@ -103,7 +109,7 @@ class Follower:
         Raises:
             MlflowUnavailable, StorageError: see `sync_to_mlflow`.
         """
-        with one_at_a_time(self._store_url, self._on_wait):
+        with one_at_a_time(self._store_url, self._on_wait, database_wait=self._store.wait):
             return self._sync(summary)
 
     def _sync(self, summary: bool) -> SyncReport:
@@ -168,7 +174,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        follower = Follower(options.storage, options.study, options.tracking_uri, _report_problem)
+        wait = DatabaseWait(_report_problem)
+        follower = Follower(options.storage, options.study, options.tracking_uri, _report_problem, wait)
     except StorageError as error:
         _report_problem(str(error))
         return 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage.errors import StorageError
 from storage.locks import Holder, LockHeld, sync_lock
+from storage.waiting import NO_WAIT, DatabaseWait
 
 SYNC_WAIT_S = 300.0
 """How long a sync waits for another one of the same database."""
@@ -30,7 +31,10 @@ def artifact_root(tracking_uri: str) -> Path | None:
 
 @contextmanager
 def one_at_a_time(
-    store_url: str, on_wait: Callable[[str], None] = lambda _: None, wait_s: float = SYNC_WAIT_S
+    store_url: str,
+    on_wait: Callable[[str], None] = lambda _: None,
+    wait_s: float = SYNC_WAIT_S,
+    database_wait: DatabaseWait = NO_WAIT,
 ) -> Iterator[None]:
     """Run the block while no other process syncs the database.
 
@@ -40,6 +44,7 @@ def one_at_a_time(
         store_url: the tuner's database.
         on_wait: receives one line at the start of a wait, which names the other process.
         wait_s: seconds to wait for other processes.
+        database_wait: for a database that does not answer.
 
     Raises:
         StorageError: if another process still syncs after `wait_s`, or the lock cannot be used.
@@ -49,7 +54,7 @@ def one_at_a_time(
     waiting_for: Holder | None = None
     while True:
         try:
-            lock.take()
+            database_wait.run(lambda _: lock.take())
             break
         except LockHeld as error:
             if time.monotonic() >= deadline:

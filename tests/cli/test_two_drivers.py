@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from storage import locks
+from storage.errors import StorageUnavailable, WaitInterrupted
 from storage.records import TrialRecord
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.cli.conftest import NoMlflow
 from tests.postgres import postgres_server, require_programs
+from tuner.executors.base import Executor
 from tuner.observers.quiet import SilentObserver
 from tuner.study.specification import settings
 from tuner.use_cases import optimize as optimize_run
@@ -66,3 +69,44 @@ def test_a_second_driver_in_another_folder_is_refused(
     assert everything_in(other) == []
     rows = json.loads(run_here(one, "trials", "--json", "--storage", storage).out)
     assert [row["number"] for row in rows] == list(range(6))
+
+
+def test_the_lock_is_held_until_the_executor_has_stopped(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+    made = optimize_run._executor
+    holders: list[locks.Holder | None] = []
+
+    def observed(*arguments: object) -> Executor:
+        executor = made(*arguments)  # type: ignore[arg-type]
+        close = executor.close
+
+        def close_and_note() -> None:
+            close()
+            holders.append(locks.study_lock(storage, "s").holder())
+
+        monkeypatch.setattr(executor, "close", close_and_note)
+        return executor
+
+    monkeypatch.setattr(optimize_run, "_executor", observed)
+    study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
+    run = settings.RunSettings(settings.Budget(1), settings.EngineChoice("simulated"), storage)
+    optimize_run.optimize(study, run, SilentObserver(), threading.Event())
+    assert holders == [locks.Holder.this_process()]
+    assert locks.study_lock(storage, "s").holder() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(locks.LockLost("taken"), 1), (StorageUnavailable("down"), 1), (WaitInterrupted("down"), 130)]
+)
+def test_a_lost_database_is_no_mistake_of_the_user(
+    tmp_path: Path, error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(optimize_run, "optimize", lost)
+    said = run_here(tmp_path, "optimize", *OPTIONS)
+    assert (said.code, said.err) == (code, f"tuner: {error}\n")

@@ -91,6 +91,7 @@ def optimize(
         wait = DatabaseWait(observer.note, stop)
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
+        held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
         executor = _executor(engine_settings, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
@@ -101,7 +102,7 @@ def optimize(
         store = server or open_store(url, wait)
         stack.callback(store.close)
         prepared = prepare_study(spec, engine, store)
-        store.check_before_writes(stack.enter_context(study_lock(url, plan.name)).check)
+        store.check_before_writes(held.enter_context(study_lock(url, plan.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(prepared, run, store, url, executor, observer, stop)

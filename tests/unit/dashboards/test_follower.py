@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,9 @@ from dashboards.mlflow.log import MlflowUnavailable
 from dashboards.mlflow.tracking import embedded_uri
 from storage.records import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
+from storage.waiting import DatabaseWait
 from tests import store_samples as samples
+from tests.postgres import postgres_server, require_programs
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
@@ -321,6 +324,26 @@ def test_an_open_follower_logs_later_trials(store: Store, url: str, uri: str) ->
     finally:
         follower.close()
     assert runs_by_name(uri)["#3"].data.metrics["timing/total_s"] == 91.0
+
+
+def test_an_open_follower_waits_for_a_database_that_is_restarted(uri: str) -> None:
+    with postgres_server(require_programs()) as server:
+        url = server.new_database()
+        lines: list[str] = []
+
+        def report(line: str) -> None:
+            lines.append(line)
+            if line.startswith("waiting"):
+                server.start()
+
+        with closing(open_store(url)) as store:
+            store.create_study(samples.study("demo $(x)"))
+            finish(store, 0, samples.success())
+            with closing(Follower(url, None, uri, wait=DatabaseWait(report, first_delay_s=0.01))) as follower:
+                server.stop()
+                assert follower.sync() == SyncReport(logged=1)
+            assert len(lines) == 2
+            assert store.unsynced() == []
 
 
 def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
