@@ -9,6 +9,7 @@ one line of JSON: the fields of `SyncReport`, or `error`. A wait for another syn
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from storage.store import open_store
 from storage.waiting import DatabaseWait
 
 _BATCH = 100
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True)
@@ -185,5 +187,14 @@ def main(arguments: list[str] | None = None) -> int:
         follower.close()
 
 
+def _end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, for example by `kill -9`; the next sync continues.
+
+    If the parent has ended before this call, the end of standard input ends the follower.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    _end_with_parent()
     sys.exit(main())

@@ -144,7 +144,7 @@ def test_show_prints_one_trial(folder: Path) -> None:
     assert (row["number"], row["score"], row["p99_ttft_ms"]) == (3, 0.4786919210521196, 11922.484368372801)
     assert (row["config.max_num_seqs"], row["config.speculative"]) == (13, "off")
     page = succeeded(run_here(folder, "show", "3", "--study", "finished")).out
-    assert "SLOs         p99_tpot_ms<50 met, p99_ttft_ms<2000 MISSED, success_rate>=1 met" in page
+    assert "SLOs           p99_tpot_ms<50 met, p99_ttft_ms<2000 MISSED, success_rate>=1 met" in page
 
 
 def test_export_writes_the_winner(folder: Path) -> None:

@@ -103,14 +103,23 @@ class Command:
 class Study:
     """A study's folder, its commands, and the contents of its database."""
 
-    def __init__(self, folder: Path, vllm: Path, model: Path, arguments: Sequence[str], **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        vllm: Path,
+        model: Path,
+        arguments: Sequence[str],
+        storage: str | None = None,
+        **environment: str,
+    ) -> None:
         self.folder = folder
         self.home = folder / "home"
         self.commands: list[Command] = []
-        self._arguments = ("optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY, *arguments)
+        place = () if storage is None else ("--storage", storage)
+        self._arguments = ("optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY, *place, *arguments)
         self._environment = {**os.environ, **environment, "TUNER_HOME": str(self.home)}
         self._environment.pop("MLFLOW_TRACKING_URI", None)
-        self._database = folder / "tuner_study" / "tuner.db"
+        self._url = storage or normalise_url(str(folder / "tuner_study" / "tuner.db"))
 
     def start(self) -> Command:
         """Start the command; it is the same each time."""
@@ -121,7 +130,7 @@ class Study:
 
     def records(self) -> dict[tuple[int, int], TrialRecord]:
         """Return the trials and re-measurements by number and round; none before there is a database."""
-        if not self._database.is_file():
+        if not (self.folder / "tuner_study").is_dir():
             return {}
         trials = self._read(lambda store: store.trials(STUDY) if store.studies() else [])
         return {(record.number, record.round): record for record in trials}
@@ -135,7 +144,7 @@ class Study:
         return self._read(lambda store: store.failed_attempts(STUDY))
 
     def _read(self, query: Callable[[Store], list[Result]]) -> list[Result]:
-        store = open_store(normalise_url(str(self._database)))
+        store = open_store(self._url)
         try:
             return query(store)
         finally:
@@ -178,7 +187,7 @@ class Study:
         Raises:
             AssertionError: if a process still runs after `DEADLINE_S` seconds.
         """
-        until(lambda: not self.running(), f"the end of {_described(self.running())}")
+        until(lambda: not self.running(), f"the end of {described(self.running())}")
         owners = {str(command.popen.pid) for command in self.commands}
         owners |= {str(identity.pid) for command in self.commands for identity in command.descendants_seen}
         folders = Path(tempfile.gettempdir()).glob("tuner-*-*-*")
@@ -220,7 +229,7 @@ def _environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def _described(identities: set[Identity]) -> str:
+def described(identities: set[Identity]) -> str:
     """Return processes with their command lines, for a message."""
     lines = []
     for identity in sorted(identities):

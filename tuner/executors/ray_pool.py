@@ -13,6 +13,7 @@ import os
 import signal
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -47,6 +48,7 @@ class RayExecutor:
         *,
         gpus: bool,
         provenance: Provenance,
+        records: Path,
         address: str | None = None,
     ) -> None:
         """Start Ray and one actor for each name in `devices`.
@@ -56,6 +58,7 @@ class RayExecutor:
             devices: a name for each worker's device, for the record.
             gpus: give each worker a GPU of its own (Ray sets CUDA_VISIBLE_DEVICES).
             provenance: of the outcomes of lost workers.
+            records: folder of the records of a local Ray's processes.
             address: a cluster to join; None starts a Ray of this command.
 
         Raises:
@@ -65,10 +68,11 @@ class RayExecutor:
         self._make_engine = make_engine
         self._gpus = gpus
         self._provenance = provenance
+        self._records = records
         self._noticed = 0.0
         self._local: LocalRay | None = None
         if address is None:
-            self._local = start_local(len(devices), gpus)
+            self._local = start_local(len(devices), gpus, records)
         else:
             join_cluster(address)
             if gpus:
@@ -209,7 +213,7 @@ class RayExecutor:
         for process in processes:
             send_signal(process, signal.SIGKILL)
         wait_until_gone(processes, CLOSE_S)
-        self._local = start_local(len(self._slots), self._gpus)
+        self._local = start_local(len(self._slots), self._gpus, self._records)
         for entry in self._slots:
             entry.free()
             self._start_actor(entry)

@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from storage.errors import first_line
 from tuner import scratch
 from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.ray_environment import START_S
+from tuner.processes.identity import read_process
+from tuner.processes.records import ProcessRecord, ProcessRecords
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
@@ -70,15 +73,32 @@ def require_gpus(slots: int) -> None:
 
 
 class LocalRay:
-    """The Ray of this command: its temporary folder and its two central processes.
+    """The Ray of this command: its temporary folder and its processes.
 
-    Args:
-        folder: the temporary folder.
+    A watchdog ends them when this command is killed: Ray's agents try for minutes to report the end of their raylet.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, records: Path) -> None:
+        """Record the processes of a Ray that has started.
+
+        Args:
+            folder: its temporary folder.
+            records: folder of the records of its processes.
+        """
         self.folder = folder
         self._central = [process for name in CENTRAL_PROCESSES for process in _processes(folder, name)]
+        self._records = ProcessRecords(records)
+        self._record = self._write_record()
+
+    def _write_record(self) -> ProcessRecord | None:
+        """Record the raylet with Ray's other processes as its family; None if they have ended already."""
+        states = (read_process(process.pid) for process in psutil.Process().children(recursive=True))
+        raylet = read_process(self._central[-1].pid) if self._central else None
+        if raylet is None:
+            return None
+        members = {state.identity for state in states if state is not None and state.alive}
+        record = self._records.add(uuid.uuid4().hex, raylet.identity, None, (), "the Ray of this command")
+        return self._records.update(record, members, set())
 
     def is_alive(self) -> bool:
         """Return whether the control store and the raylet run.
@@ -94,6 +114,8 @@ class LocalRay:
             ray.shutdown()
         _end_processes(self.folder)
         scratch.remove(self.folder)
+        if self._record is not None:
+            self._records.remove(self._record)
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -103,12 +125,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def start_local(slots: int, gpus: bool) -> LocalRay:
+def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
     """Start a Ray of this command, with a second attempt if the first fails; return its temporary folder.
 
     Args:
         slots: how many workers will run.
         gpus: whether each of them needs a GPU.
+        records: folder of the records of its processes.
 
     Raises:
         InfrastructureError: if both attempts fail.
@@ -131,7 +154,7 @@ def start_local(slots: int, gpus: bool) -> LocalRay:
             _end_processes(folder)
             scratch.remove(folder)
         else:
-            return LocalRay(folder)
+            return LocalRay(folder, records)
         if attempt < ATTEMPTS:
             _log.warning("Ray did not start (%s); starting it once more", reason)
     raise InfrastructureError(

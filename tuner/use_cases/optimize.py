@@ -244,5 +244,6 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
         list(devices.names),
         gpus=devices.gpus,
         provenance=Provenance.MEASURED,
+        records=home() / "ray",
         address=ray_address,
     )

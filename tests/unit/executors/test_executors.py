@@ -53,14 +53,26 @@ def cluster() -> Iterator[str]:
         yield address
 
 
+def ray_executor(
+    make_engine: Callable[[int], Engine],
+    devices: list[str],
+    folder: Path,
+    gpus: bool = False,
+    address: str | None = None,
+) -> RayExecutor:
+    return RayExecutor(
+        make_engine, devices, gpus=gpus, provenance=Provenance.SIMULATED, records=folder / "ray", address=address
+    )
+
+
 class TestRayExecutor(ExecutorContract):
     @pytest.fixture
-    def make(self, cluster: str) -> Iterator[Make]:
+    def make(self, cluster: str, tmp_path: Path) -> Iterator[Make]:
         made: list[Executor] = []
 
         def build(factory: Callable[[int], Engine], slots: int) -> Executor:
             devices = ["cpu"] * slots
-            made.append(RayExecutor(factory, devices, gpus=False, provenance=Provenance.SIMULATED, address=cluster))
+            made.append(ray_executor(factory, devices, tmp_path, address=cluster))
             return made[-1]
 
         yield build
@@ -113,14 +125,14 @@ class TestRayExecutor(ExecutorContract):
         ray_cluster.leave_cluster()
         assert not ray.is_initialized()
 
-    def test_more_gpus_than_the_cluster_has(self, cluster: str) -> None:
+    def test_more_gpus_than_the_cluster_has(self, cluster: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="each worker needs a GPU, and the cluster has 0"):
-            RayExecutor(StubFactory(), ["h200"] * 2, gpus=True, provenance=Provenance.SIMULATED, address=cluster)
+            ray_executor(StubFactory(), ["h200"] * 2, tmp_path, gpus=True, address=cluster)
 
 
 @pytest.fixture
-def local() -> Iterator[RayExecutor]:
-    executor = RayExecutor(StubFactory(), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
+def local(tmp_path: Path) -> Iterator[RayExecutor]:
+    executor = ray_executor(StubFactory(), ["cpu"], tmp_path)
     yield executor
     executor.close()
 
@@ -165,7 +177,7 @@ class TestLocalRay:
     @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
     def test_a_dead_ray_is_started_again(self, name: str, tmp_path: Path) -> None:
         gate = tmp_path / "go"
-        executor = RayExecutor(StubFactory(gate), ["cpu"], gpus=False, provenance=Provenance.SIMULATED)
+        executor = ray_executor(StubFactory(gate), ["cpu"], tmp_path)
         try:
             wait_until_started(executor)
             first = executor._slots[0].process
@@ -186,10 +198,10 @@ class TestLocalRay:
 
 class TestWorkerThatDoesNotStart:
     def test_it_takes_no_trial_and_ends_the_run_at_its_deadline(
-        self, cluster: str, monkeypatch: pytest.MonkeyPatch
+        self, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # The cluster has 4 CPUs, so the fifth worker waits for a node.
-        executor = RayExecutor(StubFactory(), ["cpu"] * 5, gpus=False, provenance=Provenance.SIMULATED, address=cluster)
+        executor = ray_executor(StubFactory(), ["cpu"] * 5, tmp_path, address=cluster)
         try:
             wait_until_started(executor, 4)
             assert len(executor.idle()) == 4

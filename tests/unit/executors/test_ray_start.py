@@ -56,11 +56,11 @@ def start_raylet(folder: Path) -> subprocess.Popen[str]:
 
 
 def test_a_failed_start_is_repeated_and_its_processes_are_ended(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = FailingRay(1)
     monkeypatch.setattr(ray, "init", failing.init)
-    assert ray_start.start_local(1, False).folder == failing.folders[1]
+    assert ray_start.start_local(1, False, tmp_path / "records").folder == failing.folders[1]
     assert not failing.folders[0].exists()
     assert failing.folders[1].is_dir()
     assert not psutil.pid_exists(failing.raylets[0].pid)
@@ -69,13 +69,15 @@ def test_a_failed_start_is_repeated_and_its_processes_are_ended(
     ]
 
 
-def test_two_failed_starts_are_an_infrastructure_failure_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_failed_starts_are_an_infrastructure_failure_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing = FailingRay(2)
     monkeypatch.setattr(ray, "init", failing.init)
     with pytest.raises(
         InfrastructureError, match=r"Ray did not start in 2 attempts: The current node .* overloaded"
     ) as e:
-        ray_start.start_local(1, False)
+        ray_start.start_local(1, False, tmp_path / "records")
     assert "\n" not in str(e.value)
     assert not any(folder.exists() for folder in failing.folders)
     assert not any(psutil.pid_exists(raylet.pid) for raylet in failing.raylets)

@@ -1,0 +1,225 @@
+"""One study after another under random faults, with the invariants checked after each fault and at each end.
+
+After every fault: no finished trial is lost or differs. After the end of a command: nothing that it started runs 15 s
+later. After the end of the study: its trials are numbered without holes, each finished trial is in MLflow once, and no
+process record and no temporary folder is left.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage.records import TrialRecord
+from tests.chaos.faults import Fault, Scene, draw
+from tests.fakes import install_fake_vllm
+from tests.faults.command import Command, Study, described
+from tests.postgres import PostgresServer
+
+TRIALS = 14
+ROUNDS = 2
+BENCHMARK_S = 0.4
+LATEST_S = 3.0
+"""A fault comes at most this long after the one before was over."""
+LEFTOVERS_S = 15.0
+"""How long processes of a killed command may take to end."""
+HANG_S = 600.0
+"""Without a finished trial for so long, a study hangs."""
+MAX_STARTS = 60
+SETTLED_CODES = (0, 1, 130)
+WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--users", "10")
+SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--finalists", "2", "--confirm-rounds", str(ROUNDS), "--plain")
+SERVER = ("--", "--max-model-len", "1024")
+
+Key = tuple[int, int]
+
+
+@dataclass
+class ChaosReport:
+    """What happened: faults by kind, seconds to recover, and every broken invariant."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    recovery_s: dict[str, list[float]] = field(default_factory=dict)
+    cleanup_s: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    studies: int = 0
+    trials: int = 0
+    starts: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of faults that struck."""
+        return sum(self.faults.values())
+
+
+def new_study(folder: Path, seed: int, storage: str | None) -> Study:
+    """Return a study on the fake vLLM in a new folder."""
+    folder.mkdir(parents=True)
+    vllm = install_fake_vllm(folder / "bin", bench_s=BENCHMARK_S)
+    model = folder / "model"
+    model.mkdir()
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "max_position_embeddings": 4096}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer.json").write_text("{}")
+    arguments = ("--trials", str(TRIALS), "--seed", str(seed), *SEARCH, *WORKLOAD, *SERVER)
+    return Study(folder, vllm, model, arguments, storage)
+
+
+class ChaosStudy:
+    """One study from its first command to its conclusion."""
+
+    def __init__(
+        self, study: Study, report: ChaosReport, rng: random.Random, faults: int, postgres: PostgresServer | None
+    ) -> None:
+        self.study, self.report, self.rng, self.postgres = study, report, rng, postgres
+        self.faults_left = faults
+        self.finished: dict[Key, TrialRecord] = {}
+        self.command: Command = self.start()
+
+    def start(self) -> Command:
+        """Start the command, which is the same each time."""
+        self.report.starts += 1
+        return self.study.start()
+
+    def run(self) -> None:
+        """Let faults strike until none is left, then let the study end; check it."""
+        while self.faults_left > 0:
+            if self.pause() and not self.restart_or_end():
+                break
+            if self.command.popen.poll() is None:
+                self.strike(draw(self.rng, self.postgres is not None))
+        while self.wait() and self.restart_or_end():
+            pass
+        self.check_end()
+
+    def pause(self) -> bool:
+        """Wait until a random instant while trials run; return whether the command ended meanwhile."""
+        until = time.monotonic() + self.rng.uniform(0, LATEST_S)
+        while time.monotonic() < until:
+            if self.command.popen.poll() is not None:
+                return True
+            time.sleep(0.02)
+        return False
+
+    def strike(self, fault: Fault) -> None:
+        """Let a fault strike, and wait until the study has recovered."""
+        before = self.snapshot()
+        if not fault.strike(Scene(self.study, self.command, self.rng, self.postgres)):
+            return
+        self.faults_left -= 1
+        self.report.faults[fault.name] += 1
+        begun = time.monotonic()
+        if fault.ends_command:
+            self.command.wait()
+            self.check_leftovers(fault.name)
+            self.command = self.start()
+        while self.command.popen.poll() is None and len(self.study.finished()) <= len(before):
+            self.command.note_descendants()
+            if time.monotonic() - begun > HANG_S:
+                self.problem(f"no progress for {HANG_S:.0f} s after {fault.name}")
+                self.command.kill()
+                return
+            time.sleep(0.05)
+        self.report.recovery_s.setdefault(fault.name, []).append(time.monotonic() - begun)
+        self.snapshot()
+
+    def snapshot(self) -> dict[Key, TrialRecord]:
+        """Return the finished trials, after a check that no earlier one is lost or differs."""
+        now = self.study.finished()
+        for key, record in self.finished.items():
+            if key not in now:
+                self.problem(f"trial {key} is lost")
+            elif (now[key].outcome, now[key].config) != (record.outcome, record.config):
+                self.problem(f"trial {key} differs: it was repeated")
+        self.finished = now
+        return now
+
+    def wait(self) -> bool:
+        """Wait until the command ends by itself; return True."""
+        begun, finished = time.monotonic(), len(self.finished)
+        while self.command.popen.poll() is None:
+            if (count := len(self.study.finished())) != finished:
+                begun, finished = time.monotonic(), count
+            self.command.note_descendants()
+            if time.monotonic() - begun > HANG_S:
+                self.problem(f"the command does not end: no progress for {HANG_S:.0f} s")
+                self.command.kill()
+            time.sleep(0.1)
+        return True
+
+    def restart_or_end(self) -> bool:
+        """After the end of a command: start the next one, or return False if the study is done."""
+        code = self.command.popen.returncode
+        if code == 0:
+            return False
+        if code not in SETTLED_CODES:
+            self.problem(f"exit code {code}: {self.command.output()[-400:]}")
+        if len(self.study.commands) >= MAX_STARTS:
+            self.problem(f"the study is not done after {MAX_STARTS} commands: {self.command.output()[-400:]}")
+            return False
+        self.check_leftovers("an early end")
+        self.command = self.start()
+        return True
+
+    def check_leftovers(self, cause: str) -> None:
+        """Measure how long the processes of an ended command take to end."""
+        begun = time.monotonic()
+        while (running := self.study.running()) and time.monotonic() - begun < LEFTOVERS_S:
+            time.sleep(0.05)
+        self.report.cleanup_s.append(time.monotonic() - begun)
+        if running:
+            self.problem(f"{len(running)} processes run {LEFTOVERS_S:.0f} s after {cause}: {described(running)}")
+
+    def check_end(self) -> None:
+        """Check the study that has ended."""
+        records = self.snapshot()
+        self.report.studies += 1
+        self.report.trials += len(records)
+        numbers = sorted(number for number, round_ in records if round_ == 0)
+        if numbers != list(range(TRIALS)):
+            self.problem(f"trials {numbers} of {TRIALS}")
+        self.check_leftovers("the end of the study")
+        for found in (self.study.mlflow_problems(), self.study.leftovers()):
+            for problem in found:
+                self.problem(problem)
+
+    def problem(self, text: str) -> None:
+        """Add a broken invariant."""
+        self.report.problems.append(f"{self.study.folder.name}: {text}")
+
+
+def run_chaos(
+    folder: Path, faults: int, seed: int, postgres: PostgresServer | None = None, each: int = 12
+) -> ChaosReport:
+    """Run studies until `faults` faults have struck, at most `each` in one study."""
+    report, rng = ChaosReport(), random.Random(seed)
+    while report.total < faults:
+        storage = None if postgres is None else postgres.new_database()
+        study = new_study(folder / f"study-{report.studies}", rng.randrange(1000), storage)
+        try:
+            ChaosStudy(study, report, rng, min(each, faults - report.total), postgres).run()
+        finally:
+            study.close()
+    return report
+
+
+def to_json(report: ChaosReport) -> dict[str, Any]:
+    """Return the figures of a run as plain JSON; seconds."""
+    recovery = sorted(seconds for values in report.recovery_s.values() for seconds in values)
+    return {
+        "faults": report.total,
+        "by_kind": dict(sorted(report.faults.items())),
+        "studies": report.studies,
+        "trials": report.trials,
+        "starts": report.starts,
+        "recovery_median_s": recovery[len(recovery) // 2] if recovery else None,
+        "recovery_worst_s": recovery[-1] if recovery else None,
+        "recovery_worst_by_kind_s": {name: max(values) for name, values in sorted(report.recovery_s.items())},
+        "cleanup_worst_s": max(report.cleanup_s, default=None),
+        "problems": report.problems,
+    }
