@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import refused, run_here
+from tests.fakes.raw_server import answering
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
 from tuner.engines.vllm.clients.tokenizer_library import find_tokenizer
@@ -100,3 +101,21 @@ def test_without_either_library_the_message_names_both(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     printed = run_here(folder, "load", "--url", server, "--workload", "../traffic.yaml", "--tokenizer", str(tokenizer))
     refused(printed, folder, "no vLLM found", "`pip install tokenizers`", "--vllm PATH")
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b'{"data": []}', "serves none"),
+        (b'{"data": [{"id": 5}, {"id": "b"}]}', "--model 'a': the server at URL serves 5, b"),
+        (b'{"data": [5]}', "--url 'URL': no OpenAI-compatible server answers there"),
+        (b'{"data": 5}', "--url 'URL': no OpenAI-compatible server answers there"),
+        (b"[" * 100_000, "--url 'URL': no OpenAI-compatible server answers there"),
+    ],
+)
+def test_a_list_of_models_that_is_none_is_refused(folder: Path, body: bytes, part: str) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with answering(head + body) as port:
+        url = f"http://127.0.0.1:{port}"
+        printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
+    refused(printed, folder, part.replace("URL", url))

@@ -15,11 +15,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dashboards.analysis import trial_files
 from search_spaces import Context, ModelShape, SpaceError, hardware_from_file, hardware_named, load_space
 from search_spaces.expressions.language import UNKNOWN, Expression
 from search_spaces.rendering.base_argv import fixed_values
 from search_spaces.schema import ParameterSpec
 from search_spaces.yaml_file import YamlError, read_yaml
+from storage.errors import StorageError
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.vllm.installation.flags import flags_from_dump
@@ -27,6 +29,8 @@ from tuner.errors import UserError
 from tuner.export.serve_script import without_trial_settings
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
+from tuner.workloads.arrivals import read_trace
+from tuner.workloads.lengths import read_lengths
 from tuner.workloads.presets import load_preset
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.texts import read_texts
@@ -256,6 +260,52 @@ def test_an_expression(source: str) -> None:
         expression = Expression(source)
         expression.holds(lambda name: VALUES.get(name, UNKNOWN))
         expression.holds(lambda _: UNKNOWN)
+
+
+rows = st.lists(
+    numbers.map(str) | st.sampled_from(["", " ", "nan", "1e999", "9" * 5000, "٣", "²"]) | st.text(max_size=5)
+)
+
+
+@few
+@given(values=rows)
+def test_lengths_and_times(values: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes("\n".join(values).encode("utf-8", "surrogatepass"))
+    for read in (read_lengths, read_trace):
+        with contextlib.suppress(UserError):
+            assert read(path)
+
+
+CSV_PIECES = (
+    "at_s",
+    "running",
+    "waiting",
+    "kv_usage",
+    "preemptions",
+    "rate",
+    "held",
+    ",",
+    "\n",
+    '"',
+    "1",
+    "True",
+    "nan",
+)
+
+
+@few
+@given(head=st.sampled_from(["server", "rates", ""]), tail=st.lists(st.sampled_from(CSV_PIECES) | st.text(max_size=3)))
+def test_files_of_a_trial(head: str, tail: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    columns = {"server": trial_files._SERVER_COLUMNS, "rates": trial_files._RATE_COLUMNS, "": ()}[head]
+    path.write_bytes("".join([",".join(columns), "\n", *tail]).encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(StorageError):
+        trial_files.server_frame([path])
+    with contextlib.suppress(StorageError):
+        trial_files.rate_frame(path)
+    with contextlib.suppress(StorageError):
+        trial_files.requests_by_length_frame([path])
 
 
 entries = st.recursive(

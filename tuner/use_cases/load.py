@@ -147,15 +147,16 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
 def _served(settings: LoadSettings) -> tuple[str, str]:
     """Return the model's name in requests and the location of its tokenizer, as the server reports them."""
     try:
-        listed = json.loads(fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON)).body)["data"]
-        first = next(each for each in listed if settings.model in (None, each["id"]))
-    except StopIteration:
-        served = ", ".join(each["id"] for each in listed) or "none"
-        raise SettingError("model", settings.model, f"the server at {settings.url} serves {served}") from None
-    except (HttpError, ValueError, KeyError, TypeError, RecursionError) as error:
+        content = json.loads(fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON)).body)
+        listed = {str(each["id"]): str(each.get("root") or each["id"]) for each in content["data"]}
+    except (HttpError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         rule = f"no OpenAI-compatible server answers there ({error})"
         raise SettingError("url", settings.url, rule, "start one") from None
-    return first["id"], first.get("root") or first["id"]
+    name = settings.model or next(iter(listed), None)
+    if name is None or name not in listed:
+        rule = f"the server at {settings.url} serves {', '.join(listed) or 'none'}"
+        raise SettingError("model", settings.model, rule)
+    return name, listed[name]
 
 
 def _send(
