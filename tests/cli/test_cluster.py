@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from storage import normalise_url, open_store
 from tests.cli.command import CommandOutput, run_apart, run_here
-from tests.clusters import running_cluster
+from tests.clusters import kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
+from tests.faults.command import Study, until
 from tuner import __version__
+from tuner.executors.carried_files import MARKER
+
+TRIALS = 8
+STUDY = (
+    *("--trials", str(TRIALS), "--space", "cpu", "--baseline-repeats", "1", "--confirm-rounds", "0", "--plain"),
+    *("--input-len", "64", "--output-len", "32", "--prompts", "20", "--users", "10"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +85,87 @@ def test_doctor_names_the_problem_of_a_node(cluster: str, tmp_path: Path) -> Non
     assert printed.code == 1
     assert f"node {os.uname().nodename}" in printed.out.splitlines()
     assert "  problem      no vLLM: " in printed.out
+
+
+@dataclass
+class TwoNodes:
+    """A study on two nodes that share no folder, one of which was lost."""
+
+    doctor: CommandOutput
+    output: CommandOutput
+    folder: Path
+    lost_trial: int
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[TwoNodes]:
+    folder = tmp_path_factory.mktemp("study")
+    vllm = install_fake_vllm(tmp_path_factory.mktemp("bin"), bench_s=1.0)
+    log = tmp_path_factory.mktemp("log") / "node.txt"
+    with running_cluster(cpus=1) as address, node_without(folder, address, 1, log) as second:
+        at = ("--ray-address", address, "--vllm", str(vllm))
+        doctor = doctor_of_two(folder, at, log)
+        study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, "--workers", "2"))
+        command = study.start()
+        try:
+            lost = until(lambda: elsewhere(study), "a trial on the second node", command)
+            assert lost is not None
+            kill_node(second)
+            code = command.wait()
+            yield TwoNodes(doctor, CommandOutput(code, "", command.output()), folder, lost)
+        finally:
+            study.close()
+
+
+def doctor_of_two(folder: Path, at: tuple[str, ...], log: Path) -> CommandOutput:
+    """Return the answer of `tuner doctor` once it shows two nodes."""
+    deadline = time.monotonic() + 120
+    while True:
+        answer = run_apart(folder, "doctor", *at, "--json")
+        if answer.code == 0 and len(json.loads(answer.out)["nodes"]) == 2:
+            return answer
+        assert time.monotonic() < deadline, (answer, log.read_text())
+
+
+def elsewhere(study: Study) -> int | None:
+    """Return the trial that runs on the other node; None unless three have ended and two run, one of them seen here."""
+    if len(study.finished()) < 3:
+        return None
+    folders = {r.number: study.artifacts(str(r.number)) for r in study.records().values() if r.outcome is None}
+    here = [number for number, folder in folders.items() if (folder / "server.log").exists()]
+    hidden = [number for number, folder in folders.items() if is_on_other_node(folder)]
+    return hidden[0] if len(here) == 1 and len(hidden) == 1 else None
+
+
+def is_on_other_node(folder: Path) -> bool:
+    """Return whether the folder has nothing but the driver's marker, which a worker without the folder cannot see."""
+    return folder.is_dir() and [path.name for path in folder.iterdir()] == [MARKER]
+
+
+@pytest.mark.slow
+def test_doctor_shows_both_nodes(two_nodes: TwoNodes) -> None:
+    nodes = json.loads(two_nodes.doctor.out)["nodes"]
+    assert [node["problems"] for node in nodes] == [[], []]
+
+
+@pytest.mark.slow
+def test_a_study_survives_the_loss_of_a_node(two_nodes: TwoNodes) -> None:
+    assert two_nodes.output.code == 0, two_nodes.output.err
+    store = open_store(normalise_url(str(two_nodes.folder / "tuner_study" / "tuner.db")))
+    try:
+        trials = store.trials("faults")
+    finally:
+        store.close()
+    assert [trial.number for trial in trials] == list(range(TRIALS))
+    assert {trial.state for trial in trials} <= {"ok", "infeasible"}
+    assert trials[two_nodes.lost_trial].attempts == 2
+
+
+@pytest.mark.slow
+def test_the_files_of_both_nodes_are_complete(two_nodes: TwoNodes) -> None:
+    artifacts = two_nodes.folder / "tuner_study" / "artifacts" / "faults"
+    for number in range(TRIALS):
+        name = f"{number}-a2" if number == two_nodes.lost_trial else str(number)
+        names = {path.name for path in (artifacts / name).iterdir()}
+        assert {"command.txt", "bench-0.json"} <= names, number
+        assert MARKER not in names
