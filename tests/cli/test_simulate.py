@@ -191,6 +191,22 @@ def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str]
     refused(run_here(folder, *argv), folder, *parts)
 
 
+def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path, without_mlflow: None) -> None:
+    """The benchmarks of this study take 15 simulated minutes and a few real seconds."""
+    argv = ["optimize", "--engine", "simulated", "--users", "8", "--prompts", "64", "--trials", "4", "--json"]
+    printed = run_here(folder, *argv, "--timeout", "15m", "--confirm-rounds", "2")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)
+    assert (found["ending"], found["trials"], found["conclusion"]["confirmed"]) == ("done", 4, True)
+    assert found["seconds"]["benchmark"] > 15 * 60
+
+
+def test_a_time_limit_without_a_result_has_an_exit_code_of_its_own(folder: Path, without_mlflow: None) -> None:
+    printed = run_here(folder, "optimize", "--engine", "simulated", "--timeout", "0.001s")
+    assert printed.code == 3, printed.err
+    assert "--timeout ended the search before all trials; run the same command to continue" in printed.out
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

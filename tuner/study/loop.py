@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage.errors import StorageError, StorageUnavailable
-from storage.records import Culprit, Failure, FailureKind, Phase, TrialKind, TrialOutcome, TrialRecord
+from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind, TrialOutcome, TrialRecord
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
@@ -68,7 +68,7 @@ class Loop:
         self.reason: Failure | None = None
         self.trial_seconds: list[float] = []
         self.benchmark_seconds: list[float] = []
-        """Seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial."""
+        """Real seconds of the benchmarks of each successful trial of this run; `trial_seconds`: of the whole trial."""
 
     def restore(self) -> None:
         """Store the outcomes that a killed run has kept on disk; their trials do not run again."""
@@ -145,6 +145,7 @@ class Loop:
                 item.known = True
             attempt = self._store.begin_attempt(self._spec.name, item.number, item.round)
             trial = self._spec.trial(item.number, item.round, attempt, item.kind, item.config)
+            item.began_s = self._clock.monotonic()
             self._items[trial.uid] = item
             self._executor.submit(trial, slot)
             self._observer.started(trial, slot)
@@ -181,7 +182,15 @@ class Loop:
                 source.give_back(item)
                 return None
             outcome = _outcome_of_last_attempt(outcome, failure, self._budget.attempts)
+        if failure is None:
+            self._count_seconds(outcome, self._clock.monotonic() - item.began_s)
         return self._finish(item, outcome)
+
+    def _count_seconds(self, outcome: TrialOutcome, seconds: float) -> None:
+        """Note the real seconds of a trial; a simulated one spends them all on its benchmarks."""
+        simulated = outcome.provenance is Provenance.SIMULATED
+        self.trial_seconds.append(seconds)
+        self.benchmark_seconds.append(seconds if simulated else min(outcome.timings.get(Phase.BENCHMARK, 0.0), seconds))
 
     def _finish(self, item: WorkItem, outcome: TrialOutcome) -> RunEnding | None:
         """Store an outcome with its verdict and report it; return why the run must end, else None."""
@@ -252,8 +261,6 @@ class Loop:
         if failure is None:
             self._given_up = 0
             self._one_worked = True
-            self.trial_seconds.append((outcome.ended_at - outcome.started_at).total_seconds())
-            self.benchmark_seconds.append(outcome.timings.get(Phase.BENCHMARK, 0.0))
             return None
         if failure.culprit is not Culprit.CONFIGURATION:
             self._given_up += 1

@@ -76,7 +76,11 @@ class SyncStatus:
 
 @dataclass
 class WorkItem:
-    """One trial, or one round of a finalist, to run; `retries` counts its infrastructure failures so far."""
+    """One trial, or one round of a finalist, to run.
+
+    `retries` counts its infrastructure failures so far, `began_s` is when its last attempt was submitted, by the clock
+    of the run.
+    """
 
     number: int
     round: int
@@ -84,6 +88,7 @@ class WorkItem:
     config: Config
     label: str | None = None
     retries: int = 0
+    began_s: float = field(default=0.0, kw_only=True)
     known: bool = field(default=False, kw_only=True)
     """True if the database already contains it as a pending trial."""
 

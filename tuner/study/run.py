@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.specification.builder import PreparedStudy
 from tuner.study.specification.settings import RESIDUAL, Budget
 from tuner.study.specification.spec import StudySpec, difference
+from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.proposals import Proposals
@@ -94,37 +94,8 @@ def run_study(
     loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
     loop.restore()
     proposals = Proposals(spec, store, optuna_study, budget, observer)
-    time_limit = _TimeLimit(spec, budget.timeout_s, loop, executor.slots, clock, began)
+    time_limit = TimeLimit(spec, budget.timeout_s, loop, executor.slots, clock, began, observer)
     return _Run(spec, budget, store, optuna_study, proposals, loop, observer, executor.slots, time_limit).complete()
-
-
-@dataclass(frozen=True)
-class _TimeLimit:
-    """The time limit of a run, less the expected duration of the confirmation.
-
-    Args:
-        spec: the study.
-        timeout_s: seconds from the start of the run; None: no limit.
-        loop: has the durations of the trials so far.
-        slots: number of rounds that run at the same time.
-        clock: the clock of the run.
-        began: the start of the run by that clock.
-    """
-
-    spec: StudySpec
-    timeout_s: float | None
-    loop: Loop
-    slots: int
-    clock: Clock
-    began: float
-
-    def reached(self) -> bool:
-        """Return whether the confirmation has to begin now to end in time."""
-        if self.timeout_s is None:
-            return False
-        loop = self.loop
-        reserve = expected_confirmation_s(self.spec, loop.trial_seconds, loop.benchmark_seconds, self.slots)
-        return self.clock.monotonic() - self.began + reserve >= self.timeout_s
 
 
 @dataclass(frozen=True)
@@ -139,7 +110,7 @@ class _Run:
     loop: Loop
     observer: StudyObserver
     slots: int
-    time_limit: _TimeLimit
+    time_limit: TimeLimit
 
     def complete(self) -> RunResult:
         """Run every stage; without a conclusion if a stage is interrupted or its trials keep failing."""
@@ -169,7 +140,7 @@ class _Run:
     def _search(self) -> RunEnding:
         """Run the trials of the search."""
         self.observer.stage(StagePlan(Stage.SEARCH, self.budget.trials))
-        return self.loop.run(self.proposals, self.time_limit.reached)
+        return self.loop.run(self.proposals, self.time_limit.ends_search)
 
     def _ablate(self) -> RunEnding:
         """Measure the best configuration of the search with each of its flags reset to its default."""
@@ -177,13 +148,13 @@ class _Run:
         source = Ablation(self.spec, self.store, self.optuna_study, best)
         if source.planned:
             self.observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
-        return self.loop.run(source, self.time_limit.reached)
+        return self.loop.run(source, self.time_limit.ends_search)
 
     def _confirm(self, confirmation: Confirmation, finalists: Sequence[TrialRecord]) -> RunEnding:
-        """Run the rounds, which no time limit ends."""
+        """Run the rounds; if the whole time limit passes before the last one begins, the next run continues them."""
         if not confirmation.exhausted():
             self.observer.stage(_confirmation_stage(confirmation, finalists))
-        return self.loop.run(confirmation, lambda: False)
+        return self.loop.run(confirmation, lambda: not confirmation.exhausted() and self.time_limit.is_over())
 
     def _conclude(self, finalists: Sequence[TrialRecord], label: str | None) -> Conclusion:
         """Compare the finalists and store the conclusion, before and after the flag effects, which take seconds."""
@@ -234,28 +205,6 @@ def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int
     """Return the defaults, if they were measured, and the `count` best trials of the search."""
     baseline = [r for r in records if r.kind is TrialKind.BASELINE and r.outcome is not None and r.outcome.succeeded]
     return [*baseline[:1], *nominate(records, count, ranking)]
-
-
-def expected_confirmation_s(
-    spec: StudySpec, trial_seconds: Sequence[float], benchmark_seconds: Sequence[float], slots: int
-) -> float:
-    """Return the expected seconds of the confirmation, from the trials so far; 0 before the first trial.
-
-    The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
-    trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`.
-
-    Args:
-        spec: the study.
-        trial_seconds: duration of each trial.
-        benchmark_seconds: duration of each trial's benchmarks, all repeats.
-        slots: number of rounds that run at the same time.
-    """
-    rounds = spec.confirmation.rounds
-    if not trial_seconds or not rounds:
-        return 0.0
-    overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))
-    measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
-    return measurement * (spec.confirmation.finalists + 1) * -(-rounds // slots)
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

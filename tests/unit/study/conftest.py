@@ -15,6 +15,7 @@ from storage import Store, normalise_url, open_store
 from storage.records import Failure, TrialRecord
 from storage.waiting import DatabaseWait
 from tests.fakes.stub_engine import Landscape, StubEngine
+from tuner.clock import Clock
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
 from tuner.specs import ModelRef, TrialSpec
@@ -133,6 +134,7 @@ class Bench:
 
         spent = {name: changes.pop(name) for name in ("timeout_s", "min_gain", "ablate") if name in changes}
         budget = Budget(trials, **spent)
+        clock: Clock | None = changes.pop("clock", None)
         executor = InlineExecutor(make, slots)
         store = self.store()
         try:
@@ -141,7 +143,7 @@ class Bench:
             from tuner.clock import RealClock
 
             open_study(store, prepared.spec, info, ["cpu"] * slots, RealClock())
-            return run_study(prepared, budget, store, self.url, executor, self.listener, self.stop)
+            return run_study(prepared, budget, store, self.url, executor, self.listener, self.stop, clock)
         finally:
             executor.close()
             store.close()

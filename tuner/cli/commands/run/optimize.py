@@ -63,7 +63,7 @@ def optimize(
         option(
             STUDY,
             "DURATION",
-            "Time limit of this run, such as 45m or 2h; it includes the confirmation.",
+            "Time limit of this run, such as 45m or 2h, with the confirmation; at most half is reserved for that.",
             shown="no limit",
         ),
     ] = None,
@@ -209,7 +209,8 @@ def optimize(
 ) -> None:
     """Find the best configuration and write it as a script.
 
-    Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh.
+    Searches, measures the finalists and the defaults again in rounds, and writes best_serve.sh. Exits with 3 if
+    --timeout ended the run before the rounds were complete.
 
     Flags after `--` are passed to every server:
 

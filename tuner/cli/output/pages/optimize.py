@@ -16,7 +16,7 @@ from storage.records import Provenance, TrialRecord
 from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
-from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_TIME_LIMIT
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
@@ -32,8 +32,18 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
     if result.ending is RunEnding.INTERRUPTED:
         print(f"continue with: {resume_command()}", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if result.ending is RunEnding.TIMEOUT and not _has_result(ended):
+        return EXIT_TIME_LIMIT
     failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
+
+
+def _has_result(ended: OptimizeResult) -> bool:
+    """Return whether the study has a winner, or keeps the defaults, by the rounds that its settings include."""
+    conclusion, confirmation = ended.run.conclusion, ended.spec.confirmation
+    if conclusion is None or conclusion.winner is None:
+        return False
+    return conclusion.confirmed or not (confirmation.rounds and confirmation.baseline_repeats)
 
 
 def _parts(ended: OptimizeResult) -> list[RenderableType]:
@@ -80,7 +90,8 @@ def _reason_lines(result: RunResult) -> list[str]:
             "the search converged: the maximum expected improvement is below --min-gain; use --min-gain 0 to continue"
         )
     if result.ending is RunEnding.TIMEOUT:
-        lines.append("--timeout ended the search before all trials; run the same command to continue")
+        ended = "search before all trials" if result.conclusion is not None else "rounds before all measurements"
+        lines.append(f"--timeout ended the {ended}; run the same command to continue")
     if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
     if result.reason is not None and result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
