@@ -152,6 +152,7 @@ def optimize(
     enqueue: Sequence[str] = (),
     server_arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    secret: Sequence[str] = (),
     engine: str = "auto",
     vllm: str | None = None,
     gpu: str | None = None,
@@ -196,7 +197,8 @@ def optimize(
         keep_answers: leave out parameters that change the model's answers.
         enqueue: configurations to measure before the search, by name or as JSON.
         server_arguments: flags of every server.
-        env: environment variables of every server.
+        env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
+        secret: variables and flags of the server that are secrets, beside those whose names say so.
         engine: `vllm`, `simulated`, or `auto`: simulated without a GPU.
         vllm: the vLLM executable.
         gpu: the card to simulate.
@@ -234,7 +236,7 @@ def optimize(
         space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue)),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds),
-        server=settings.ServerSettings(tuple(server_arguments), dict(env or {})),
+        server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),
     )
     budget = settings.Budget(trials, _seconds(timeout), min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)

@@ -74,7 +74,14 @@ def fetch(
 
 
 def get_local(
-    host: str, port: int, path: str, timeout_s: float, *, size: int = BODY_LIMIT, types: tuple[str, ...] = ()
+    host: str,
+    port: int,
+    path: str,
+    timeout_s: float,
+    *,
+    size: int = BODY_LIMIT,
+    types: tuple[str, ...] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> Reply | None:
     """Return the answer to `GET path`; None if nothing accepts the connection.
 
@@ -87,8 +94,9 @@ def get_local(
         timeout_s: see `ReadLimits.deadline_s`.
         size: see `ReadLimits`.
         types: see `ReadLimits`.
+        headers: of the request.
     """
-    client = httpx.AsyncClient(trust_env=False, verify=False, timeout=None)
+    client = httpx.AsyncClient(headers=headers, trust_env=False, verify=False, timeout=None)
     try:
         return _run(client, "GET", f"http://{host}:{port}{path}", ReadLimits(timeout_s, size, types))
     except HttpError as error:

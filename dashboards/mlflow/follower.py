@@ -1,6 +1,6 @@
 """The MLflow follower: read the database and log the finished trials that MLflow lacks.
 
-    python -m dashboards.mlflow.follower follow --storage URL --study NAME --tracking-uri URI
+    TUNER_SYNC_STORAGE=URL MLFLOW_TRACKING_URI=URI python -m dashboards.mlflow.follower follow --study NAME
 
 syncs whenever something is written to its standard input, and once more when its standard input ends. Each sync prints
 one line of JSON: the fields of `SyncReport`, or `error`. A wait for another sync prints an `error` at its start.
@@ -24,6 +24,9 @@ from storage.errors import StorageError, first_line
 from storage.records import TrialRecord
 from storage.store import open_store
 from storage.waiting import DatabaseWait
+
+STORAGE_VARIABLE = "TUNER_SYNC_STORAGE"
+"""The variable with the database's URL. It may contain a password, which arguments would show to every user."""
 
 _BATCH = 100
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -171,13 +174,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m dashboards.mlflow.follower", description=__doc__)
     parser.add_argument("command", choices=["follow"])
-    for name in ("--storage", "--study", "--tracking-uri"):
-        parser.add_argument(name, required=name == "--storage")
+    parser.add_argument("--study")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         wait = DatabaseWait(_report_problem)
-        follower = Follower(options.storage, options.study, options.tracking_uri, _report_problem, wait)
+        follower = Follower(os.environ[STORAGE_VARIABLE], options.study, None, _report_problem, wait)
     except StorageError as error:
         _report_problem(str(error))
         return 1

@@ -16,7 +16,7 @@ COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
 MANY = 12
 """Options from which the help has panels."""
 
-NO_DEFAULT = {"--checkpoint", "--draft-model", "--env", "--only", "--enqueue", "--learn-from"}
+NO_DEFAULT = {"--checkpoint", "--draft-model", "--env", "--secret", "--only", "--enqueue", "--learn-from"}
 ONE_OF_THREE = {"--preset", "--workload", "--study"}
 """Options of `tuner load` of which exactly one is given."""
 

@@ -105,7 +105,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        if url.path == "/health":
+        if self._refuses(url.path):
+            self._json({"error": "Unauthorized"}, 401)
+        elif url.path == "/health":
             self._answer(200, b"")
         elif url.path == "/version":
             self._json({"version": VERSION})
@@ -119,9 +121,17 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._json({"detail": "Not Found"}, 404)
 
+    def _refuses(self, path: str) -> bool:
+        """Return whether a request lacks the server's key."""
+        if not self.state.does.get("requires_key") or not path.startswith("/v1"):
+            return False
+        return self.headers.get("Authorization") != f"Bearer {os.environ.get('VLLM_API_KEY', '')}"
+
     def do_POST(self) -> None:
         data = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-        if self.path == "/fake/load":
+        if self._refuses(self.path):
+            self._json({"error": "Unauthorized"}, 401)
+        elif self.path == "/fake/load":
             self._json({"failed": self.state.admit(data["requests"], data["input_len"], data["output_len"])})
         elif self.path == "/v1/completions":
             self._complete(data)

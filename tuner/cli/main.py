@@ -10,6 +10,7 @@ from collections.abc import Callable
 import typer
 
 from tuner import __version__
+from tuner.cli.arguments import hide_secrets
 from tuner.cli.commands.results import best, export, requests, show, studies, sync, tradeoff, trials, ui
 from tuner.cli.commands.run import capacity, load, optimize, simulate
 from tuner.cli.commands.setup import doctor, presets, space
@@ -75,6 +76,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; never returns."""
+    hide_secrets(sys.argv[1:])
     try:
         code = app(prog_name="tuner", standalone_mode=False)
     except Exception as error:  # noqa: BLE001  the command's boundary

@@ -45,6 +45,15 @@ Env = Annotated[
     list[str] | None,
     option(MODEL, "NAME=VALUE", "Environment variable of every server."),
 ]
+Secret = Annotated[
+    list[str] | None,
+    option(
+        MODEL,
+        "NAME",
+        "Variable or flag of the server that is a secret, beside those named KEY, TOKEN, PASSWORD, SECRET, CREDENTIAL.",
+        "--secret",
+    ),
+]
 Slos = Annotated[
     list[str] | None,
     option(GOALS, "'METRIC<VALUE'", "Bound on a metric, such as 'p99_ttft_ms<500'.", "--slo", shown="the workload's"),

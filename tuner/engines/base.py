@@ -15,6 +15,7 @@ from storage.records import Failure, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import Clock
 from tuner.processes.identity import Identity
+from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import SingleWorkload
 
@@ -96,7 +97,8 @@ class EngineSettings:
     `executable` is the program (`vllm`). `home` is the folder for caches and process records. `driver` is the command
     that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start` starts
     servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with plain
-    starts. `card` and `version` are those that a simulated engine simulates.
+    starts. `card` and `version` are those that a simulated engine simulates. `secrets` has the values of the
+    environment variables that trials refer to.
     """
 
     name: str
@@ -107,3 +109,4 @@ class EngineSettings:
     driver: Identity | None = None
     card: HardwareProfile | None = None
     version: str | None = None
+    secrets: Secrets = NO_SECRETS

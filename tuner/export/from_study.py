@@ -12,6 +12,7 @@ from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.references import references
 from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript
+from tuner.processes.secrets import referenced
 from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
@@ -62,6 +63,7 @@ def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialReco
         reference=reference,
         executable=study.facts.get("executable"),
         flag_effects=_flag_effects(study, number, records),
+        references=_references(premise),
     )
 
 
@@ -140,6 +142,12 @@ def _environment(trial: TrialRecord) -> dict[str, str]:
     """Return the variables that the study or the configuration set, without those that only a trial needs."""
     assert trial.outcome is not None
     return {name: value for name, value in trial.outcome.environment.items() if name not in OWN_VARIABLES}
+
+
+def _references(premise: Mapping[str, Any]) -> frozenset[str]:
+    """Return the variables of the caller's environment that the study's servers need."""
+    server = premise.get("server", {})
+    return referenced((*server.get("arguments", ()), *server.get("environment", {}).values()))
 
 
 def _verdict(study: StudyRecord, trial: TrialRecord) -> str:

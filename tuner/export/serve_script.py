@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from storage.metrics import Direction, metric
 from storage.records import Provenance
 from tuner.files import write_output
+from tuner.processes.secrets import shell_word
 from tuner.scoring.slo import Slo
 
 PORT_PLACEHOLDER = "\0port\0"
@@ -38,6 +38,26 @@ _TRIAL_SWITCHES = frozenset(
 _TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
 _SCRIPT_VARIABLES = frozenset({"HOST", "PORT", "VLLM", "PYTHON", "VERIFY_STARTUP_S", "VERIFY_STOP_S"})
 _UNQUOTED = re.compile(r"[\w./:-]+", re.ASCII)
+_KEYWORDS = frozenset(
+    [
+        "case",
+        "do",
+        "done",
+        "elif",
+        "else",
+        "esac",
+        "fi",
+        "for",
+        "function",
+        "if",
+        "in",
+        "select",
+        "then",
+        "time",
+        "until",
+        "while",
+    ]
+)
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -86,6 +106,7 @@ class ServeScript:
         reference: metric names to what `--verify` compares them with.
         executable: the vllm that the study ran, for machines without one on the PATH.
         flag_effects: lines for the header: the effect of each flag.
+        references: variables of the caller's environment that `argv` and `environment` refer to as `${NAME}`.
     """
 
     study: str
@@ -108,6 +129,7 @@ class ServeScript:
     reference: Mapping[str, Reference] = field(default_factory=dict)
     executable: str | None = None
     flag_effects: tuple[str, ...] = ()
+    references: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Check that a shell script can hold the words and variables.
@@ -119,7 +141,7 @@ class ServeScript:
         for word in (self.model, self.served_name, self.vllm_version, *self.argv, *self.environment.values()):
             if "\0" in word:
                 raise ValueError(f"a script cannot contain a NUL byte: {word!r}")
-        for name in self.environment:
+        for name in (*self.environment, *self.references):
             if not _VARIABLE_NAME.fullmatch(name) or name in _SCRIPT_VARIABLES:
                 raise ValueError(f"the script cannot set the environment variable {name!r}")
         for name in self.reference:
@@ -147,19 +169,20 @@ def escape_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def quote_word(word: str) -> str:
-    """Quote one word for bash; the placeholders in it become variables of the script."""
+def quote_word(word: str, references: Collection[str] = ()) -> str:
+    """Quote one word for bash; the placeholders and `references` in it become variables of the script."""
     parts = re.split(f"({PORT_PLACEHOLDER}|{RESULTS_PLACEHOLDER}|{SEED_PLACEHOLDER})", word)
-    return "".join(_PLACEHOLDER_VALUES.get(part) or _quoted(part) for part in parts if part) or "''"
+    return "".join(_PLACEHOLDER_VALUES.get(part) or _quoted(part, references) for part in parts if part) or "''"
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str, references: Collection[str] = ()) -> str:
     """Quote like shlex, and also words such as `a=b` and `a,b`, for which shellcheck warns."""
-    quoted = shlex.quote(text)
-    return f"'{text}'" if quoted == text and not _UNQUOTED.fullmatch(text) else quoted
+    quoted = shell_word(text, references)
+    plain = _UNQUOTED.fullmatch(text) and text not in _KEYWORDS
+    return f"'{text}'" if quoted == text and not plain else quoted
 
 
-def _array(words: Iterable[str], indent: str) -> str:
+def _array(words: Iterable[str], indent: str, references: Collection[str] = ()) -> str:
     """Format words as the lines of a bash array: one word on each line, a flag and its value together."""
     lines: list[list[str]] = []
     for word in words:
@@ -169,22 +192,35 @@ def _array(words: Iterable[str], indent: str) -> str:
             lines[-1].append(word)
         else:
             lines.append([word])
-    return "\n".join(indent + " ".join(map(quote_word, line)) for line in lines)
+    return "\n".join(indent + " ".join(quote_word(word, references) for word in line) for line in lines)
 
 
 def _server(script: ServeScript) -> str:
     words = ["serve", script.model]
     if script.served_name != script.model:
         words += ["--served-model-name", script.served_name]
-    return _array([*words, *without_trial_settings(script.argv)], "  ")
+    return _array([*words, *without_trial_settings(script.argv)], "  ", script.references)
 
 
 def _exports(script: ServeScript) -> str:
     return "".join(
-        f"export {name}={_quoted(value)}\n"
+        f"export {name}={_quoted(value, script.references)}\n"
         for name, value in sorted(script.environment.items())
         if not _TRIAL_VARIABLES.fullmatch(name)
     )
+
+
+def _required(script: ServeScript) -> str:
+    """Return the lines that end the script if a variable that it refers to is not set; the usage needs none."""
+    if not script.references:
+        return ""
+    checks = "".join(
+        f'[[ -n "${{{name}:-}}" ]] || {{\n'
+        f"  printf 'best_serve.sh: the server needs the secret {name}; set it: export {name}=...\\n' >&2\n"
+        "  exit 2\n}\n"
+        for name in sorted(script.references)
+    )
+    return f'case "${{1:-}}" in --help | -h) usage && exit ;; esac\n{checks}\n'
 
 
 def _header(script: ServeScript) -> str:
@@ -227,6 +263,7 @@ def render_serve_script(script: ServeScript) -> str:
         "VERIFIABLE": lambda: "yes" if script.bench_argv else "no",
         "EXECUTABLE": lambda: _quoted(script.executable or ""),
         "SERVER": lambda: _server(script),
+        "REQUIRED": lambda: _required(script),
         "EXPORTS": lambda: _exports(script),
         "WARMUP": lambda: _array(script.warmup_argv, "    "),
         "REPEATS": lambda: str(script.repeats),

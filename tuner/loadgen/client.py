@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,9 @@ from tuner.loadgen.plan import PlannedRequest
 from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
 from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
-_HEADERS = {"Content-Type": "application/json"}
+API_KEY_VARIABLE = "TUNER_API_KEY"
+"""The environment variable with the server's key; it is not `OPENAI_API_KEY`, which belongs to another server."""
+
 _BODY_LIMIT = 4096
 _ANSWER_LIMIT = 2**20
 _TOKEN_LIMIT = 2**12
@@ -35,6 +38,8 @@ class RequestSender:
         self._url = url
         self._elapsed = elapsed
         self._store = store
+        key = os.environ.get(API_KEY_VARIABLE)
+        self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
     async def send(self, request: PlannedRequest, body: bytes, give_up_s: float) -> None:
         """Send a request and store its record, also when cancelled; failures of the server raise no exception.
@@ -51,7 +56,7 @@ class RequestSender:
         try:
             async with asyncio.timeout(max(0.0, give_up_s - sent)):
                 async with self._session.post(
-                    self._url, data=body, headers=_HEADERS, allow_redirects=False
+                    self._url, data=body, headers=self._headers, allow_redirects=False
                 ) as response:
                     if response.status != 200:
                         refusal = f"HTTP {response.status}: "

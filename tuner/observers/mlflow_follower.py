@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -30,6 +31,9 @@ STALL_S = 120.0
 
 BUSY_CPU_S = 0.1
 """Processor seconds that count as progress: MLflow's import and the last plots log no trial."""
+
+STORAGE_VARIABLE, TRACKING_VARIABLE = "TUNER_SYNC_STORAGE", "MLFLOW_TRACKING_URI"
+"""Both URLs may contain a password, and every user of the machine can read the arguments of a process."""
 
 _POLL_S = 0.25
 REPORT_S = 1.0
@@ -72,7 +76,7 @@ class MlflowFollower:
             report: receives MLflow's progress.
         """
         module = "dashboards.mlflow.follower"
-        command = [sys.executable, "-m", module, "follow", "--storage", storage_url, "--study", study]
+        command = [sys.executable, "-m", module, "follow", "--study", study]
         self._store = store
         self._study = study
         self._log: BinaryIO = log.open("ab")
@@ -82,7 +86,8 @@ class MlflowFollower:
         self._report = report
         self._reported = 0.0
         self._process = subprocess.Popen(
-            [*command, "--tracking-uri", tracking_uri],
+            command,
+            env={**os.environ, STORAGE_VARIABLE: storage_url, TRACKING_VARIABLE: tracking_uri},
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,

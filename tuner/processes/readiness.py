@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,12 +62,14 @@ def wait_ready(
     deadline_s: float,
     cancelled: CancelToken,
     classify: Classify,
+    headers: Mapping[str, str] | None = None,
 ) -> ServerReadiness:
     """Wait at most `deadline_s` seconds until the server on `host`:`port` is ready; poll every 0.1 s.
 
     A server is ready once the process or a descendant listens on the port, `/health` answers 200 and `/v1/models` lists
     `model`. If /proc does not show the listener's owner (another user or network namespace), the listener is accepted:
-    the launch was refused if anything listened on the port before. `ownership_proved` is then False.
+    the launch was refused if anything listened on the port before. `ownership_proved` is then False. `headers` are
+    sent with the request of `/v1/models`.
 
     Raises:
         TrialFailed: the failure that `classify` returns if the process exits; `STARTUP_TIMEOUT` at the deadline;
@@ -92,18 +94,18 @@ def wait_ready(
         if health is not None:
             proved = _prove_ownership(process, host, port)
             problem = health.problem and f"/health: {health.problem}"
-            if health.status == 200 and _serves(host, port, model, min(left, _REQUEST_S)):
+            if health.status == 200 and _serves(host, port, model, min(left, _REQUEST_S), headers):
                 return ServerReadiness(time.monotonic() - begun, proved)
         cancelled.wait(min(_POLL_S, left))
 
 
-def _serves(host: str, port: int, model: str, timeout_s: float) -> bool:
+def _serves(host: str, port: int, model: str, timeout_s: float, headers: Mapping[str, str] | None) -> bool:
     """Return whether the server lists the model; False if it does not answer.
 
     Raises:
         TrialFailed: `ENVIRONMENT_BROKEN`, if it lists only others.
     """
-    reply = get_local(host, port, "/v1/models", timeout_s, types=JSON)
+    reply = get_local(host, port, "/v1/models", timeout_s, types=JSON, headers=headers)
     if reply is None or reply.status != 200:
         return False
     try:

@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,19 +61,21 @@ class OrphanCleanup:
 class ProcessRecords:
     """A folder with one JSON file for each started process."""
 
-    def __init__(self, folder: Path, driver: Identity | None = None) -> None:
+    def __init__(self, folder: Path, driver: Identity | None = None, redact: Callable[[str], str] = str) -> None:
         """Make the records of this process.
 
         Args:
             folder: where the files are.
             driver: a second owner on this host. When it ends, its workers' processes are orphans at once, even before
                 the workers notice.
+            redact: returns an argument without secrets, for the records.
         """
         self.folder = folder
         owners = [own_identity()]
         if driver is not None and driver not in owners:
             owners.append(driver)
         self.owners = tuple(owners)
+        self._redact = redact
         self.watchdog = Watchdog(folder, self.owners)
 
     def add(self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str) -> ProcessRecord:
@@ -83,7 +85,8 @@ class ProcessRecords:
             OSError: if it cannot be written.
         """
         created = datetime.now(UTC).isoformat()
-        record = ProcessRecord(mark, process, port, argv, label, self.owners, *_process_id_scope(), created)
+        shown = tuple(map(self._redact, argv))
+        record = ProcessRecord(mark, process, port, shown, label, self.owners, *_process_id_scope(), created)
         self._write(record)
         self.watchdog.ensure_running()
         return record

@@ -6,7 +6,7 @@ import csv
 import itertools
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -91,7 +91,7 @@ def search_capacity(
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)
-    engine = EngineFactory(engine_settings)(0)
+    engine = EngineFactory(replace(engine_settings, secrets=plan.secrets))(0)
     try:
         observer.opened(engine.info(), devices.profile.name)
         spec = _trial(plan, folder)

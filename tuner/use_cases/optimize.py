@@ -23,6 +23,7 @@ from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
+from tuner.processes.secrets import mask_url_passwords
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
@@ -92,7 +93,7 @@ def optimize(
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
         held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
-        executor = _executor(engine_settings, devices, run.engine.ray_address)
+        executor = _executor(replace(engine_settings, secrets=plan.secrets), devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
         spec = build_spec(plan, engine, devices.profile, folder / "artifacts")
@@ -135,7 +136,8 @@ def _run(
 def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyObserver) -> MlflowFollower:
     """Start MLflow's follower; report a server that does not answer, which does not stop the study."""
     if (reason := unreachable(uri)) is not None:
-        observer.note(f"MLflow at {uri} does not answer ({reason}); `tuner sync` logs the trials once it does")
+        shown = mask_url_passwords(uri)
+        observer.note(f"MLflow at {shown} does not answer ({reason}); `tuner sync` logs the trials once it does")
     return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)
 
 

@@ -348,9 +348,15 @@ def test_an_open_follower_waits_for_a_database_that_is_restarted(uri: str) -> No
 
 def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp_path: Path) -> None:
     uri = embedded_uri(tmp_path)
-    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--storage", url, "--tracking-uri", uri]
+    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow"]
     with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env={**os.environ, "TUNER_SYNC_STORAGE": url, "MLFLOW_TRACKING_URI": uri},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as follower:
         assert follower.stdin is not None
         assert follower.stdout is not None
@@ -367,9 +373,12 @@ def test_follow_syncs_after_each_line_and_at_the_end(store: Store, url: str, tmp
 
 
 def test_follow_continues_while_mlflow_is_down(store: Store, url: str) -> None:
-    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--storage", url]
-    command += ["--tracking-uri", f"http://127.0.0.1:{closed_port()}"]
-    done = subprocess.run(command, cwd=ROOT, input="\n", capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow"]
+    uri = f"http://127.0.0.1:{closed_port()}"
+    environment = {**os.environ, "TUNER_SYNC_STORAGE": url, "MLFLOW_TRACKING_URI": uri}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, input="\n", capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 1
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines

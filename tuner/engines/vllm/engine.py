@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +13,16 @@ from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.vllm.failures.classify import redacted
 from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
 from tuner.engines.vllm.installation.executable import find_executable, installation
-from tuner.engines.vllm.server import HOST, VllmServer, WorkerDevice
+from tuner.engines.vllm.server import API_KEY, HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked
 from tuner.errors import trial_failed
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
+from tuner.processes.records import ProcessRecords
+from tuner.processes.secrets import shell_word
 from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
@@ -45,13 +47,14 @@ class VllmEngine:
         """
         self.clock: Clock = RealClock()
         self._home = settings.home
+        self._secrets = settings.secrets
         found = installation(find_executable(settings.executable), settings.home)
         self._device = _device(settings.device_index)
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, self._device.index if self._device else None, self._scratch)
         self._inherited = base_environment(os.environ)
-        self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own}, settings.driver)
-        self._records = self._tools.records
+        self._records = ProcessRecords(settings.home / "processes", settings.driver, settings.secrets.redact)
+        self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own}, self._records)
         self._servers: list[VllmServer] = []
         self._warm_start = settings.warm_start
 
@@ -75,9 +78,13 @@ class VllmEngine:
         if refused is not None:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, refused)
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        arguments = _serve_arguments(spec.launch, CHECK_PORT)
-        environment = {**self._inherited, **self._own, **spec.launch.environment}
-        return self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
+        arguments = self._secrets.expand_all(_serve_arguments(spec.launch, CHECK_PORT))
+        environment = {**self._inherited, **self._own, **self._expanded(spec.launch.environment)}
+        problem = self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
+        return None if problem is None else redacted(problem, self._secrets)
+
+    def _expanded(self, variables: Mapping[str, str]) -> dict[str, str]:
+        return {name: self._secrets.expand(value) for name, value in variables.items()}
 
     def launch(self, spec: TrialSpec, limits: Limits) -> VllmServer:
         """Start `vllm serve` for the trial; see `Engine`.
@@ -101,23 +108,26 @@ class VllmEngine:
         argv = (str(self._tools.installation.executable), *_serve_arguments(spec.launch, lease.port))
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
-        (artifacts / "command.txt").write_text(command_text(argv, own), encoding="utf-8")
+        (artifacts / "command.txt").write_text(command_text(argv, own, self._secrets.values), encoding="utf-8")
         log = artifacts / "server.log"
         refuse_taken_port(HOST, lease.port)
         label = f"{spec.study} trial {spec.uid}"
-        environment = {**self._inherited, **own}
-        start_command = partial(start_server, argv, environment, log, artifacts, self._records, lease.port, label)
-        forked = self._fork(argv, environment, log, artifacts, lease.port, label)
+        environment = {**self._inherited, **self._expanded(own)}
+        expanded = self._secrets.expand_all(argv)
+        start_command = partial(start_server, expanded, environment, log, artifacts, self._records, lease.port, label)
+        forked = self._fork(expanded, environment, log, artifacts, lease.port, label)
         server = VllmServer(
             process=forked or start_command(),
             lease=lease,
             argv=argv,
             environment=own,
+            api_key=environment.get(API_KEY),
             client_environment={**self._inherited, **self._own},
             model=spec.launch.model,
             limits=limits,
             artifacts=artifacts,
             tools=self._tools,
+            secrets=self._secrets,
             device=self._device,
             command=CommandStart(partial(self._start_on_free_gpu, start_command), self._disable_forks)
             if forked
@@ -180,10 +190,13 @@ def _serve_arguments(launch: LaunchSpec, port: int) -> tuple[str, ...]:
     )
 
 
-def command_text(argv: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return a server's exact command as one line of shell, with the variables that the tuner sets for it."""
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
-    return " ".join(["env", *assignments, *map(shlex.quote, argv)]) + "\n"
+def command_text(argv: Sequence[str], environment: Mapping[str, str], references: Collection[str] = ()) -> str:
+    """Return a server's exact command as one line of shell, with the variables that the tuner sets for it.
+
+    The shell expands the references to the variables `references`.
+    """
+    assignments = [f"{name}={shell_word(value, references)}" for name, value in sorted(environment.items())]
+    return " ".join(["env", *assignments, *(shell_word(word, references) for word in argv)]) + "\n"
 
 
 __all__ = ["VllmEngine", "command_text"]

@@ -15,7 +15,7 @@ from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments,
 from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import MetricsSampler, scrape, with_benchmark_metrics
-from tuner.engines.vllm.failures.classify import classify, read_log, signal_name
+from tuner.engines.vllm.failures.classify import classify, read_log, redacted, signal_name
 from tuner.engines.vllm.resident_client import HelperJob
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
@@ -23,12 +23,19 @@ from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local
 from tuner.processes.ports import PortLease
 from tuner.processes.readiness import wait_ready
+from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
 
 HOST = "127.0.0.1"
+API_KEY = "VLLM_API_KEY"
+"""The variable in which a server finds the key that its clients must send."""
+
+CLIENT_API_KEY = "OPENAI_API_KEY"
+"""The variable in which vLLM's benchmark client finds the key that it sends."""
+
 _POLL_S = 0.1
 DYING_S = 20.0
 """How long a server whose requests failed may take to end or to answer as healthy."""
@@ -67,6 +74,8 @@ class VllmServer:
         limits: Limits,
         artifacts: Path,
         tools: Toolbox,
+        secrets: Secrets = NO_SECRETS,
+        api_key: str | None = None,
         device: WorkerDevice | None,
         command: CommandStart | None = None,
     ) -> None:
@@ -76,7 +85,9 @@ class VllmServer:
         self._was_ready = False
         self._process = process
         self._lease = lease
-        self._client_environment = client_environment
+        self._secrets = secrets
+        self._api_key = api_key
+        self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
         self._model = model
         self._limits = limits
         self._artifacts = artifacts
@@ -112,7 +123,8 @@ class VllmServer:
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
         name, deadline = self._model.served_name, self._limits.startup_s
-        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify)
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
+        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, headers)
 
     def _start_command(self, command: CommandStart) -> None:
         self._process.stop(STARTING_STOP_S)
@@ -173,7 +185,7 @@ class VllmServer:
         return self._artifacts / "server.log"
 
     def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
-        return classify(read_log(self._log), exit_code, phase)
+        return redacted(classify(read_log(self._log), exit_code, phase), self._secrets)
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         """Send the workload once and return the result.
@@ -196,7 +208,9 @@ class VllmServer:
         files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
         url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
         model = self._model
-        job = start_traffic(self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline)
+        job = start_traffic(
+            self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline, self._api_key
+        )
         try:
             self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
         finally:
@@ -206,7 +220,7 @@ class VllmServer:
         except TrialFailed as failed:
             self._fail_if_dying(phase)
             error = ResultError(failed.failure.message)
-            raise TrialFailed(_client_failure(error, files.log, phase, job.exit_code)) from None
+            raise TrialFailed(self._client_failure(error, files.log, phase, job.exit_code)) from None
         if repeat.failed:
             self._fail_if_dying(phase)  # a dying server delays the generator, too
         if late is not None and phase is Phase.BENCHMARK:
@@ -229,7 +243,10 @@ class VllmServer:
             return read_result(result, workload, index, seed)
         except ResultError as error:
             self._fail_if_dying(phase)
-            raise TrialFailed(_client_failure(error, log, phase, job.exit_code)) from None
+            raise TrialFailed(self._client_failure(error, log, phase, job.exit_code)) from None
+
+    def _client_failure(self, error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
+        return redacted(_client_failure(error, log, phase, exit_code), self._secrets)
 
     def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s

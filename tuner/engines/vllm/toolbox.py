@@ -16,7 +16,6 @@ from tuner.engines.vllm.installation.executable import Installation
 from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
 from tuner.errors import trial_failed
-from tuner.processes.identity import Identity
 from tuner.processes.records import ProcessRecords
 
 IMPORT_S = 600.0
@@ -35,7 +34,11 @@ class Toolbox:
     """Runs vLLM's commands and checks for one worker, through the resident helper or, without it, as commands."""
 
     def __init__(
-        self, installation: Installation, home: Path, environment: Mapping[str, str], driver: Identity | None = None
+        self,
+        installation: Installation,
+        home: Path,
+        environment: Mapping[str, str],
+        records: ProcessRecords | None = None,
     ) -> None:
         """Start the resident helper if vLLM's interpreter is known.
 
@@ -43,10 +46,10 @@ class Toolbox:
             installation: vLLM.
             home: the folder of caches and process records.
             environment: of vLLM's commands.
-            driver: the command that owns the worker, if it runs on this host; see `ProcessRecords`.
+            records: where processes are recorded; None: in `home`, for this process alone.
         """
         self.installation = installation
-        self.records = ProcessRecords(home / "processes", driver)
+        self.records = records or ProcessRecords(home / "processes")
         self.environment = dict(environment)
         self._folder = home / "vllm"
         self._scratch = self._folder / "resident"

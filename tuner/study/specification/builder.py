@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +29,13 @@ from search_spaces import (
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
+from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy, source_studies
 from tuner.study.specification.find_model import find_model, find_simulated_model
 from tuner.study.specification.resolve_workload import find_goals, find_workload, too_long
+from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
 from tuner.study.specification.spec import Enqueued, StudySpec
 from tuner.workloads.presets import Preset, load_preset
@@ -56,6 +59,7 @@ class StudyPlan:
     space: Space
     workload: Workload
     goals: Goals
+    secrets: Secrets = NO_SECRETS
 
     @property
     def server(self) -> ServerSettings:
@@ -100,6 +104,8 @@ def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool
         raise SettingError("study", name, rule, "choose another")
     _check_values(settings)
     _check_server_arguments(settings.server.arguments)
+    server, secrets = refer_to_secrets(settings.server, os.environ)
+    settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
     goals = find_goals(preset, workload, settings.goals, own=not settings.workload.files)
     find = find_simulated_model if simulated else find_model
@@ -108,7 +114,7 @@ def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
-    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals)
+    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets)
     _check_names(plan)
     return plan
 

@@ -109,10 +109,15 @@ class ConfirmationSettings:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Flags and environment variables of every server."""
+    """Flags and environment variables of every server.
+
+    `${NAME}` in a flag or a value refers to a variable of the command's environment. `secrets` names variables and
+    flags that are secrets, beside those whose names say so.
+    """
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

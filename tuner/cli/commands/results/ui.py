@@ -17,7 +17,7 @@ def ui(
     storage: Storage = None,
 ) -> None:
     """Start MLflow's user interface with the studies of a database."""
-    from dashboards.mlflow.ui import ui_command
+    from dashboards.mlflow.ui import BACKEND_VARIABLE, ui_command
     from tuner.processes.ports import port_answers
 
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
@@ -27,5 +27,6 @@ def ui(
         raise UserError(f"--port {port} is taken on 127.0.0.1; choose another")
     database = Path(uri.removeprefix("sqlite:///"))
     print(f"MLflow starts on http://127.0.0.1:{port}; Ctrl-C ends it", flush=True)
-    command = ui_command(uri, database.parent / "mlartifacts", port)
+    command = ui_command(database.parent / "mlartifacts", port)
+    os.environ[BACKEND_VARIABLE] = uri
     os.execv(command[0], command)

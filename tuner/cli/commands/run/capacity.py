@@ -17,6 +17,7 @@ from tuner.cli.options import (
     Engine,
     Env,
     Gpu,
+    Secret,
     Slos,
     Temperature,
     Tokenizer,
@@ -53,6 +54,7 @@ def capacity(
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
+    secret: Secret = None,
     repeats: Annotated[
         int,
         option(RUN, "INTEGER", "Searches on the same server; their median is the capacity.", least=1),
@@ -88,7 +90,7 @@ def capacity(
         workload=settings.WorkloadSettings(files, rate, temperature=temperature),
         goals=settings.GoalSettings(("capacity",), tuple(slo or ())),
         search=settings.SearchSettings(repeats=repeats),
-        server=settings.ServerSettings(server_arguments(context), pairs("env", env)),
+        server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version)

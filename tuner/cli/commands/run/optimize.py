@@ -29,6 +29,7 @@ from tuner.cli.options import (
     Prompts,
     Rate,
     RayAddress,
+    Secret,
     Slos,
     Storage,
     Temperature,
@@ -87,6 +88,7 @@ def optimize(
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
+    secret: Secret = None,
     workload: Annotated[
         list[str] | None,
         option(
@@ -238,7 +240,7 @@ def optimize(
         space=settings.SpaceSettings(space, tuple(only or ()), keep_answers, tuple(enqueue or ())),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats),
-        server=settings.ServerSettings(server_arguments(context), pairs("env", env)),
+        server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)

@@ -13,10 +13,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from storage.records import Provenance, TrialRecord
+from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_TIME_LIMIT
+from tuner.processes.secrets import mask_url_passwords
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
@@ -110,7 +112,7 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
     steps.append(("list the best trials", "tuner trials --sort score --top 10"))
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))
-    steps.append(("compare in MLflow", ended.tracking_uri if ended.tracking_uri.startswith("http") else "tuner ui"))
+    steps.append(("compare in MLflow", _mlflow_place(ended.tracking_uri)))
     if ended.mlflow_lacks is not MlflowLacks.NOTHING:
         rest = "trials that MLflow lacks" if ended.mlflow_lacks is MlflowLacks.TRIALS else "conclusion to MLflow"
         steps.append((f"log the {rest}", "tuner sync"))
@@ -125,9 +127,13 @@ def dotted(script: Path) -> str:
     return shlex.quote(path if "/" in path else f"./{path}")
 
 
+def _mlflow_place(tracking_uri: str) -> str:
+    return mask_url_passwords(tracking_uri) if tracking_uri.startswith("http") else "tuner ui"
+
+
 def resume_command() -> str:
-    """Return the command line of this process, quoted."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """Return the command line of this process, quoted, with references for its secrets."""
+    return shlex.join([Path(sys.argv[0]).name, *without_secrets(sys.argv[1:])])
 
 
 def _document(ended: OptimizeResult) -> dict[str, Any]:

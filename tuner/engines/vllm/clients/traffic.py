@@ -18,6 +18,7 @@ import tuner
 from storage.records import FailureKind, Phase, Repeat
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.errors import trial_failed
+from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.processes.records import ProcessRecords
@@ -94,6 +95,7 @@ def start_traffic(
     model: str,
     tokenizer: str,
     limit_s: float,
+    api_key: str | None = None,
 ) -> HelperJob:
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
@@ -106,13 +108,14 @@ def start_traffic(
         model: the model's name in requests.
         tokenizer: name or folder of the model's tokenizer.
         limit_s: seconds after which the generator ends the run.
+        api_key: the key that the server requires; None: none.
 
     Raises:
         TrialFailed: if the prompts cannot be made.
     """
     requests = plan_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
     plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
-    return start_generator(plan, requests, files, tools.records)
+    return start_generator(plan, requests, files, tools.records, api_key)
 
 
 def plan_requests(
@@ -135,7 +138,11 @@ def plan_requests(
 
 
 def start_generator(
-    plan: RequestPlan, requests: Sequence[PlannedRequest], files: TrafficFiles, records: ProcessRecords
+    plan: RequestPlan,
+    requests: Sequence[PlannedRequest],
+    files: TrafficFiles,
+    records: ProcessRecords,
+    api_key: str | None = None,
 ) -> HelperJob:
     """Start the load generator on a plan; the caller must wait for the job or cancel it."""
     write_plan(files.plan, plan, requests)
@@ -143,7 +150,7 @@ def start_generator(
         stale.unlink(missing_ok=True)
     result = files.records.with_suffix("")
     argv = [sys.executable, "-m", "tuner.loadgen", os.fspath(files.plan), os.fspath(result)]
-    return PlainJob(argv, _environment(os.environ), files.log, files.folder, records)
+    return PlainJob(argv, _environment(os.environ, api_key), files.log, files.folder, records)
 
 
 def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
@@ -172,11 +179,11 @@ def _planned_request(
     return PlannedRequest(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens)
 
 
-def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the generator's environment: the inherited one, with this package on its path."""
+def _environment(inherited: Mapping[str, str], api_key: str | None) -> dict[str, str]:
+    """Return the generator's environment: the inherited one, with this package on its path and the server's key."""
     root = os.fspath(Path(tuner.__file__).parents[1])
     path = os.pathsep.join(part for part in (root, inherited.get("PYTHONPATH", "")) if part)
-    return {**inherited, "PYTHONPATH": path}
+    return {**inherited, "PYTHONPATH": path, **({API_KEY_VARIABLE: api_key} if api_key else {})}
 
 
 def read_traffic(traffic: Traffic, index: int, files: TrafficFiles) -> tuple[Repeat, str | None]:

@@ -12,10 +12,12 @@ import itertools
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
 from tuner.engines.vllm.failures.table import CAUSES, CONSEQUENCES, DIED
+from tuner.processes.secrets import Secrets
 
 MESSAGE_CHARS = 400
 EVIDENCE_LINES = 6
@@ -77,6 +79,12 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
     return _without_cause(log_text, exit_code, phase, evidence)
+
+
+def redacted(failure: Failure, secrets: Secrets) -> Failure:
+    """Return the failure with references for the values of secrets in its texts."""
+    evidence = None if failure.evidence is None else secrets.redact(failure.evidence)
+    return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
 
 
 def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
