@@ -39,24 +39,10 @@ _TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CAC
 _SCRIPT_VARIABLES = frozenset({"HOST", "PORT", "VLLM", "PYTHON", "VERIFY_STARTUP_S", "VERIFY_STOP_S"})
 _UNQUOTED = re.compile(r"[\w./:-]+", re.ASCII)
 _KEYWORDS = frozenset(
-    [
-        "case",
-        "do",
-        "done",
-        "elif",
-        "else",
-        "esac",
-        "fi",
-        "for",
-        "function",
-        "if",
-        "in",
-        "select",
-        "then",
-        "time",
-        "until",
-        "while",
-    ]
+    {
+        *("case", "do", "done", "elif", "else", "esac", "fi", "for", "function"),
+        *("if", "in", "select", "then", "time", "until", "while"),
+    }
 )
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
