@@ -83,15 +83,17 @@ class _Reader:
                 raise SpaceError(f"{self.places['named', name]}: named configuration {name!r}: {error}") from None
         return space
 
-    def _read(self, path: Path, including: tuple[Path, ...]) -> SpaceSpec:
+    def _read(self, path: Path, including: tuple[Path, ...], place: str | None = None) -> SpaceSpec:
+        """Read a file and those that it includes; `place` is the file and line that include it."""
         if _resolved(path) in including:
             raise SpaceError(f"{path}: the file includes itself; remove the circular include")
         self.files += 1
         if self.files > FILE_LIMIT:
             raise SpaceError(f"{path}: the space includes more than {FILE_LIMIT} files; include each once")
-        spec, node = _parse(path)
-        for part in spec.include:
-            self._read(path.parent / part, (*including, _resolved(path)))
+        spec, node = _parse(path, place)
+        for index, part in enumerate(spec.include):
+            line = _line(node, ("include", index))
+            self._read(path.parent / part, (*including, _resolved(path)), f"{path}:{line}")
         self._add(spec, node, path)
         return spec
 
@@ -175,11 +177,12 @@ def _resolved(path: Path) -> Path:
     return path if "\0" in str(path) else path.resolve()
 
 
-def _parse(path: Path) -> tuple[SpaceSpec, yaml.Node]:
+def _parse(path: Path, place: str | None) -> tuple[SpaceSpec, yaml.Node]:
     try:
         file = read_yaml(path)
     except OSError as error:
-        raise SpaceError(f"{path}: the search space cannot be read ({error.strerror}); check the path") from None
+        what = f"{path}: the search space" if place is None else f"{place}: the included {str(path)!r}"
+        raise SpaceError(f"{what} cannot be read ({error.strerror}); check the path") from None
     except YamlError as error:
         raise SpaceError(f"{error.place}: not valid YAML ({error.reason}); correct that line") from None
     node = file.node
