@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import httpx
@@ -106,13 +107,23 @@ def get_local(
 def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
     """Send the request in an event loop of its own: only a cancelled task ends a read of a trickled head."""
     try:
-        return asyncio.run(_read(client, method, url, limits))
+        return _in_own_loop(_read(client, method, url, limits))
     except TimeoutError:
         raise HttpError(f"no whole answer within {limits.deadline_s:.3g} s") from None
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise HttpError(_reason(error), connected=False) from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise HttpError(str(error) or type(error).__name__) from None
+
+
+def _in_own_loop(reading: Coroutine[None, None, Reply]) -> Reply:
+    """Run the coroutine to its end, in a thread if this one has a running event loop, as a notebook's has."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(reading)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, reading).result()
 
 
 async def _read(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import socket
 import threading
@@ -130,3 +131,12 @@ def test_a_refused_connection_has_the_reason() -> None:
     with pytest.raises(HttpError, match="Errno 111") as caught:
         fetch(f"http://127.0.0.1:{port}/", ReadLimits(5))
     assert not caught.value.connected
+
+
+def test_an_answer_is_read_where_an_event_loop_runs_already() -> None:
+    # As in a notebook that calls tuner.optimize.
+    async def read(port: int) -> Reply | None:
+        return get_local("127.0.0.1", port, "/", SOON)
+
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as port:
+        assert asyncio.run(read(port)) == Reply(200, b"ok")
