@@ -118,12 +118,18 @@ def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -
 
 def _in_own_loop(reading: Coroutine[None, None, Reply]) -> Reply:
     """Run the coroutine to its end, in a thread if this one has a running event loop, as a notebook's has."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _loop_runs():
         return asyncio.run(reading)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, reading).result()
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _read(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
