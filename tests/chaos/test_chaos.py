@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_random_faults_with_sqlite(tmp_path: Path) -> None:
-    report = run_chaos(tmp_path, faults=12, seed=22)
-    assert report.total == 12
+    report = run_chaos(tmp_path, faults=8, seed=22)
+    assert report.total == 8
     assert report.problems == []
 
 
 def test_random_faults_with_postgresql(tmp_path: Path) -> None:
     with postgres_server(require_programs()) as postgres:
-        report = run_chaos(tmp_path, faults=12, seed=23, postgres=postgres)
-    assert report.total == 12
+        report = run_chaos(tmp_path, faults=8, seed=23, postgres=postgres)
+    assert report.total == 8
     assert report.problems == []
