@@ -15,6 +15,7 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     sigterm        "ignore": the server survives SIGTERM; "slow": it takes `sigterm_s` seconds (1)
     child_sigterm  "ignore": so does its child
     child_setsid   true: the child leaves the session and the group
+    log_mb         MB of lines that it logs when it starts (0)
     requires_key   true: /v1 answers 401 without the key in VLLM_API_KEY, as vLLM does
     crash_after    the engine dies at the n-th request; `crash` "oom" says out of memory, otherwise a fatal error
     fail_every     every n-th request is answered with 500
@@ -163,6 +164,8 @@ def serve(argv: list[str]) -> None:
     say("APIServer", "api_utils.py:347", f"version {VERSION} (a fake: no model, no GPU)")
     set_args = {name: value for name, value in flags.items() if value not in (None, "")}
     say("APIServer", "api_utils.py:286", f"non-default args: {set_args}")
+    for line in range(int(does.get("log_mb", 0) * 1000)):
+        print(f"{line:>999}", flush=line % 1000 == 0)
     if does.get("sigterm") == "ignore":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     core = engine_core(does)

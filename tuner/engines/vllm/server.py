@@ -21,6 +21,7 @@ from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
 from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local
+from tuner.processes.log_files import free_middle, shorten_log
 from tuner.processes.ports import PortLease
 from tuner.processes.readiness import wait_ready
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -37,6 +38,9 @@ CLIENT_API_KEY = "OPENAI_API_KEY"
 """The variable in which vLLM's benchmark client finds the key that it sends."""
 
 _POLL_S = 0.1
+_FREE_LOG_S = 5.0
+"""The period in which the log of a server under load is kept small."""
+
 DYING_S = 20.0
 """How long a server whose requests failed may take to end or to answer as healthy."""
 
@@ -173,6 +177,8 @@ class VllmServer:
             return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, message)
         if not self.stopped:
             self.stopped = True
+            for log in sorted(self._artifacts.glob("*.log")):
+                shorten_log(log, self._secrets.redact_bytes)
             self._lease.release()
             if self._device is not None and self._device.baseline_gib is not None:
                 gpu.wait_until_free(
@@ -250,7 +256,11 @@ class VllmServer:
 
     def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
+        freed = time.monotonic()
         while not job.wait(_POLL_S):
+            if time.monotonic() - freed > _FREE_LOG_S:
+                free_middle(self._log)
+                freed = time.monotonic()
             if not self._process.alive():
                 raise TrialFailed(self._classify(phase, self._process.exit_code()))
             if cancelled.is_set():

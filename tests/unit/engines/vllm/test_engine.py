@@ -24,8 +24,10 @@ from tuner.engines.vllm.installation.environment import base_environment, own_en
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
+from tuner.processes.log_files import KEPT_BYTES
 from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
+from tuner.processes.secrets import Secrets
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
@@ -106,6 +108,36 @@ def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec
     assert facts.prefix_hit_rate == pytest.approx(0.125)
     assert not port_answers("127.0.0.1", server.port)
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
+
+
+def test_a_long_log_keeps_its_ends_and_has_no_secret(
+    tmp_path: Path, make_spec: MakeSpec, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_secrets", Secrets({"MADE": "made-secret"}))
+    server = started(engine, make_spec(log_mb=8))
+    log, client = tmp_path / "artifacts" / "server.log", tmp_path / "artifacts" / "bench-0.log"
+    client.write_text("key made-secret\n")
+    before = log.read_text().splitlines()
+    assert log.stat().st_size > 8_000_000
+    assert server.stop() is None
+    after = log.read_text().splitlines()
+    (note,) = [line for line in after if "bytes of this log were cut here" in line]
+    place = after.index(note)
+    assert log.stat().st_size < 2 * KEPT_BYTES + 200
+    assert after[:place] == before[:place]
+    assert set(after[place + 1 : place + 1000]) <= set(before)
+    assert any("Application startup complete" in line for line in after[place:])
+    assert client.read_text() == "key ${MADE}\n"
+
+
+def test_the_cause_of_a_failure_is_found_at_the_end_of_a_long_log(
+    tmp_path: Path, make_spec: MakeSpec, engine: VllmEngine
+) -> None:
+    spec = make_spec(log_mb=8, fail="oom")
+    server = engine.launch(spec, spec.limits)
+    assert failure_of(lambda: server.wait_ready(NEVER)).kind is FailureKind.OUT_OF_MEMORY_STARTUP
+    assert server.stop() is None
+    assert "CUDA out of memory" in (tmp_path / "artifacts" / "server.log").read_text()
 
 
 def test_the_command_and_its_environment_are_recorded(engine: VllmEngine, make_spec: MakeSpec, tmp_path: Path) -> None:
