@@ -8,6 +8,7 @@ Metrics have the trial's own timestamps, so that logging one twice leaves a sing
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboards.mlflow import run_layout
 from dashboards.mlflow.best import best_of
 from dashboards.mlflow.run_layout import MetricPoint
-from dashboards.mlflow.tracking import artifact_root, quiet
+from dashboards.mlflow.tracking import artifact_root, local_folder, quiet
 from dashboards.plots import plot_files
 from storage.errors import StorageError, first_line
 from storage.records import StudyRecord, TrialRecord
@@ -108,13 +109,24 @@ class RunLog:
         run_id = run.info.run_id
         self._write(run_id, run_layout.trial_points(trial, outcome), run_layout.trial_params(trial, outcome))
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
-            self._client.log_artifact(run_id, str(file))
+            self._log_file(run, file)
         with plot_files.trial_plots(trial, outcome) as folder:
             self._client.log_artifacts(run_id, str(folder))
         self._client.set_terminated(run_id, run_layout.status(outcome), run_layout.milliseconds(outcome.ended_at))
         self._write(parent.info.run_id, run_layout.history_points(trial, outcome))
         self._store.mark_synced(trial.study, trial.number, trial.round, run_id)
         return existed
+
+    def _log_file(self, run: Run, file: Path) -> None:
+        """Log a file; into a folder on the same disk as a second name of the same file, so that it is stored once."""
+        folder = local_folder(run.info.artifact_uri)
+        if folder is not None and not file.is_symlink():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / file.name).unlink(missing_ok=True)
+                (folder / file.name).hardlink_to(file)
+                return
+        self._client.log_artifact(run.info.run_id, str(file))
 
     def _owner(self, experiment: str, parent: Run, trial: TrialRecord) -> Run:
         """Return the run that a trial's run is nested in: the study's, or for a round its trial's."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from storage.errors import StorageError
 from storage.locks import Holder, LockHeld, sync_lock
@@ -27,6 +28,12 @@ def artifact_root(tracking_uri: str) -> Path | None:
     """Return the folder of artifacts beside an SQLite tracking database; None if a server chooses it."""
     path = tracking_uri.removeprefix("sqlite:///")
     return None if path == tracking_uri else Path(path).resolve().parent / "mlartifacts"
+
+
+def local_folder(artifact_uri: str) -> Path | None:
+    """Return the folder of a run's artifacts; None if it is not one of this machine."""
+    parts = urlsplit(artifact_uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" and not parts.netloc else None
 
 
 @contextmanager

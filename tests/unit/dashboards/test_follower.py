@@ -136,6 +136,10 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
     assert sorted(steps) == [(0, 40.0), (1, 41.0)]
     logged = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert logged == {"server.log", "command.txt", "bench-0.json", "bench-0.log"}
+    [stored] = [path for path in tmp_path.rglob("server.log") if path.parent != folder]
+    assert stored.samefile(folder / "server.log"), "it is stored once"
+    fetched = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path="server.log", tracking_uri=uri)
+    assert Path(fetched).read_text() == "server.log"
     assert store.synced_run("demo $(x)", 7) == run.info.run_id
     assert store.study_run("demo $(x)") == parent.info.run_id
 
