@@ -229,7 +229,7 @@ def test_another_workload_under_the_same_name_is_refused(study: Study) -> None:
     changed = ["40" if word == "20" else word for word in study.argv]
     printed = run_here(study.folder, *changed)
     assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
-    assert "workload.num_prompts: 20 -> 40" in printed.err
+    assert "workload (num_prompts: 20 -> 40)" in printed.err
     assert "or another name" in printed.err
 
 

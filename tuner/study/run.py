@@ -21,13 +21,12 @@ from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.specification.builder import PreparedStudy
 from tuner.study.specification.settings import RESIDUAL, Budget
-from tuner.study.specification.spec import StudySpec, difference
+from tuner.study.specification.spec import StudySpec, difference, summary_of
 from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.proposals import Proposals
 
-_MAX_DIFFERENCES_SHOWN = 8
 _WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
 
 
@@ -62,8 +61,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     if stored.provenance is not engine.provenance:
         changed.append(f"provenance: {stored.provenance} -> {engine.provenance}")
     if changed:
-        shown = "; ".join(changed[:_MAX_DIFFERENCES_SHOWN])
-        rule = f"the study of this name has other settings: {shown}"
+        rule = f"the study of this name has another {summary_of(changed)}"
         raise SettingError("study", spec.name, rule, "give the same settings, or another name")
     store.update_study(spec.name, facts=_search_facts(spec, engine))
 

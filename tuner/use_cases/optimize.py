@@ -28,6 +28,7 @@ from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare_study
+from tuner.study.specification.former_name import named_as_before
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
@@ -83,7 +84,8 @@ def optimize(
     with ExitStack() as stack:
         if run.engine.ray_address is not None:
             stack.callback(leave_cluster)
-        plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
+        on_cpu = not devices.gpus and not simulated
+        plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
         folder = _folder(run.storage)
         if settings.search.learn_from:
             storage_url(run.storage, create=False)  # source studies need a database that exists
@@ -102,8 +104,9 @@ def optimize(
         url = storage_url(run.storage, create=True)
         store = server or open_store(url, wait)
         stack.callback(store.close)
+        spec = named_as_before(plan, spec, engine, list(devices.names), store)
         prepared = prepare_study(spec, engine, store)
-        store.check_before_writes(held.enter_context(study_lock(url, plan.name)).check)
+        store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(prepared, run, store, url, executor, observer, stop)

@@ -58,7 +58,7 @@ def model(tmp_path: Path) -> str:
 
 def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path) -> None:
     spec = spec_of(model, tmp_path)
-    assert spec.name == "qwen2.5-0.5b-t4"
+    assert spec.name == "model"
     assert [str(o) for o in spec.goals.objectives] == ["output_throughput:40", "p99_tpot_ms:20", "p99_ttft_ms:15"]
     assert [str(s) for s in spec.goals.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
     assert [o.metric for o in spec.goals.scored][-1] == "success_rate"

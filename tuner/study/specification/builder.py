@@ -34,6 +34,7 @@ from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy, source_studies
 from tuner.study.specification.find_model import find_model, find_simulated_model
+from tuner.study.specification.naming import default_name
 from tuner.study.specification.resolve_workload import find_goals, find_workload, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
@@ -82,13 +83,16 @@ class PreparedStudy:
     sources: tuple[SourceStudy, ...] = ()
 
 
-def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool = False) -> StudyPlan:
+def plan_study(
+    settings: StudySettings, *, on_cpu: bool = False, simulated: bool = False, card: str | None = None
+) -> StudyPlan:
     """Check settings as far as possible without the engine.
 
     Args:
         settings: settings of the study.
         on_cpu: whether the workers have no GPU; the default space is then the one for CPUs.
         simulated: whether nothing is measured; the model's shape is then enough.
+        card: key of the hardware, for the study's name; None for the preset's.
 
     Raises:
         UserError: for a setting that cannot work.
@@ -98,7 +102,7 @@ def plan_study(settings: StudySettings, *, on_cpu: bool = False, simulated: bool
         space = load_space(settings.space.name or ("cpu" if on_cpu else preset.space))
     except SpaceError as error:
         raise UserError(str(error)) from None
-    name = preset.name if settings.name is None else settings.name
+    name = default_name(settings, preset, card) if settings.name is None else settings.name
     if not _STUDY_NAME.fullmatch(name):
         rule = "a name starts with a letter or digit and has no slash"
         raise SettingError("study", name, rule, "choose another")

@@ -124,8 +124,8 @@ class ServerSettings:
 class StudySettings:
     """Settings of a study; the preset provides those that are not given.
 
-    `name` is the study's, by default the preset's. `search_load` is the share of a closed loop's requests that the
-    search sends; the rounds send all.
+    `name` is the study's, by default from preset, model, card and workload. `search_load` is the share of a closed
+    loop's requests that the search sends; the rounds send all.
     """
 
     preset: str = DEFAULT_PRESET

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -143,6 +143,54 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -
         elif before != after:
             lines.append(f"{where}: {_short(before)} -> {_short(after)}")
     return lines
+
+
+_MATTERS = {
+    "model.name": "model",
+    "provenance": "provenance",
+    "engine.devices": "device",
+    "workload": "workload",
+    "files": "workload file",
+    "slos": "SLOs",
+    "objectives": "objectives",
+    "server": "server setting",
+    "engine": "engine",
+    "space": "search space",
+    "search": "number of prompts in the search",
+    "model.tokenizer": "tokenizer",
+}
+"""The parts of a premise, the one that matters most first, and how messages name them."""
+
+_SHOWN_DIFFERENCES = 3
+
+
+def summary_of(differences: Sequence[str]) -> str:
+    """Return the differences that matter most on one short line: `model (A -> B), workload (users: 8 -> 32)`.
+
+    Args:
+        differences: lines of `difference`; `provenance: A -> B` may be among them.
+    """
+    shown: list[str] = []
+    rest = 0
+    for part, name in _MATTERS.items():
+        mine = [line for line in differences if _part_of(line) == part]
+        if not mine:
+            continue
+        if len(shown) == _SHOWN_DIFFERENCES:
+            rest += 1
+            continue
+        path, _, values = mine[0].partition(": ")
+        key = path.removeprefix(part).removeprefix(".")
+        value = "" if part == "space" else f" ({key + ': ' if key else ''}{values})"
+        shown.append(f"{name}{value}")
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _part_of(line: str) -> str:
+    """Return the most specific part of a premise to which a difference belongs."""
+    path = line.partition(":")[0]
+    parts = [part for part in _MATTERS if path == part or path.startswith(f"{part}.")]
+    return max(parts, key=len, default="")
 
 
 def _short(value: object) -> str:

@@ -53,7 +53,12 @@ def optimize(
     ] = "qwen2.5-0.5b-t4",
     study: Annotated[
         Text,
-        option(STUDY, "NAME", "Name of the study; a study that exists is continued.", shown="the preset's"),
+        option(
+            STUDY,
+            "NAME",
+            "Name of the study; a study that exists is continued.",
+            shown="from preset, model, card, workload",
+        ),
     ] = None,
     trials: Annotated[
         int,
