@@ -11,7 +11,6 @@ import difflib
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy, source_studies
 from tuner.study.specification.find_model import find_model, find_simulated_model
-from tuner.study.specification.naming import default_name
+from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.resolve_workload import find_goals, find_workload, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
@@ -44,8 +43,6 @@ from tuner.workloads.spec import ClosedLoop, Workload
 
 RESERVED_FLAGS = ("--host", "--port", "--served-model-name", "--model", "--uds")
 """Flags of a server that the tuner sets itself."""
-
-_STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,7 @@ def plan_study(
     except SpaceError as error:
         raise UserError(str(error)) from None
     name = default_name(settings, preset, card) if settings.name is None else settings.name
-    if not _STUDY_NAME.fullmatch(name):
-        rule = "a name starts with a letter or digit and has no slash"
-        raise SettingError("study", name, rule, "choose another")
+    check_study_name(name)
     _check_values(settings)
     _check_server_arguments(settings.server.arguments)
     server, secrets = refer_to_secrets(settings.server, os.environ)

@@ -5,10 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tuner.errors import SettingError
 from tuner.study.specification.settings import DEFAULT_PRESET, StudySettings, WorkloadSettings
 from tuner.workloads.presets import Preset
 
+_STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
 _SHORT = {"max_concurrency": "users", "num_prompts": "prompts", "input_len": "in", "output_len": "out"}
+
+
+def check_study_name(name: str) -> None:
+    """Refuse a name that is no folder's name.
+
+    Raises:
+        SettingError: with the rule.
+    """
+    if not _STUDY_NAME.fullmatch(name):
+        rule = "a name starts with a letter or digit and has no slash"
+        raise SettingError("study", name, rule, "choose another")
 
 
 def default_name(settings: StudySettings, preset: Preset, card: str | None) -> str:
