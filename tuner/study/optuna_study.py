@@ -39,6 +39,8 @@ TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
 MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
 """User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
+RULED_OUT, DROPPED = "ruled_out", "dropped"
+"""User attributes of an Optuna trial that never ran: the rule that it breaks, or the reason why it was not needed."""
 FORMER_MAX_EXPECTED_IMPROVEMENT = "outlook"
 """The same user attribute in databases of earlier versions."""
 
@@ -229,7 +231,7 @@ class OptunaStudy:
         """Store a trial as failed by its configuration, which breaks a rule; nothing was launched."""
 
         def end(trial: Trial) -> None:
-            trial.set_user_attr("ruled_out", reason)
+            trial.set_user_attr(RULED_OUT, reason)
             trial.set_constraint(FAILED, FAILED_VIOLATION)
             self._study.tell(trial, state=TrialState.PRUNED)
 
@@ -239,7 +241,7 @@ class OptunaStudy:
         """Store a trial as FAIL, which has no influence on the sampler."""
 
         def end(trial: Trial) -> None:
-            trial.set_user_attr("dropped", reason)
+            trial.set_user_attr(DROPPED, reason)
             self._study.tell(trial, state=TrialState.FAIL)
 
         self._storage.end(number, end)
@@ -273,3 +275,11 @@ def _tpe_sampler(seed: int) -> BaseSampler:
 def _no_experimental_warnings() -> warnings.catch_warnings[None]:
     """Return a context without Optuna's warnings of experimental features."""
     return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+def reason_not_run(storage_url: str, name: str, number: int) -> str | None:
+    """Return why a suggestion of a study never ran; None if Optuna has no such suggestion."""
+    study = optuna.load_study(study_name=name, storage=storage_url)
+    attributes = next((trial.user_attrs for trial in study.get_trials(deepcopy=False) if trial.number == number), {})
+    reason = attributes.get(RULED_OUT, attributes.get(DROPPED))
+    return None if reason is None else str(reason)

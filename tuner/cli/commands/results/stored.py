@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoredStudy:
-    """A study and all its trials, the rounds' measurements included."""
+    """A study and all its trials, the rounds' measurements included; `url` is that of its database."""
 
     record: StudyRecord
     trials: tuple[TrialRecord, ...]
+    url: str = ""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -58,10 +59,11 @@ class StoredStudy:
                 return trial
         named = f"trial {number}" + (f" round {round_}" if round_ else "")
         if not round_ and number in self.dropped_numbers:
-            raise UserError(
-                f"study {self.record.name!r} has no {named}: the sampler's suggestion was dropped before a launch, "
-                "it breaks a rule of the search space or starts the same server as another trial; see `tuner trials`"
-            )
+            from tuner.study.optuna_study import reason_not_run
+
+            why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"
+            rule = f"the sampler suggested it, and it never ran: {why}"
+            raise UserError(f"study {self.record.name!r} has no {named}: {rule}; see `tuner trials`")
         raise UserError(f"study {self.record.name!r} has no {named}; see `tuner trials`")
 
 
@@ -73,9 +75,10 @@ def read_study(storage: str | None, study: str | None) -> StoredStudy:
     """
     from storage import open_store
 
-    with closing(open_store(storage_url(storage, create=False))) as store:
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
         record = find_study(store, study)
-        return StoredStudy(record, tuple(store.trials(record.name)))
+        return StoredStudy(record, tuple(store.trials(record.name)), url)
 
 
 def require_classes(study: StudyRecord) -> None:
