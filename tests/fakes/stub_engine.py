@@ -11,7 +11,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, TrialSpec
-from tuner.workloads.spec import ClosedLoop
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
 Landscape = Callable[[TrialSpec, int], dict[str, float | None] | Failure]
 """Returns the metrics of a trial's repeat by its index, or its failure (in the failure's own phase)."""
@@ -38,11 +38,11 @@ class StubServer:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.READY)
 
-    def warm_up(self, workload: ClosedLoop, cancelled: CancelToken) -> None:
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """Return at once, or fail as the landscape says."""
         self._fail_in(Phase.WARMUP)
 
-    def benchmark(self, workload: ClosedLoop, index: int, cancelled: CancelToken) -> Repeat:
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         """Return the landscape's metrics; with `hold`, wait until it is set or the trial is cancelled."""
         while self._hold is not None and not self._hold.is_set():
             if cancelled.wait(0.01):
@@ -50,6 +50,7 @@ class StubServer:
         result = self._landscape(self._spec, index)
         if isinstance(result, Failure):
             raise TrialFailed(result)
+        assert isinstance(workload, ClosedLoop)
         rate = result.get("success_rate")
         completed = round(workload.num_prompts * (1.0 if rate is None else rate))
         failed = workload.num_prompts - completed

@@ -279,7 +279,10 @@ def _no_experimental_warnings() -> warnings.catch_warnings[None]:
 
 def reason_not_run(storage_url: str, name: str, number: int) -> str | None:
     """Return why a suggestion of a study never ran; None if Optuna has no such suggestion."""
-    study = optuna.load_study(study_name=name, storage=storage_url)
+    try:
+        study = optuna.load_study(study_name=name, storage=storage_url)
+    except KeyError:  # Optuna has no such study
+        return None
     attributes = next((trial.user_attrs for trial in study.get_trials(deepcopy=False) if trial.number == number), {})
     reason = attributes.get(RULED_OUT, attributes.get(DROPPED))
     return None if reason is None else str(reason)

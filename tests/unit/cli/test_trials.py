@@ -92,7 +92,7 @@ def test_a_mistyped_column_gets_a_suggestion(folder: Path) -> None:
 def test_a_number_without_a_trial_is_explained(folder: Path) -> None:
     output = run_here(folder, "show", "2")
     assert (output.code, output.out, output.err.count("\n")) == (2, "", 1)
-    assert "has no trial 2: the sampler's suggestion was dropped before a launch" in output.err
+    assert "has no trial 2: the sampler suggested it, and it never ran: it was dropped before a launch" in output.err
     assert "has no trial 9; see `tuner trials`" in run_here(folder, "show", "9").err
 
 
