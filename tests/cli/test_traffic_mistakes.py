@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
             ("times.txt:3: 2 s follows 3 s; sort the trace",),
         ),
         (HEAD + CLASS + "slo: {b: {ttft_ms: 4}}\n", {}, ("there is no class 'b'", "classes: a")),
-        (HEAD, {}, ("classes: Field required",)),
+        (HEAD, {}, ("classes: this key is missing; add it, as docs/workloads.md shows",)),
         (HEAD + f"classes: {{a: {{input: {'9' * 5000}}}}}\n", {}, ("traffic.yaml:3: not valid YAML", "correct that")),
     ],
 )

@@ -11,6 +11,7 @@ from storage.records import Phase
 from tuner.engines.base import Engine
 from tuner.errors import TrialFailed
 from tuner.specs import TrialSpec
+from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()
 
@@ -36,19 +37,21 @@ class EngineContract:
 
     def test_a_good_trial_goes_all_the_way(self, engine: Engine, good_spec: TrialSpec) -> None:
         assert engine.check(good_spec) is None
+        workload = good_spec.workload
+        assert isinstance(workload, ClosedLoop)
         server = engine.launch(good_spec, good_spec.limits)
         try:
             server.wait_ready(NEVER)
-            server.warm_up(good_spec.workload, NEVER)
-            repeats = [server.benchmark(good_spec.workload, index, NEVER) for index in range(2)]
+            server.warm_up(workload, NEVER)
+            repeats = [server.benchmark(workload, index, NEVER) for index in range(2)]
             server.facts()
         finally:
             first = server.stop()
         assert first is None
         assert server.stop() is None
-        offered = good_spec.workload.num_prompts
+        offered = workload.num_prompts
         assert [repeat.index for repeat in repeats] == [0, 1]
-        assert [repeat.seed for repeat in repeats] == [good_spec.workload.repeat_seed(index) for index in range(2)]
+        assert [repeat.seed for repeat in repeats] == [workload.repeat_seed(index) for index in range(2)]
         for repeat in repeats:
             assert (repeat.offered, repeat.completed, repeat.failed) == (offered, offered, 0)
             assert set(repeat.metrics) <= set(METRICS)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from search_spaces.catalogue.hardware import hardware_named
+from search_spaces.units import GIB
 from tuner import gpu
-from tuner.gpu import GIB, compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_free
+from tuner.gpu import compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_free
 
 
 class FakeNvmlError(Exception):

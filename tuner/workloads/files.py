@@ -50,7 +50,7 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or what
-        raise UserError(f"{path}: {place}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UserError(f"{path}: {place}: {_reason(first['type'], first['msg'])}") from None
 
 
 def read_text(path: Path) -> str:
@@ -90,3 +90,10 @@ def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Valu
     if not values:
         raise UserError(f"{what} {str(path)!r} is empty; give {form}")
     return values
+
+
+def _reason(kind: str, message: str) -> str:
+    """Return what is wrong with a value, in words of this file's format."""
+    if kind == "missing":
+        return "this key is missing; add it, as docs/workloads.md shows"
+    return message.removeprefix("Value error, ")

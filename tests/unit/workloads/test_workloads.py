@@ -12,6 +12,7 @@ from tuner.workloads.spec import ClosedLoop
 def test_the_default_preset_has_the_published_workload() -> None:
     preset = load_preset("qwen2.5-0.5b-t4")
     workload = preset.workload
+    assert isinstance(workload, ClosedLoop)
     assert preset.model == "Qwen/Qwen2.5-0.5B"
     assert (workload.max_concurrency, workload.num_prompts, workload.input_len, workload.output_len) == (
         50,
@@ -35,6 +36,7 @@ def test_every_repeat_and_the_warm_up_have_their_own_seed() -> None:
     seeds = [workload.repeat_seed(i) for i in range(5)]
     assert seeds == [1000, 1001, 1002, 1003, 1004]
     warm = workload.warmup()
+    assert warm is not None
     assert warm.seed not in seeds
     assert (warm.num_prompts, warm.output_len, warm.max_concurrency) == (50, 32, 50)
 
@@ -71,7 +73,7 @@ def test_an_unknown_preset_suggests_a_similar_name() -> None:
     ("text", "message"),
     [
         ("description: [", r"mine\.yaml:1: not valid YAML"),
-        ("model: m\n", r"mine\.yaml: description: Field required"),
+        ("model: m\n", r"mine\.yaml: description: this key is missing; add it"),
         ("- 1\n", r"mine\.yaml: a preset is a mapping"),
     ],
 )
