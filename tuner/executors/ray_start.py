@@ -27,7 +27,7 @@ from storage.errors import first_line
 from tuner import scratch
 from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.ray_environment import START_S
-from tuner.processes.identity import read_process
+from tuner.processes.identity import read_process, send_signal, wait_until_gone
 from tuner.processes.records import ProcessRecord, ProcessRecords
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -115,6 +115,10 @@ class LocalRay:
         _end_processes(self.folder)
         scratch.remove(self.folder)
         if self._record is not None:
+            # Ray's agents overwrite their command lines and outlive a raylet that got Ctrl-C.
+            for member in self._record.members:
+                send_signal(member, signal.SIGKILL)
+            wait_until_gone(self._record.members, NOTICE_S)
             self._records.remove(self._record)
 
 
