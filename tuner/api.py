@@ -180,7 +180,7 @@ def optimize(
     Args:
         trials: trials of the study, the defaults and trials of earlier runs included.
         preset: model, workload, SLOs and search space under one name; other keywords replace its parts.
-        study: name of the study; None: that of the preset.
+        study: name of the study; None: from preset, model, card and workload.
         model: folder or hub name of the model.
         tokenizer: of the load generator; None: the model's.
         objective: `METRIC` or `METRIC:WEIGHT`, such as `output_throughput:40`.
