@@ -47,7 +47,7 @@ class ReadLimits:
     Attributes:
         deadline_s: seconds from the start of the connection to the last byte.
         size: largest body in bytes.
-        types: content types of an answer with status 200; any if empty.
+        types: content types of an answer with status 200; any if empty. An answer without a type is accepted.
     """
 
     deadline_s: float
@@ -148,8 +148,8 @@ def _check_head(response: httpx.Response, limits: ReadLimits) -> None:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise HttpError("the answer is compressed")
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.status_code == 200 and limits.types and kind not in limits.types:
-        raise HttpError(f"its type is {kind or 'none'}, not {' or '.join(limits.types)}")
+    if response.status_code == 200 and limits.types and kind and kind not in limits.types:
+        raise HttpError(f"its type is {kind}, not {' or '.join(limits.types)}")
     announced = response.headers.get("content-length", "")
     if response.request.method != "HEAD" and announced.isdecimal() and int(announced) > limits.size:
         raise _too_large(limits)

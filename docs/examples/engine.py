@@ -176,6 +176,7 @@ def serve() -> None:
         def _answer(self, body: object) -> None:
             content = json.dumps(body).encode()
             self.send_response(200)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

@@ -94,26 +94,32 @@ def wait_ready(
         if health is not None:
             proved = _prove_ownership(process, host, port)
             problem = health.problem and f"/health: {health.problem}"
-            if health.status == 200 and _serves(host, port, model, min(left, _REQUEST_S), headers):
-                return ServerReadiness(time.monotonic() - begun, proved)
+            if health.status == 200:
+                problem = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
+                if problem is None:
+                    return ServerReadiness(time.monotonic() - begun, proved)
         cancelled.wait(min(_POLL_S, left))
 
 
-def _serves(host: str, port: int, model: str, timeout_s: float, headers: Mapping[str, str] | None) -> bool:
-    """Return whether the server lists the model; False if it does not answer.
+def _models_problem(
+    host: str, port: int, model: str, timeout_s: float, headers: Mapping[str, str] | None
+) -> str | None:
+    """Return None if the server lists the model, else why its list cannot be read.
 
     Raises:
         TrialFailed: `ENVIRONMENT_BROKEN`, if it lists only others.
     """
     reply = get_local(host, port, "/v1/models", timeout_s, types=JSON, headers=headers)
-    if reply is None or reply.status != 200:
-        return False
+    if reply is None:
+        return "/v1/models: no connection"
+    if reply.status != 200:
+        return f"/v1/models: {reply.problem or f'status {reply.status}'}"
     try:
         names = [entry["id"] for entry in json.loads(reply.body)["data"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return "/v1/models: not a list of models"
     if model in names:
-        return True
+        return None
     served = ", ".join(map(repr, names)) or "no model"
     served = served if len(served) <= _SHOWN_CHARS else served[:_SHOWN_CHARS] + "…"
     message = f"the server serves {served} instead of {model!r}"
