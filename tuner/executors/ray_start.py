@@ -27,13 +27,16 @@ from storage.errors import first_line
 from tuner import scratch
 from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.ray_environment import START_S
-from tuner.processes.identity import read_process, send_signal, wait_until_gone
-from tuner.processes.records import ProcessRecord, ProcessRecords
+from tuner.processes.family import MARK, find_family
+from tuner.processes.identity import Identity, read_process, send_signal
+from tuner.processes.records import ProcessRecords
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
 SESSIONS = "r"
 """Ray opens its temporary folder to all users, so it gets one inside a folder that only this user can enter."""
+NO_LEADER = Identity(2**31 - 1, 0)
+"""No process has this id: Ray's processes are found by their mark, or as members of the record."""
 CENTRAL_PROCESSES = ("gcs_server", "raylet")
 _POLL_S = 0.2
 NOTICE_S = 30.0
@@ -78,27 +81,41 @@ class LocalRay:
     A watchdog ends them when this command is killed: Ray's agents try for minutes to report the end of their raylet.
     """
 
-    def __init__(self, folder: Path, records: Path) -> None:
-        """Record the processes of a Ray that has started.
+    def __init__(self, records: Path) -> None:
+        """Make the temporary folder, and a record for the processes before they start.
 
         Args:
-            folder: its temporary folder.
-            records: folder of the records of its processes.
+            records: folder of the records of Ray's processes.
         """
-        self.folder = folder
-        self._central = [process for name in CENTRAL_PROCESSES for process in _processes(folder, name)]
+        self.folder = scratch.new_folder("ray")
         self._records = ProcessRecords(records)
-        self._record = self._write_record()
+        self._record = self._records.add(uuid.uuid4().hex, NO_LEADER, None, (), "the Ray of this command")
+        self._central: list[psutil.Process] = []
 
-    def _write_record(self) -> ProcessRecord | None:
-        """Record the raylet with Ray's other processes as its family; None if they have ended already."""
-        states = (read_process(process.pid) for process in psutil.Process().children(recursive=True))
-        raylet = read_process(self._central[-1].pid) if self._central else None
-        if raylet is None:
-            return None
-        members = {state.identity for state in states if state is not None and state.alive}
-        record = self._records.add(uuid.uuid4().hex, raylet.identity, None, (), "the Ray of this command")
-        return self._records.update(record, members, set())
+    @contextlib.contextmanager
+    def marked_start(self) -> Iterator[None]:
+        """Give the processes that start in this block the record's mark, and record those that have started.
+
+        Ray's processes lose the mark when they overwrite their environment; by then they are members of the record.
+        """
+        before = os.environ.get(MARK)
+        os.environ[MARK] = self._record.mark
+        try:
+            yield
+        finally:
+            os.environ.pop(MARK)
+            if before is not None:
+                os.environ[MARK] = before
+            self._record = self._records.update(self._record, self._family(), set())
+        self._central = [process for name in CENTRAL_PROCESSES for process in _processes(self.folder, name)]
+
+    def _family(self) -> set[Identity]:
+        """Return Ray's living processes: those that name the folder, with their descendants."""
+        named = {process.pid for process in _processes(self.folder)}
+        own = find_family(NO_LEADER, self._record.mark)
+        states = (read_process(pid) for pid in named)
+        seen = own | {state.identity for state in states if state is not None and state.alive}
+        return find_family(NO_LEADER, self._record.mark, seen)
 
     def is_alive(self) -> bool:
         """Return whether the control store and the raylet run.
@@ -112,14 +129,21 @@ class LocalRay:
         """Disconnect this command, end Ray's processes and remove the folder."""
         with _sigterm_kept():
             ray.shutdown()
-        _end_processes(self.folder)
+        self.end_processes()
+
+    def end_processes(self) -> None:
+        """Kill Ray's processes and remove the folder.
+
+        Ray's agents overwrite their command lines, and they outlive a raylet that got Ctrl-C.
+        """
+        left = []
+        for member in find_family(NO_LEADER, self._record.mark, self._record.members):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.append(psutil.Process(member.pid))
+            send_signal(member, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=NOTICE_S)  # also takes the exit codes of those that this process started
         scratch.remove(self.folder)
-        if self._record is not None:
-            # Ray's agents overwrite their command lines and outlive a raylet that got Ctrl-C.
-            for member in self._record.members:
-                send_signal(member, signal.SIGKILL)
-            wait_until_gone(self._record.members, NOTICE_S)
-            self._records.remove(self._record)
+        self._records.remove(self._record)
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -130,7 +154,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
-    """Start a Ray of this command, with a second attempt if the first fails; return its temporary folder.
+    """Start a Ray of this command, with a second attempt if the first fails.
 
     Args:
         slots: how many workers will run.
@@ -141,24 +165,23 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
         InfrastructureError: if both attempts fail.
     """
     for attempt in range(1, ATTEMPTS + 1):
-        folder = scratch.new_folder("ray")
+        local = LocalRay(records)
         try:
-            with _sigterm_kept(), _patient_registration(folder):
+            with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder):
                 ray.init(
                     num_cpus=slots + 1,
                     num_gpus=slots if gpus else 0,
                     object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=os.fspath(folder / SESSIONS),
+                    _temp_dir=os.fspath(local.folder / SESSIONS),
                     include_dashboard=False,
                     log_to_driver=False,
                     configure_logging=False,
                 )
         except Exception as error:  # noqa: BLE001  Ray raises plain `Exception` if a part of it does not start
             reason = first_line(error)
-            _end_processes(folder)
-            scratch.remove(folder)
+            local.end_processes()
         else:
-            return LocalRay(folder, records)
+            return local
         if attempt < ATTEMPTS:
             _log.warning("Ray did not start (%s); starting it once more", reason)
     raise InfrastructureError(
@@ -210,15 +233,6 @@ def _processes(folder: Path, name: str = "") -> list[psutil.Process]:
             if words and name in os.path.basename(words[0]) and any(os.fspath(folder) in word for word in words):
                 found.append(process)
     return found
-
-
-def _end_processes(folder: Path) -> None:
-    """Kill the processes of a Ray whose start failed."""
-    processes = _processes(folder)
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(processes, timeout=NOTICE_S)
 
 
 @contextlib.contextmanager
