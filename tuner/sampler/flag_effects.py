@@ -1,7 +1,7 @@
 """Flag effects: the score of a configuration relative to the same configuration with one parameter at its default.
 
-One parameter at a time is reset, so an effect that two parameters have only together counts for both, and the ratios do
-not multiply to that of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm
+One parameter at a time is reset. An interaction of two parameters therefore counts for both, and the product of the
+ratios differs from the ratio of the whole configuration. (Fawcett and Hoos, "Analysing differences between algorithm
 configurations through ablation", Journal of Heuristics 22, 2016, reset one after another; here each ratio answers
 whether the flag is needed.) Every objective has its own Gaussian process, because their noise differs. The score is the
 weighted sum of the gains.

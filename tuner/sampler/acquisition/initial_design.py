@@ -54,7 +54,7 @@ def best_predicted(
 
 
 def space_filling(space: CandidateSpace, history: History, rng: np.random.Generator) -> Params:
-    """Return the random configuration that is farthest from all trials; {} if none could be drawn.
+    """Return the random configuration with the largest distance to its nearest trial; {} if none could be drawn.
 
     Configurations nearer to an infeasible trial than to any feasible one are left out, if others remain.
     """
@@ -76,5 +76,5 @@ def _distances(space: CandidateSpace, configs: Sequence[Params], others: Sequenc
 
 
 def _farthest(space: CandidateSpace, configs: Sequence[Params], others: Sequence[Params]) -> Params:
-    """Return the configuration that is farthest from the nearest of the others."""
+    """Return the configuration with the largest distance to the nearest of the others."""
     return configs[int(np.argmax(_distances(space, configs, others)))]

@@ -269,7 +269,7 @@ class GaussianProcess:
         return np.asarray(self._effects_variance() * self._relative_effect_variances() * summed)
 
     def _prior_medians(self) -> Vector:
-        """Return θ₀."""
+        """Return θ₀, the medians of the hyperparameters' priors, where the fit starts."""
         count = self._n_parameters
         median = math.log(self._kernel_prior.inverse_squared_lengthscale)
         return np.concatenate([np.full(count, median), np.zeros(count + 3)])
