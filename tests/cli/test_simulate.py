@@ -39,8 +39,9 @@ def test_a_study_on_a_machine_without_a_gpu_is_simulated_and_marked(folder: Path
     assert rows.fetchall() == [("simulated",)]
     listed = run_here(folder, "trials")
     assert "(simulated)" in listed.out
-    # a measured run cannot resume it
-    changed = run_here(folder, "optimize", "--trials", "6", "--engine", "simulated", "--gpu", "l4", "--plain")
+    # Another card cannot continue it; without the name, it would be a study of its own.
+    other_card = ("--engine", "simulated", "--gpu", "l4", "--study", "qwen2.5-0.5b-t4")
+    changed = run_here(folder, "optimize", "--trials", "6", *other_card, "--plain")
     assert changed.code == 2
     assert "Tesla T4" in changed.err
     assert "NVIDIA L4" in changed.err
