@@ -63,8 +63,11 @@ def segment(starter: Starter) -> Iterator[tuple[ServerProcess, Path]]:
 
 
 def _kill_all(process: ServerProcess) -> None:
-    for member in {process.identity, *process.descendants()}:
-        send_signal(member, signal.SIGKILL)
+    """Kill a family at once: stopped first, so that Python's resource tracker cannot remove what its parent left."""
+    family = {process.identity, *process.descendants()}
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for member in family:
+            send_signal(member, number)
     until(lambda: not process.alive() and not process.descendants())
 
 

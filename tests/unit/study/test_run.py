@@ -268,7 +268,7 @@ def test_a_stopped_run_leaves_its_trial_pending_and_the_next_run_repeats_it(benc
 def test_a_changed_premise_is_refused_with_the_difference(bench: Bench) -> None:
     bench.run(peak_at_16, trials=2, confirm_rounds=0)
     changed = bench.spec().workload.model_copy(update={"num_prompts": 50})
-    with pytest.raises(UserError, match=r"workload\.num_prompts: 100 -> 50"):
+    with pytest.raises(UserError, match=r"another workload \(num_prompts: 100 -> 50\)"):
         bench.run(peak_at_16, trials=3, workload=changed)
 
 
