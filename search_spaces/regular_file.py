@@ -1,4 +1,4 @@
-"""Read a file that somebody else wrote: only a regular one, and only up to a size."""
+"""Read a file from outside: only a regular one, and only up to a size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a YAML file that somebody else wrote, within limits of size, depth, aliases and numbers.
+"""Read a YAML file from outside, within limits of size, depth, aliases and numbers.
 
 YAML lets a small file describe an enormous document: an alias repeats a whole branch, and aliases within aliases do so
 exponentially. Its parser recurses once a level, and its numbers have any length. The limits are far above what a search

@@ -31,7 +31,9 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: 
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
-        with temporary.open("x", encoding="utf-8", errors=errors, newline="") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -27,7 +27,7 @@ class HttpError(Exception):
 class Reply:
     """The answer of a listener; `status` is None if it accepted the connection and sent no valid answer in time.
 
-    `problem` says then what is wrong with the answer.
+    In that case `problem` has the reason.
     """
 
     status: int | None
@@ -68,7 +68,7 @@ def fetch(
         redirects: how many are followed.
 
     Raises:
-        HttpError: for what is no URL, and without a valid answer within the limits.
+        HttpError: for text that is no URL, and without a valid answer within the limits.
     """
     client = httpx.AsyncClient(headers=headers, timeout=None, follow_redirects=redirects > 0, max_redirects=redirects)
     return _run(client, method, url, limits)

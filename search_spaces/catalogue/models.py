@@ -50,7 +50,7 @@ class ModelShape:
         """Return the shape from a Hugging Face `config.json` (its `text_config` if it has one).
 
         Raises:
-            SpaceError: with the first key that is missing, or with the value that cannot be.
+            SpaceError: with the first key that is missing, or with the impossible value.
         """
         try:
             text: Mapping[str, Any] = config.get("text_config") or config

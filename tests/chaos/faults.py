@@ -7,7 +7,6 @@ returns False and does not count.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import sqlite3
@@ -205,8 +204,3 @@ def draw(rng: random.Random, postgres: bool) -> Fault:
     kinds = [*FAULTS, *(POSTGRES_FAULTS if postgres else SQLITE_FAULTS)]
     drawn: Fault = rng.choices(kinds, [kind.weight for kind in kinds])[0]
     return drawn
-
-
-def exists(pid: int) -> bool:
-    """Return whether a process id is in use."""
-    return os.path.exists(f"/proc/{pid}")

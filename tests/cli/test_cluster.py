@@ -1,4 +1,4 @@
-"""`--ray-address`: the cluster is looked at before the engine is chosen, and `tuner doctor` shows its nodes."""
+"""`--ray-address`: the cluster is probed before the engine is chosen, and `tuner doctor` shows its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reader of what others wrote, on arbitrary input: it returns, or it raises the exception that it documents."""
+"""Every reader of external input, on arbitrary input: it returns, or it raises the exception that it documents."""
 
 from __future__ import annotations
 

@@ -17,6 +17,14 @@ SERVER = "Server"
 RUN = "Run"
 OUTPUT = "Output"
 
+Model = Annotated[
+    str | None,
+    option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
+]
+TrafficFile = Annotated[
+    str | None,
+    option(WORKLOAD, "FILE", "Traffic, a YAML file.", "--workload", shown="the preset's"),
+]
 Tokenizer = Annotated[
     str | None,
     option(MODEL, "DIR|NAME", "Tokenizer of the load generator: a folder or a hub name.", shown="the model's"),

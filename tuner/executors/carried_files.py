@@ -24,14 +24,23 @@ def mark(folder: Path) -> None:
     (folder / MARKER).touch()
 
 
+def unmark(folder: Path) -> None:
+    """Remove the marker."""
+    (folder / MARKER).unlink(missing_ok=True)
+
+
 def is_shared(folder: Path) -> bool:
     """Return whether a worker uses the folder that the driver marked."""
     return (folder / MARKER).exists()
 
 
 def pack(folder: Path, host: str) -> bytes:
-    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all."""
-    files = sorted((path.stat().st_size, path) for path in folder.rglob("*") if path.is_file())
+    """Return the files of a folder as a compressed archive, the smallest first, of at most `MAX_BYTES` in all.
+
+    Links are left out.
+    """
+    regular = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    files = sorted((path.stat().st_size, path) for path in regular)
     buffer, total, left_out = io.BytesIO(), 0, []
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for size, path in files:
@@ -49,12 +58,12 @@ def pack(folder: Path, host: str) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(archive: bytes | None, folder: Path) -> None:
-    """Write the files of an archive, if there is one, into a trial's folder, and remove the marker.
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write the files of an archive into a trial's folder.
 
-    Names that lead out of the folder, links and devices are refused (`tarfile.data_filter`).
+    Raises:
+        OSError: if they cannot be written.
+        tarfile.TarError: for a name that leads out of the folder, a device, or data that is no archive.
     """
-    if archive is not None:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
-            files.extractall(os.fspath(folder), filter="data")
-    (folder / MARKER).unlink(missing_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as files:
+        files.extractall(os.fspath(folder), filter="data")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,15 +21,15 @@ class NodeFacts:
     Args:
         host: its name.
         tuner: version of this project there.
-        gpus: names of its GPUs.
+        gpus: names of the GPUs that Ray has there.
         profile: of its first GPU; None without a GPU.
         vllm: path of its vLLM; None if it has none.
         vllm_version: None if it was not read or vLLM does not start.
         problem: why vLLM cannot be used; None if it can.
         memory_gib: memory of the host.
         free_gib: free disk space at the folder of caches.
-        model_cache: folder of Hugging Face's cache, with its size unknown; None if it does not exist.
-        time_s: wall clock, seconds since the epoch.
+        model_cache: folder of Hugging Face's cache; None if it does not exist.
+        clock_difference_s: its wall clock minus the driver's, less what the probe can have taken; None if not read.
     """
 
     host: str
@@ -43,7 +42,7 @@ class NodeFacts:
     memory_gib: float
     free_gib: float
     model_cache: str | None
-    time_s: float
+    clock_difference_s: float | None = None
 
 
 def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFacts:
@@ -76,5 +75,4 @@ def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFac
         memory_gib=psutil.virtual_memory().total / GIB,
         free_gib=shutil.disk_usage(existing).free / GIB,
         model_cache=os.fspath(cache) if cache.is_dir() else None,
-        time_s=time.time(),
     )

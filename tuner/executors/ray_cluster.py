@@ -5,9 +5,11 @@ Call `tuner.executors.ray_environment.set_ray_environment` before this module is
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,14 @@ PROBE_S = 300.0
 """How long its nodes may take to answer a probe, with the start of a worker and the import of this project."""
 
 
-def look_at_cluster(address: str, vllm: str | None, home: Path, *, with_version: bool = False) -> list[NodeFacts]:
+def look_at_cluster(address: str, vllm: str | None, home: Path, *, thorough: bool = False) -> list[NodeFacts]:
     """Join a cluster and return the facts of each of its nodes, in the order of their names.
 
     Args:
         address: of the cluster's head.
         vllm: the vLLM executable on the nodes; None: the one that each finds.
         home: folder of caches on the nodes.
-        with_version: whether to read vLLM's version, see `read_node_facts`.
+        thorough: whether to read vLLM's version, see `read_node_facts`, and to compare the clocks.
 
     Raises:
         SettingError: if no cluster answers at this address.
@@ -42,24 +44,43 @@ def look_at_cluster(address: str, vllm: str | None, home: Path, *, with_version:
     check_address(address)
     join_cluster(address)
     try:
-        return _probe_nodes(vllm, home, with_version)
+        return _probe_nodes(vllm, home, thorough)
     except BaseException:
         leave_cluster()
         raise
 
 
-def _probe_nodes(vllm: str | None, home: Path, with_version: bool) -> list[NodeFacts]:
+def _probe_nodes(vllm: str | None, home: Path, thorough: bool) -> list[NodeFacts]:
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    probe = ray.remote(read_node_facts)
-    pending: dict[Any, str] = {}
-    for node in nodes:
-        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        options = probe.options(num_cpus=0, scheduling_strategy=strategy, max_retries=0)
-        pending[options.remote(vllm, home, with_version)] = node["NodeManagerHostname"]
+    pending = {_on(node, read_node_facts).remote(vllm, home, thorough): node for node in nodes}
     ready, late = ray.wait(list(pending), num_returns=len(pending), timeout=PROBE_S)
     if late:
-        raise InfrastructureError(f"node {pending[late[0]]} did not answer within {PROBE_S:.0f} s; see `ray status`")
-    return sorted((_answer(reference, pending[reference]) for reference in ready), key=lambda facts: facts.host)
+        host = pending[late[0]]["NodeManagerHostname"]
+        raise InfrastructureError(f"node {host} did not answer within {PROBE_S:.0f} s; see `ray status`")
+    found = []
+    for reference in ready:
+        node = pending[reference]
+        facts = _answer(reference, node["NodeManagerHostname"])
+        facts = replace(facts, gpus=facts.gpus[: int(node["Resources"].get("GPU", 0))])
+        found.append(replace(facts, clock_difference_s=_clock_difference_s(node)) if thorough else facts)
+    return sorted(found, key=lambda facts: facts.host)
+
+
+def _on(node: Mapping[str, Any], function: Callable[..., Any]) -> Any:
+    """Return a function as a Ray task that runs on one node and reserves nothing."""
+    strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy, max_retries=0)
+
+
+def _clock_difference_s(node: Mapping[str, Any]) -> float:
+    """Return by how much a node's wall clock is before or after the whole time of a question to it; 0 if within."""
+    begun = time.time()
+    there: float = ray.get(_on(node, _wall_clock).remote())
+    return min(there - begun, 0.0) + max(there - time.time(), 0.0)
+
+
+def _wall_clock() -> float:
+    return time.time()
 
 
 def leave_cluster() -> None:
@@ -96,9 +117,7 @@ def check_address(address: str) -> None:
         return
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        code = subprocess.run(
-            command, capture_output=True, timeout=ANSWER_S, check=False, env=dict(os.environ)
-        ).returncode
+        code = subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = None
     if code != 0:

@@ -1,8 +1,11 @@
 """An executor of Ray actors, one per device.
 
 An actor that ends returns its trial as `worker_lost`, and so do all actors of a local Ray whose central processes end:
-that Ray is started anew. The actor that replaces another ends the processes that the first one left. A slot whose actor
-has not started takes no trial; on a cluster this lasts until a node has room for it, at most `WORKER_START_S` seconds.
+that Ray is started again. The actor that replaces another ends the processes that the first one left.
+
+A slot whose actor has not started takes no trial. On a cluster this lasts until a node has room for the actor, at most
+`WORKER_START_S` seconds. An actor that fails to start is requested again after `RETRY_S` seconds.
+
 Call `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tarfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +38,8 @@ from tuner.specs import TrialSpec
 WORKER_START_S = 600.0
 ENGINE_INFO_S = 1200.0
 CLOSE_S = 120.0
+RETRY_S = 30.0
+"""Seconds between the failed start of a worker and the next request."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +92,8 @@ class RayExecutor:
         options = {"num_cpus": 0 if self._gpus else 1, "num_gpus": 1 if self._gpus else 0, "max_concurrency": 4}
         actor = ray.remote(RayWorker).options(**options)
         entry.actor = actor.remote(self._make_engine, entry.index, os.environ.get("OMP_NUM_THREADS"))
-        entry.identity, entry.process, entry.requested = entry.actor.identity.remote(), None, time.monotonic()
+        entry.identity, entry.process = entry.actor.identity.remote(), None
+        entry.requested, entry.retry_at = time.monotonic(), 0.0
 
     @property
     def slots(self) -> int:
@@ -141,12 +148,17 @@ class RayExecutor:
         if not waiting:
             return
         ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-        for reference in ready:
-            entry = waiting[reference]
+        now = time.monotonic()
+        for entry in (waiting[reference] for reference in ready):
+            if now < entry.retry_at:
+                continue
             try:
-                entry.process = ray.get(reference).process
+                entry.process = ray.get(entry.identity)
             except RayError as error:
-                _log.warning("worker w%d did not start: %s", entry.index, first_line(error))
+                if entry.retry_at == 0.0:  # it has failed just now
+                    entry.retry_at = now + RETRY_S
+                    _log.warning("worker w%d did not start: %s", entry.index, first_line(error))
+                    continue
                 requested = entry.requested
                 self._start_actor(entry)
                 entry.requested = requested  # the deadline counts from the first request
@@ -198,7 +210,7 @@ class RayExecutor:
             _log.warning("waiting for Ray to start worker %s (%.0f s of at most %.0f s)", names, waited, WORKER_START_S)
 
     def _restart(self, dead: LocalRay) -> list[Finished]:
-        """Start the local Ray anew after its central processes ended; return the running trials as lost."""
+        """Start the local Ray again after its central processes ended; return the running trials as lost."""
         _log.warning("Ray ended; starting it again")
         lost = [
             Finished(
@@ -225,14 +237,25 @@ class RayExecutor:
         try:
             result: WorkerResult = ray.get(entry.reference)
             outcome = result.outcome
-            carried_files.unpack(result.files, spec.artifacts)
+            self._write_files(result.files, spec.artifacts)
         except ray.exceptions.RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")
             self._start_actor(entry)
+        carried_files.unmark(spec.artifacts)
         entry.free()
         return Finished(spec, outcome, entry.index)
+
+    @staticmethod
+    def _write_files(archive: bytes | None, folder: Path) -> None:
+        """Write the files that a trial brought from its node; the outcome counts without them."""
+        if archive is None:
+            return
+        try:
+            carried_files.unpack(archive, folder)
+        except (OSError, tarfile.TarError) as error:
+            _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
 
     def _lost(self, entry: Slot, kind: FailureKind, message: str) -> TrialOutcome:
         assert entry.spec is not None

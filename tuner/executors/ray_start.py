@@ -110,12 +110,10 @@ class LocalRay:
         self._central = [process for name in CENTRAL_PROCESSES for process in _processes(self.folder, name)]
 
     def _family(self) -> set[Identity]:
-        """Return Ray's living processes: those that name the folder, with their descendants."""
-        named = {process.pid for process in _processes(self.folder)}
-        own = find_family(NO_LEADER, self._record.mark)
-        states = (read_process(pid) for pid in named)
-        seen = own | {state.identity for state in states if state is not None and state.alive}
-        return find_family(NO_LEADER, self._record.mark, seen)
+        """Return Ray's living processes: those that have the mark or name the folder, with their descendants."""
+        states = (read_process(process.pid) for process in _processes(self.folder))
+        named = {state.identity for state in states if state is not None and state.alive}
+        return find_family(NO_LEADER, self._record.mark, named)
 
     def is_alive(self) -> bool:
         """Return whether the control store and the raylet run.

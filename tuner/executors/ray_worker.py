@@ -22,14 +22,6 @@ MakeEngine = Callable[[int], Engine]
 
 
 @dataclass(frozen=True)
-class WorkerIdentity:
-    """The process of a worker, and the name of its host."""
-
-    process: Identity
-    host: str
-
-
-@dataclass(frozen=True)
 class WorkerResult:
     """An outcome, with the trial's files as an archive if the worker does not share the study's folder."""
 
@@ -54,9 +46,9 @@ class RayWorker:
         """Return what is installed."""
         return self._engine.info()
 
-    def identity(self) -> WorkerIdentity:
-        """Return the worker's process and host."""
-        return WorkerIdentity(own_identity(), os.uname().nodename)
+    def identity(self) -> Identity:
+        """Return the worker's process."""
+        return own_identity()
 
     def run(self, spec: TrialSpec, device: str, *, carry: bool) -> WorkerResult:
         """Run one attempt at a trial.
@@ -112,8 +104,9 @@ class Slot:
         index: number of the slot.
         device: name of the worker's device.
         actor: the actor.
-        identity: reference to the actor's `WorkerIdentity`, which is ready once the actor has started.
+        identity: reference to the actor's process, which is ready once the actor has started.
         requested: when the actor was requested, by `time.monotonic`.
+        retry_at: when another actor is requested after one failed to start, by `time.monotonic`; 0: none has failed.
         process: the worker's process, once known; of use only if it runs on this host.
         spec: the running trial; None: idle.
         reference: to the outcome of the running trial.
@@ -126,6 +119,7 @@ class Slot:
     actor: Any = None
     identity: Any = None
     requested: float = 0.0
+    retry_at: float = 0.0
     process: Identity | None = None
     spec: TrialSpec | None = None
     reference: Any = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts, TrialOutcome
+from tuner.files import write_atomically
 
 _PREFIX = "unstored-"
 _MODE = 0o600  # an outcome contains the server's environment
@@ -41,14 +41,11 @@ class KeptOutcomes:
 
     def keep(self, number: int, round_: int, outcome: TrialOutcome) -> None:
         """Write an outcome to its file; a full disk is no reason not to store it in the database."""
-        path = self._path(number, round_)
-        temporary = path.with_suffix(".tmp")
         content = {"study": self._study, "number": number, "round": round_, "outcome": asdict(outcome)}
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
-                json.dump(content, file, default=datetime.isoformat)
-            temporary.replace(path)
+            text = json.dumps(content, default=datetime.isoformat)
+            write_atomically(self._path(number, round_), text, mode=_MODE)
 
     def remove(self, number: int, round_: int) -> None:
         """Remove the file of an outcome that the database has."""

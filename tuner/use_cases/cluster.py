@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner import __version__
 from tuner.executors.node_facts import NodeFacts
 from tuner.executors.ray_environment import set_ray_environment
-from tuner.use_cases.devices import leave_cluster
 from tuner.use_cases.places import home
 
 MIN_FREE_GIB = 1.0
 """Free disk that a trial's logs and vLLM's compilation caches need at least."""
 MAX_CLOCK_DIFFERENCE_S = 5.0
-"""The probe itself takes up to a few seconds; times of trials are shown with whole seconds."""
+"""Logs of nodes whose clocks differ by more are hard to compare."""
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,23 @@ def check_cluster(address: str, vllm: str | None) -> list[NodeReport]:
         InfrastructureError: if a node does not answer.
     """
     set_ray_environment(address)
-    from tuner.executors.ray_cluster import look_at_cluster
+    from tuner.executors.ray_cluster import leave_cluster, look_at_cluster
 
-    nodes = look_at_cluster(address, vllm, home(), with_version=True)
+    nodes = look_at_cluster(address, vllm, home(), thorough=True)
     leave_cluster()
-    return report_nodes(nodes, time.time())
+    return report_nodes(nodes)
 
 
-def report_nodes(nodes: Sequence[NodeFacts], now: float) -> list[NodeReport]:
+def report_nodes(nodes: Sequence[NodeFacts]) -> list[NodeReport]:
     """Return a report for each node.
 
     A node without a GPU takes no trials if another node has one, so it needs no vLLM.
-
-    Args:
-        nodes: all nodes of the cluster.
-        now: the driver's wall clock when the probes ended, seconds since the epoch.
     """
     used = [node for node in nodes if node.gpus] or list(nodes)
-    return [NodeReport(node, _problems(node, used, now)) for node in nodes]
+    return [NodeReport(node, _problems(node, used)) for node in nodes]
 
 
-def _problems(node: NodeFacts, used: Sequence[NodeFacts], now: float) -> tuple[str, ...]:
+def _problems(node: NodeFacts, used: Sequence[NodeFacts]) -> tuple[str, ...]:
     found = []
     if node.tuner != __version__:
         found.append(f"tuner {node.tuner} is installed; this machine has {__version__}")
@@ -74,6 +68,6 @@ def _problems(node: NodeFacts, used: Sequence[NodeFacts], now: float) -> tuple[s
             found.append(f"other GPUs than node {first.host}")
     if node.free_gib < MIN_FREE_GIB:
         found.append(f"{node.free_gib:.1f} GiB of disk are free; {MIN_FREE_GIB:.0f} are needed")
-    if abs(node.time_s - now) > MAX_CLOCK_DIFFERENCE_S:
-        found.append(f"its clock differs by {node.time_s - now:+.0f} s from this machine's")
+    if node.clock_difference_s is not None and abs(node.clock_difference_s) > MAX_CLOCK_DIFFERENCE_S:
+        found.append(f"its clock differs by {node.clock_difference_s:+.0f} s from this machine's")
     return tuple(found)

@@ -50,7 +50,7 @@ class OptimizeResult:
     """A run that ended.
 
     `records` are all trials of the study, `script` is the winner's script, None without a winner. `tracking_uri` is
-    MLflow's, and `mlflow_lacks` is what it lacks.
+    MLflow's, and `mlflow_lacks` says what MLflow lacks.
     """
 
     spec: StudySpec

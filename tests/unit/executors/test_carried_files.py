@@ -18,7 +18,10 @@ def test_files_and_folders_are_the_same_afterwards(tmp_path: Path) -> None:
     (there / "plots" / "a.csv").write_bytes(b"\x00\xff")
     carried_files.mark(here)
     assert carried_files.is_shared(here)
+    (there / "link").symlink_to(there / "server.log")
     carried_files.unpack(carried_files.pack(there, "node"), here)
+    carried_files.unmark(here)
+    assert not (here / "link").exists()
     assert (here / "server.log").read_text() == "ready\n"
     assert (here / "plots" / "a.csv").read_bytes() == b"\x00\xff"
     assert not carried_files.is_shared(here)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ import ray
 from storage.records import FailureKind, Provenance
 from tests.clusters import running_cluster
 from tests.contracts.executor_contract import (
+    DEADLINE_S,
     ExecutorContract,
     Make,
     StubFactory,
@@ -30,6 +33,7 @@ from tuner.executors import carried_files, ray_cluster, ray_pool
 from tuner.executors.base import Executor
 from tuner.executors.inline import InlineExecutor
 from tuner.executors.ray_pool import RayExecutor
+from tuner.executors.ray_worker import Slot
 from tuner.processes.identity import is_alive
 
 
@@ -116,7 +120,8 @@ class TestRayExecutor(ExecutorContract):
     def test_the_facts_of_every_node(self, make: Make, cluster: str, tmp_path: Path) -> None:
         del make
         [facts] = ray_cluster.look_at_cluster(cluster, "/bin/true", tmp_path)
-        assert (facts.host, facts.tuner) == (os.uname().nodename, __version__)
+        assert (facts.host, facts.tuner, facts.gpus) == (os.uname().nodename, __version__, ())
+        assert facts.clock_difference_s is None
         assert (facts.vllm, facts.problem) == ("/bin/true", None)
         [without] = ray_cluster.look_at_cluster(cluster, "/nowhere/vllm", tmp_path)
         assert without.vllm is None
@@ -196,7 +201,42 @@ class TestLocalRay:
             executor.close()
 
 
+@dataclass(frozen=True)
+class SecondFails:
+    """Builds a stub engine for slot 0, and fails for every other slot."""
+
+    def __call__(self, slot: int) -> Engine:
+        if slot:
+            raise InfrastructureError("no engine here")
+        return StubFactory()(slot)
+
+
 class TestWorkerThatDoesNotStart:
+    def test_a_failed_start_is_repeated_later_and_the_other_worker_takes_trials(
+        self,
+        cluster: str,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        executor = ray_executor(SecondFails(), ["cpu"] * 2, tmp_path, address=cluster)
+        try:
+            deadline = time.monotonic() + DEADLINE_S
+            while "worker w1 did not start" not in caplog.text or executor.idle() != [0]:
+                assert time.monotonic() < deadline
+                executor.wait_any(0.1)
+            executor.submit(spec(tmp_path, 3), 0)
+            assert gather(executor, 1)[0].outcome.succeeded
+            requested: list[Slot] = []
+            monkeypatch.setattr(executor, "_start_actor", requested.append)
+            assert [executor.starting() for _ in range(3)] == [[1]] * 3
+            assert requested == []
+            executor._slots[1].retry_at = time.monotonic()
+            executor.starting()
+            assert [slot.index for slot in requested] == [1]
+        finally:
+            executor.close()
+
     def test_it_takes_no_trial_and_ends_the_run_at_its_deadline(
         self, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -14,12 +14,12 @@ B = replace(SECOND, tuner=__version__, vllm_version="0.25.1")
 
 def test_equal_nodes_and_a_head_without_a_gpu_have_no_problem() -> None:
     nodes = [replace(HEAD, tuner=__version__), A, B]
-    assert [report.problems for report in report_nodes(nodes, 2.0)] == [(), (), ()]
+    assert [report.problems for report in report_nodes(nodes)] == [(), (), ()]
 
 
 def test_what_a_node_lacks() -> None:
-    odd = replace(B, tuner="0.0.1", vllm_version="0.15.1", gpus=("T4",), free_gib=0.25, time_s=-60.0)
-    first, second = report_nodes([A, odd], 0.0)
+    odd = replace(B, tuner="0.0.1", vllm_version="0.15.1", gpus=("T4",), free_gib=0.25, clock_difference_s=-60.0)
+    first, second = report_nodes([A, odd])
     assert first.problems == ()
     assert second.problems == (
         f"tuner 0.0.1 is installed; this machine has {__version__}",
@@ -29,4 +29,4 @@ def test_what_a_node_lacks() -> None:
         "its clock differs by -60 s from this machine's",
     )
     broken = replace(B, vllm_version=None, problem="it exits with 1")
-    assert report_nodes([A, broken], 0.0)[1].problems == ("vLLM does not start: it exits with 1",)
+    assert report_nodes([A, broken])[1].problems == ("vLLM does not start: it exits with 1",)

@@ -22,7 +22,6 @@ HEAD = NodeFacts(
     memory_gib=8.0,
     free_gib=100.0,
     model_cache=None,
-    time_s=0.0,
 )
 FIRST = replace(HEAD, host="a", gpus=("H100",) * 2, profile=hardware_named("h100"), vllm="/opt/vllm", problem=None)
 SECOND = replace(FIRST, host="b", gpus=("H100",))

@@ -9,7 +9,6 @@ import typer
 
 from tuner.cli.help import option
 from tuner.cli.options import (
-    MODEL,
     OUTPUT,
     RUN,
     WORKLOAD,
@@ -17,15 +16,15 @@ from tuner.cli.options import (
     Engine,
     Env,
     Gpu,
+    Model,
     Secret,
     Slos,
     Temperature,
     Tokenizer,
+    TrafficFile,
     Vllm,
     VllmVersion,
 )
-
-Text = str | None
 
 
 def capacity(
@@ -34,20 +33,14 @@ def capacity(
         str,
         option(WORKLOAD, "NAME", "Preset with traffic, model and SLOs."),
     ] = "chat",
-    workload: Annotated[
-        Text,
-        option(WORKLOAD, "FILE", "Traffic, a YAML file.", shown="the preset's"),
-    ] = None,
+    workload: TrafficFile = None,
     rate: Annotated[
         float | None,
         option(WORKLOAD, "NUMBER", "First request rate that is tried, in requests per second.", shown="the workload's"),
     ] = None,
     temperature: Temperature = None,
     slo: Slos = None,
-    model: Annotated[
-        Text,
-        option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
-    ] = None,
+    model: Model = None,
     tokenizer: Tokenizer = None,
     engine: Engine = "auto",
     vllm: Vllm = None,

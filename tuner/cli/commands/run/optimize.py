@@ -25,6 +25,7 @@ from tuner.cli.options import (
     Gpu,
     InputLen,
     KeepAnswers,
+    Model,
     OutputLen,
     Prompts,
     Rate,
@@ -73,10 +74,7 @@ def optimize(
             shown="no limit",
         ),
     ] = None,
-    model: Annotated[
-        Text,
-        option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
-    ] = None,
+    model: Model = None,
     tokenizer: Tokenizer = None,
     checkpoint: Annotated[
         list[str] | None,

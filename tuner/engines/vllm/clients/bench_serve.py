@@ -30,7 +30,7 @@ finite."""
 
 
 class ResultError(ValueError):
-    """The result file is missing, is not a result, or has a value that cannot be.
+    """The result file is missing, is not a result, or has an impossible value.
 
     Attributes:
         written: whether there is a result; without one, the client's log may have the reason.
@@ -68,7 +68,7 @@ def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repe
     are None. A metric is also None if the file lacks it or has NaN for it.
 
     Raises:
-        ResultError: if the file is missing or is not a result, or with the field and the value that cannot be.
+        ResultError: if the file is missing or is not a result, or with the field and the impossible value.
     """
     data = _read_object(path)
     offered = workload.num_prompts
