@@ -83,12 +83,14 @@ def run(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield found
 
 
+@pytest.mark.slow
 def test_the_study_runs_with_its_secrets(run: Run) -> None:
     assert run.code == 0, run.output
     assert json.loads(run.output[run.output.index("{\n") : run.output.rindex("}") + 1])["study"] == "secret"
     assert "${MADE_TOKEN}" in run.database
 
 
+@pytest.mark.slow
 def test_no_file_contains_a_secret(run: Run) -> None:
     files = [path for folder in run.folders for path in folder.rglob("*") if path.is_file()]
     names = {path.name for path in files}
@@ -99,11 +101,13 @@ def test_no_file_contains_a_secret(run: Run) -> None:
     ] == []
 
 
+@pytest.mark.slow
 def test_the_database_and_the_output_contain_no_secret(run: Run) -> None:
     assert [secret for secret in SECRETS if secret in run.database] == []
     assert [secret for secret in SECRETS if secret in run.output] == []
 
 
+@pytest.mark.slow
 def test_no_process_has_a_secret_in_its_arguments(run: Run) -> None:
     assert any(b"follower" in words for words in run.arguments)
     assert any(b"bench" in words for words in run.arguments)
@@ -119,12 +123,14 @@ def _serve(run: Run, tmp_path: Path, *arguments: str, **variables: str) -> subpr
     return subprocess.run([str(run.script), *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_script_reads_the_secrets_from_its_environment(run: Run, tmp_path: Path) -> None:
     done = _serve(run, tmp_path, MADE_TOKEN="one", MADE_NAME="two", MADE_KEY="three")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == "one two three"
 
 
+@pytest.mark.slow
 def test_the_script_ends_with_one_line_without_a_secret(run: Run, tmp_path: Path) -> None:
     done = _serve(run, tmp_path, MADE_TOKEN="one", MADE_NAME="two")
     line = "best_serve.sh: the server needs the secret MADE_KEY; set it: export MADE_KEY=...\n"

@@ -7,6 +7,7 @@ works in a temporary folder of its own and returns the files as an archive.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import tarfile
 from pathlib import Path
@@ -16,6 +17,8 @@ MAX_BYTES = 256 * 1024 * 1024
 """Size of the files of one trial that are carried, before compression."""
 LEFT_OUT = "left_on_node.txt"
 """A list of the files that were too large."""
+
+_log = logging.getLogger(__name__)
 
 
 def mark(folder: Path) -> None:
@@ -56,6 +59,16 @@ def pack(folder: Path, host: str) -> bytes:
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text))
     return buffer.getvalue()
+
+
+def bring_back(archive: bytes | None, folder: Path) -> None:
+    """Write the files of an archive, if there is one; a failure is logged, and the trial's outcome counts."""
+    if archive is None:
+        return
+    try:
+        unpack(archive, folder)
+    except (OSError, tarfile.TarError) as error:
+        _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
 
 
 def unpack(archive: bytes, folder: Path) -> None:

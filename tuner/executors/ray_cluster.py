@@ -5,6 +5,7 @@ Call `tuner.executors.ray_environment.set_ray_environment` before this module is
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,9 @@ from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.node_facts import NodeFacts, read_node_facts
 from tuner.executors.ray_start import join_cluster
 
-ANSWER_S = 30.0
+CONNECT_S = 10.0
+"""How long the connection to its head may take."""
+ANSWER_S = 20.0
 """How long a cluster may take to answer whether it runs."""
 PROBE_S = 300.0
 """How long its nodes may take to answer a probe, with the start of a worker and the import of this project."""
@@ -108,18 +111,26 @@ def _answer(reference: Any, host: str) -> NodeFacts:
 def check_address(address: str) -> None:
     """Ask a cluster whether it runs.
 
-    `ray.init` tries a dead address for minutes and then ends the process; `ray health-check` is a process of its own.
+    `ray.init` tries a dead address for minutes and then ends the process; `ray health-check` is a process of its own,
+    which tries for 30 s. A host that does not exist and a port at which nothing listens are found at once.
 
     Raises:
-        SettingError: if no cluster answers within `ANSWER_S` seconds.
+        SettingError: if no cluster answers within `CONNECT_S` and then `ANSWER_S` seconds.
     """
     if address == "auto" or address.startswith("ray://"):
         return
+    rule = "no Ray cluster answers at this address"
+    remedy = "check host and port; `ray status` on its head shows them"
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+            pass
+    except (OSError, ValueError) as error:
+        raise SettingError("ray_address", address, f"{rule} ({error})", remedy) from None
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         code = subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False).returncode
     except subprocess.TimeoutExpired:
         code = None
     if code != 0:
-        rule = f"no Ray cluster answers at this address within {ANSWER_S:.0f} s"
-        raise SettingError("ray_address", address, rule, "check host and port; `ray status` on its head shows them")
+        raise SettingError("ray_address", address, f"{rule} within {ANSWER_S:.0f} s", remedy)

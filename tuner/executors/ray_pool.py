@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import tarfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -237,7 +236,7 @@ class RayExecutor:
         try:
             result: WorkerResult = ray.get(entry.reference)
             outcome = result.outcome
-            self._write_files(result.files, spec.artifacts)
+            carried_files.bring_back(result.files, spec.artifacts)
         except ray.exceptions.RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
@@ -246,16 +245,6 @@ class RayExecutor:
         carried_files.unmark(spec.artifacts)
         entry.free()
         return Finished(spec, outcome, entry.index)
-
-    @staticmethod
-    def _write_files(archive: bytes | None, folder: Path) -> None:
-        """Write the files that a trial brought from its node; the outcome counts without them."""
-        if archive is None:
-            return
-        try:
-            carried_files.unpack(archive, folder)
-        except (OSError, tarfile.TarError) as error:
-            _log.warning("the files of a trial cannot be written to %s: %s", folder, error)
 
     def _lost(self, entry: Slot, kind: FailureKind, message: str) -> TrialOutcome:
         assert entry.spec is not None

@@ -20,6 +20,7 @@ from benchmarks.cost.six_servers import (
     sweep_spans,
     tuner_command,
 )
+from tuner.processes.identity import read_process
 
 
 @pytest.fixture
@@ -54,10 +55,15 @@ def test_costs_are_printed_side_by_side(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_command_leaves_no_process(tmp_path: Path) -> None:
-    code = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print('hello'); print('bad', file=sys.stderr)"
+    code = (
+        "import subprocess, sys; child = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL); "
+        "print(child.pid); print('bad', file=sys.stderr)"
+    )
     finished = run_command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"}, tmp_path, tmp_path / "log")
     assert finished.code == 0
-    assert [line for _, line in finished.lines] == ["hello"]
+    [(_, child)] = finished.lines
+    state = read_process(int(child))
+    assert state is None or not state.alive
     assert "bad" in finished.tail()
 
 

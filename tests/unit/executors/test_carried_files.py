@@ -45,3 +45,11 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(tarfile.OutsideDestinationError):
         carried_files.unpack(buffer.getvalue(), tmp_path / "here")
     assert not (tmp_path / "outside").exists()
+
+
+def test_files_that_cannot_be_written_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    carried_files.bring_back(carried_files.pack(tmp_path, "node"), tmp_path / "file" / "below")
+    carried_files.bring_back(b"no archive", tmp_path)
+    carried_files.bring_back(None, tmp_path)
+    assert caplog.text.count("the files of a trial cannot be written to") == 2
