@@ -48,6 +48,11 @@ class OptunaStorage:
         )
         self._study_id = self.run(lambda _: self._storage.get_study_id_from_name(name))
 
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
     def run(self, operation: Callable[[bool], T]) -> T:
         """Return the result of an operation, see `DatabaseWait.run`."""
         return self._wait.run(operation, optuna.exceptions.StorageInternalError)

@@ -95,6 +95,10 @@ class OptunaStudy:
             trials = [trial for trial in shown(self._trials()) if trial.params and trial.state is not TrialState.FAIL]
             self._residual.start_background_predictions(self._directions, [trial.params for trial in trials])
 
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._storage.close()
+
     def _name_objectives(self) -> None:
         """Store the metrics as Optuna's names of the objectives, which dashboards show."""
         names = [objective.metric for objective in self._objectives]

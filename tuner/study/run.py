@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,15 +86,15 @@ def run_study(
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
     clock = clock or RealClock()
     began = clock.monotonic()
-    optuna_study = _optuna_study(prepared, storage_url, store)
-    for source in prepared.sources:
-        observer.note(str(source))
-    spec = prepared.spec
-    loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
-    loop.restore()
-    proposals = Proposals(spec, store, optuna_study, budget, observer)
-    time_limit = TimeLimit(spec, budget.timeout_s, loop, executor.slots, clock, began, observer)
-    return _Run(spec, budget, store, optuna_study, proposals, loop, observer, executor.slots, time_limit).complete()
+    spec, slots = prepared.spec, executor.slots
+    with closing(_optuna_study(prepared, storage_url, store)) as optuna_study:
+        for source in prepared.sources:
+            observer.note(str(source))
+        loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
+        loop.restore()
+        proposals = Proposals(spec, store, optuna_study, budget, observer)
+        time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer)
+        return _Run(spec, budget, store, optuna_study, proposals, loop, observer, slots, time_limit).complete()
 
 
 @dataclass(frozen=True)
