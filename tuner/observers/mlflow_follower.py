@@ -26,6 +26,9 @@ from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
 from tuner.study.protocols import MlflowLacks, StagePlan, StudyStart, SyncStatus
 
+RESTARTS = 3
+"""How often a follower that a signal ended is started again."""
+
 STALL_S = 120.0
 """Seconds without a logged trial or processor time after which the follower is stopped."""
 
@@ -75,8 +78,9 @@ class MlflowFollower:
             log: file of the follower's messages, one JSON object a line after each sync.
             report: receives MLflow's progress.
         """
-        module = "dashboards.mlflow.follower"
-        command = [sys.executable, "-m", module, "follow", "--study", study]
+        self._command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--study", study]
+        self._environment = {**os.environ, STORAGE_VARIABLE: storage_url, TRACKING_VARIABLE: tracking_uri}
+        self._restarts_left = RESTARTS
         self._store = store
         self._study = study
         self._log: BinaryIO = log.open("ab")
@@ -85,15 +89,36 @@ class MlflowFollower:
         self._problem: str | None = None
         self._report = report
         self._reported = 0.0
-        self._process = subprocess.Popen(
-            command,
-            env={**os.environ, STORAGE_VARIABLE: storage_url, TRACKING_VARIABLE: tracking_uri},
+        self._process = self._start()
+        self._wake()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+    def _runs(self) -> bool:
+        """Return whether the follower runs; one that a signal ended, as for want of memory, is started again."""
+        code = self._process.poll()
+        if code is None:
+            return True
+        if code >= 0 or self._restarts_left == 0:
+            return False
+        self._restarts_left -= 1
+        self._close_input()
+        self._process = self._start()
         self._wake()
+        return True
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     def _wake(self) -> None:
         assert self._process.stdin is not None
@@ -122,10 +147,11 @@ class MlflowFollower:
         """Do nothing: notes are for the terminal."""
 
     def tick(self, states: Sequence[WorkerState]) -> None:
-        """Report MLflow's progress, once a second at most."""
+        """Report MLflow's progress, once a second at most; a follower that was killed is started again."""
         now = time.monotonic()
         if now - self._reported >= REPORT_S:
             self._reported = now
+            self._runs()
             self._report(self.status())
 
     def synced(self, status: SyncStatus) -> None:
@@ -149,12 +175,10 @@ class MlflowFollower:
             What MLflow lacks: something if it cannot be reached, if nothing progressed for `STALL_S`, or if the wait
             was skipped.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
         watch = _ProgressWatch(time.monotonic())
         try:
-            while self._process.poll() is None:
+            while self._runs():
+                self._close_input()
                 status = replace(self.status(), waiting=True)
                 self._report(status)
                 if skip.is_set() or watch.stalled(time.monotonic(), status.logged, _cpu_s(self._process.pid)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from storage import normalise_url, open_store
 from storage.store import Store
 from tests import store_samples as samples
 from tuner.observers import mlflow_follower
-from tuner.observers.mlflow_follower import STALL_S, MlflowFollower, _ProgressWatch, unreachable
+from tuner.observers.mlflow_follower import RESTARTS, STALL_S, MlflowFollower, _ProgressWatch, unreachable
 from tuner.study.protocols import MlflowLacks, SyncStatus
 
 Start = Callable[[str], MlflowFollower]
@@ -28,6 +29,14 @@ sys.stdin.readline()
 print(json.dumps({"error": "no route to host"}), flush=True)
 sys.stdin.read()
 sys.exit(1)
+"""
+ENDS_BY_A_SIGNAL = """
+import os, pathlib, signal, sys
+seen = pathlib.Path("{folder}") / str(os.getpid())
+seen.touch()
+sys.stdin.readline()
+if len(list(seen.parent.iterdir())) <= {times}:
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 HANGS = "import time; time.sleep(3600)"
 
@@ -55,14 +64,14 @@ def start(store: Store, tmp_path: Path, reports: list[SyncStatus], monkeypatch: 
     started: list[MlflowFollower] = []
 
     def begin(program: str) -> MlflowFollower:
-        real = mlflow_follower.subprocess.Popen
-        monkeypatch.setattr(
-            mlflow_follower.subprocess,
-            "Popen",
-            lambda command, **kwargs: real([sys.executable, "-c", program], **kwargs),
-        )
+        real = MlflowFollower._start
+
+        def started_as(follower: MlflowFollower) -> subprocess.Popen[bytes]:
+            follower._command = [sys.executable, "-c", program]
+            return real(follower)
+
+        monkeypatch.setattr(MlflowFollower, "_start", started_as)
         follower = MlflowFollower(store, "sqlite:///t.db", "s", "sqlite:///m.db", tmp_path / "log", reports.append)
-        monkeypatch.setattr(mlflow_follower.subprocess, "Popen", real)
         started.append(follower)
         return follower
 
@@ -83,6 +92,30 @@ def test_a_follower_that_fails_is_reported_and_not_waited_for(start: Start, tmp_
         time.sleep(0.01)
     assert status == SyncStatus(1, 3, "no route to host")
     assert follower.wait(threading.Event()) is MlflowLacks.TRIALS
+
+
+def test_a_killed_follower_is_started_again(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    follower = start(ENDS_BY_A_SIGNAL.format(folder=tmp_path / "seen", times=2))
+    assert follower.wait(threading.Event()) is MlflowLacks.NOTHING
+    assert len(list((tmp_path / "seen").iterdir())) == 3
+
+
+def test_a_follower_that_is_killed_each_time_is_given_up(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    follower = start(ENDS_BY_A_SIGNAL.format(folder=tmp_path / "seen", times=100))
+    assert follower.wait(threading.Event()) is MlflowLacks.TRIALS
+    assert len(list((tmp_path / "seen").iterdir())) == 1 + RESTARTS
+
+
+def test_a_follower_that_is_killed_in_mid_study_is_started_again(start: Start) -> None:
+    follower = start(HANGS)
+    first = follower._process
+    first.kill()
+    first.wait()
+    follower.tick([])
+    assert follower._process.pid != first.pid
+    assert follower._process.poll() is None
 
 
 def test_trials_that_are_all_logged_do_not_count_as_lacking(start: Start, store: Store) -> None:
