@@ -52,6 +52,7 @@ def _node_options(cpus: int) -> list[str]:
 def _node(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a node and kill its processes at the end."""
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # a local Ray of this process set it against other nodes
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:

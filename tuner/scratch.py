@@ -1,4 +1,4 @@
-"""Temporary folders named after their owner, so that those of a killed process are found and removed later."""
+"""Temporary folders, named `tuner-KIND-PID-…` so that those of a killed process are found and removed later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def new_folder(kind: str) -> Path:
 
     Its path is short enough for Unix sockets.
     """
-    remove_stale(kind)
+    remove_stale()
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-{os.getpid()}-"))
 
 
@@ -33,10 +33,9 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_stale(kind: str) -> None:
-    """Remove the folders of this kind whose processes no longer run on this host."""
-    prefix = f"{_PREFIX}{kind}-"
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        owner = folder.name.removeprefix(prefix).split("-")[0]
+def remove_stale() -> None:
+    """Remove the folders whose processes no longer run on this host."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*-*"):
+        owner = folder.name.split("-")[2]
         if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
             remove(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ def _benchmarks(files: Sequence[Path]) -> str:
 
 @contextmanager
 def _drawn(draw: Mapping[str, _Draw]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tuner-pictures-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"tuner-pictures-{os.getpid()}-") as name:
         folder, errors = Path(name), []
         if draw:
             (folder / "pictures").mkdir()

@@ -18,6 +18,7 @@ import psutil
 
 from tests.faults.command import Command, Study
 from tests.postgres import PostgresServer
+from tuner.processes.watchdog import PROGRAM
 
 FROZEN_S = (0.5, 5.0)
 """Bounds of how long a process is frozen and a database is locked."""
@@ -137,6 +138,16 @@ def freeze_server(scene: Scene) -> bool:
     return False
 
 
+def kill_watchdog(scene: Scene) -> bool:
+    """Kill the watchdog of the driver or of a worker."""
+    found = []
+    for process in psutil.process_iter():
+        words = words_of(process)
+        if str(PROGRAM) in words and str(scene.study.home) in words:
+            found.append(process)
+    return kill(scene.rng.choice(found)) if found else False
+
+
 def signalled(number: signal.Signals) -> Callable[[Scene], bool]:
     """Return a fault that asks the command to stop."""
 
@@ -190,7 +201,7 @@ FAULTS = (
     Fault("frozen server", freeze_server, weight=2),
     Fault("client", named("bench", "serve"), weight=6),
     Fault("MLflow follower", named("dashboards.mlflow.follower"), weight=2),
-    Fault("watchdog", named("watchdog"), weight=3),
+    Fault("watchdog", kill_watchdog, weight=3),
 )
 SQLITE_FAULTS = (Fault("locked database", lock_sqlite, weight=4),)
 POSTGRES_FAULTS = (

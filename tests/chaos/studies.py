@@ -167,13 +167,18 @@ class ChaosStudy:
         return True
 
     def check_leftovers(self, cause: str) -> None:
-        """Measure how long the processes of an ended command take to end."""
+        """Measure how long what an ended command started takes to disappear."""
         begun = time.monotonic()
-        while (running := self.study.running()) and time.monotonic() - begun < LEFTOVERS_S:
+        while (left := self.leftovers()) and time.monotonic() - begun < LEFTOVERS_S:
             time.sleep(0.05)
         self.report.cleanup_s.append(time.monotonic() - begun)
-        if running:
-            self.problem(f"{len(running)} processes run {LEFTOVERS_S:.0f} s after {cause}: {described(running)}")
+        if left:
+            ended = f"exit code {self.command.popen.returncode}: {self.command.output()[-400:]}"
+            self.problem(f"left {LEFTOVERS_S:.0f} s after {cause}: {left}; {ended}")
+
+    def leftovers(self) -> str:
+        """Return the processes and temporary folders of ended commands; empty if there are none."""
+        return "; ".join([described(self.study.running()), *self.study.folders()]).strip("; ")
 
     def check_end(self) -> None:
         """Check the study that has ended."""

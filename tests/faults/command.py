@@ -188,11 +188,14 @@ class Study:
             AssertionError: if a process still runs after `DEADLINE_S` seconds.
         """
         until(lambda: not self.running(), f"the end of {described(self.running())}")
+        return [*(record.label for record in self.servers()), *self.folders()]
+
+    def folders(self) -> list[str]:
+        """Return the temporary folders of the commands and of their descendants."""
         owners = {str(command.popen.pid) for command in self.commands}
         owners |= {str(identity.pid) for command in self.commands for identity in command.descendants_seen}
         folders = Path(tempfile.gettempdir()).glob("tuner-*-*-*")
-        left = [str(folder) for folder in folders if folder.name.split("-")[2] in owners]
-        return [*(record.label for record in self.servers()), *left]
+        return [str(folder) for folder in folders if folder.name.split("-")[2] in owners]
 
     def mlflow_problems(self) -> list[str]:
         """Return how MLflow differs from exactly one ended run per finished trial under the study's run."""

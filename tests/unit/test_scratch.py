@@ -15,12 +15,13 @@ def test_only_folders_of_ended_processes_are_removed(tmp_path: Path, monkeypatch
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     dead = tmp_path / f"tuner-test-{child.stdout.strip()}-abc"
     other_kind = tmp_path / f"tuner-else-{child.stdout.strip()}-abc"
-    (dead / "in").mkdir(parents=True)
-    other_kind.mkdir()
+    of_another_program = tmp_path / f"{child.stdout.strip()}-tuner-test-abc"
+    for folder in (dead / "in", other_kind, of_another_program):
+        folder.mkdir(parents=True)
     mine = scratch.new_folder("test")
     (mine / "file").write_text("x")
     again = scratch.new_folder("test")
-    assert sorted(tmp_path.iterdir()) == sorted([other_kind, mine, again])
+    assert sorted(tmp_path.iterdir()) == sorted([of_another_program, mine, again])
     scratch.empty(mine)
     assert list(mine.iterdir()) == []
     scratch.remove(mine)

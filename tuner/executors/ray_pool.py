@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from storage.errors import first_line
 from storage.records import Failure, FailureKind, Phase, Provenance, TrialOutcome
@@ -103,15 +103,24 @@ class RayExecutor:
         """Return what is installed on the first worker."""
         first = self._slots[0]
         try:
-            self._wait_for(first.identity, "the first Ray worker to start", WORKER_START_S)
-            answer = first.actor.info.remote()
-            info = self._wait_for(answer, "the first worker to read the engine's version", ENGINE_INFO_S)
-        except ray.exceptions.RayTaskError as error:
+            try:
+                return self._ask_engine(first)
+            except RayActorError:  # it was killed while it started; once is no reason to give up
+                if self._local is not None and not self._local.is_alive():
+                    self._restart(self._local)
+                else:
+                    self._start_actor(first)
+                return self._ask_engine(first)
+        except RayTaskError as error:
             if isinstance(error.cause, TunerError):
                 raise error.cause from None
             raise
         except RayError as error:
             raise InfrastructureError(f"a Ray worker could not start: {first_line(error)}") from error
+
+    def _ask_engine(self, entry: Slot) -> EngineInfo:
+        self._wait_for(entry.identity, "the first Ray worker to start", WORKER_START_S)
+        info = self._wait_for(entry.actor.info.remote(), "the first worker to read the engine's version", ENGINE_INFO_S)
         assert isinstance(info, EngineInfo)
         return info
 
@@ -237,7 +246,7 @@ class RayExecutor:
             result: WorkerResult = ray.get(entry.reference)
             outcome = result.outcome
             carried_files.bring_back(result.files, spec.artifacts)
-        except ray.exceptions.RayTaskError as error:
+        except RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
             outcome = self._lost(entry, FailureKind.WORKER_LOST, f"the worker was lost: {first_line(error)}")

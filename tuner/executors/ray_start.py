@@ -89,14 +89,14 @@ class LocalRay:
         """
         self.folder = scratch.new_folder("ray")
         self._records = ProcessRecords(records)
-        self._record = self._records.add(uuid.uuid4().hex, NO_LEADER, None, (), "the Ray of this command")
+        self._record = self._records.add(uuid.uuid4().hex, NO_LEADER, None, (), "the Ray of this command", self.folder)
         self._central: list[psutil.Process] = []
 
     @contextlib.contextmanager
     def marked_start(self) -> Iterator[None]:
         """Give the processes that start in this block the record's mark, and record those that have started.
 
-        Ray's processes lose the mark when they overwrite their environment; by then they are members of the record.
+        Ray's agents lose the mark when they rename themselves. They are found by their logs in Ray's folder.
         """
         before = os.environ.get(MARK)
         os.environ[MARK] = self._record.mark
@@ -110,17 +110,18 @@ class LocalRay:
         self._central = [process for name in CENTRAL_PROCESSES for process in _processes(self.folder, name)]
 
     def _family(self) -> set[Identity]:
-        """Return Ray's living processes: those that have the mark or name the folder, with their descendants."""
+        """Return Ray's living processes: with the mark, with the folder in the command, or with logs in the folder."""
         states = (read_process(process.pid) for process in _processes(self.folder))
         named = {state.identity for state in states if state is not None and state.alive}
-        return find_family(NO_LEADER, self._record.mark, named)
+        return find_family(NO_LEADER, self._record.mark, named, self.folder)
 
     def is_alive(self) -> bool:
-        """Return whether the control store and the raylet run.
+        """Return whether the control store and the raylet run; a watchdog that was killed is started again.
 
         Without its raylet a Ray starts no worker and reports nothing. Without its control store, Ray aborts the driver
         after 60 s.
         """
+        self._records.watchdog.ensure_running()
         return all(_is_alive(process) for process in self._central)
 
     def stop(self) -> None:
@@ -130,17 +131,18 @@ class LocalRay:
         self.end_processes()
 
     def end_processes(self) -> None:
-        """Kill Ray's processes and remove the folder.
+        """Kill Ray's processes and remove the folder, and those of workers that were killed.
 
         Ray's agents overwrite their command lines, and they outlive a raylet that got Ctrl-C.
         """
         left = []
-        for member in find_family(NO_LEADER, self._record.mark, self._record.members):
+        for member in find_family(NO_LEADER, self._record.mark, self._record.members, self.folder):
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.append(psutil.Process(member.pid))
             send_signal(member, signal.SIGKILL)
         psutil.wait_procs(left, timeout=NOTICE_S)  # also takes the exit codes of those that this process started
         scratch.remove(self.folder)
+        scratch.remove_stale()
         self._records.remove(self._record)
 
 

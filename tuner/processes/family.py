@@ -4,11 +4,13 @@ A process belongs to the family if it is in the leader's group or session, has t
 a descendant of a member, or was seen as a member before. Children inherit the mark, also those that call setsid and
 lose their parent. /proc shows the environment that a program was executed with, so the forks of a forked server have
 no mark; they die with the process that forked them (`tuner/engines/vllm/resident/helper.py`). A process may also
-overwrite its environment, as vLLM's children do when they rename themselves.
+overwrite its environment, as vLLM's children and Ray's agents do when they rename themselves; such a process is a
+member, too, if it has a file of the family's own folder open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -59,7 +61,22 @@ def has_mark(pid: int, mark: str) -> bool | None:
     return False if b"=" in entries[0] else None
 
 
-def find_family(leader: Identity, mark: str, members_seen: Iterable[Identity] = ()) -> set[Identity]:
+def has_open_file(pid: int, folder: Path) -> bool:
+    """Return whether the process has a file below the folder open; False for another user's process."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(f"{folder}/"):
+                return True
+    return False
+
+
+def find_family(
+    leader: Identity, mark: str, members_seen: Iterable[Identity] = (), folder: Path | None = None
+) -> set[Identity]:
     """Return every living process of the family, without the calling process.
 
     Everyone in the leader's group or session is a member as long as the leader is in the process table. If it is gone,
@@ -69,6 +86,7 @@ def find_family(leader: Identity, mark: str, members_seen: Iterable[Identity] = 
         leader: the process that was started.
         mark: the value of `MARK` in its environment.
         members_seen: processes that were members at an earlier look.
+        folder: the family's own; who has a file of it open and no readable environment is a member.
     """
     processes = read_process_table()
     current = processes.get(leader.pid)
@@ -83,7 +101,8 @@ def find_family(leader: Identity, mark: str, members_seen: Iterable[Identity] = 
             members.add(pid)
             continue
         marked = has_mark(pid, mark)
-        if marked or (inside and marked is None):
+        unknown = marked is None and (inside or (folder is not None and has_open_file(pid, folder)))
+        if marked or unknown:
             members.add(pid)
     _add_descendants(members, processes)
     members.discard(os.getpid())

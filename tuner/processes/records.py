@@ -31,8 +31,8 @@ class ProcessRecord:
 
     `mark` names the record and is in the environment of everything that the process starts. `process` leads its group.
     The process is an orphan once one of `owners` has ended: the worker that started it or, if given, the driver.
-    `host`, `boot` and `namespace` state where the process ids are valid. `members` are descendants that were seen, and
-    `segments` the files of shared memory that the family had mapped.
+    `host`, `boot` and `namespace` state where the process ids are valid. `members` are descendants that were seen,
+    `segments` the files of shared memory that the family had mapped, and `folder` is the family's temporary folder.
     """
 
     mark: str
@@ -47,6 +47,7 @@ class ProcessRecord:
     created_at: str
     members: tuple[Identity, ...] = ()
     segments: tuple[str, ...] = ()
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,24 @@ class ProcessRecords:
         self._redact = redact
         self.watchdog = Watchdog(folder, self.owners)
 
-    def add(self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str) -> ProcessRecord:
+    def add(
+        self,
+        mark: str,
+        process: Identity,
+        port: int | None,
+        argv: tuple[str, ...],
+        label: str,
+        folder: Path | None = None,
+    ) -> ProcessRecord:
         """Write the record of a process that is about to run to the disk, and return it; the watchdog runs then.
+
+        Args:
+            mark: names the record.
+            process: leads the group.
+            port: the one that it listens on.
+            argv: its command.
+            label: for people.
+            folder: the temporary folder of the family alone, which is removed with an orphan.
 
         Raises:
             OSError: if it cannot be written.
@@ -87,6 +104,8 @@ class ProcessRecords:
         created = datetime.now(UTC).isoformat()
         shown = tuple(map(self._redact, argv))
         record = ProcessRecord(mark, process, port, shown, label, self.owners, *_process_id_scope(), created)
+        if folder is not None:
+            record = replace(record, folder=os.fspath(folder))
         self._write(record)
         self.watchdog.ensure_running()
         return record
@@ -164,10 +183,15 @@ def _reap(records: ProcessRecords, record: ProcessRecord, grace_s: float) -> Orp
     if record.namespace != namespace or all(is_alive(owner) for owner in record.owners):
         return None
     segments = {Path(segment) for segment in record.segments}
+    folder = Path(record.folder) if record.folder is not None else None
     ending = end_family(
-        lambda: find_family(record.process, record.mark, record.members), record.process, grace_s, segments
+        lambda: find_family(record.process, record.mark, record.members, folder), record.process, grace_s, segments
     )
     if not ending.survivors:
+        if folder is not None:
+            from tuner import scratch  # only now: its imports would take 2 MB of a waiting watchdog
+
+            scratch.remove(folder)
         records.remove(record)
     return OrphanCleanup(record, tuple(sorted(ending.ended)), tuple(sorted(ending.survivors)))
 
@@ -188,6 +212,7 @@ def _read(path: Path) -> ProcessRecord | None:
             created_at=data["created_at"],
             members=tuple(Identity(*member) for member in data["members"]),
             segments=tuple(data.get("segments", ())),
+            folder=data.get("folder"),
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

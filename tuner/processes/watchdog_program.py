@@ -1,5 +1,7 @@
 """End the processes that a worker started once the worker or the driver has ended. Standard library only.
 
+It also removes the temporary folders of processes that have ended.
+
     python -I -S watchdog_program.py FOLDER PIPE PID:STARTED [PID:STARTED]
 
 FOLDER has the records. PIPE is a descriptor whose end closes with the worker. The first process is the worker, the
@@ -57,6 +59,9 @@ def main() -> None:
         is_alive(owners[0]) and not all(is_alive(owner) for owner in owners) and time.monotonic() < deadline
     ):
         time.sleep(POLL_S)
+    from tuner import scratch  # only now: its imports would take 2 MB of a waiting watchdog
+
+    scratch.remove_stale()
 
 
 if __name__ == "__main__":

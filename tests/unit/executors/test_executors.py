@@ -148,7 +148,27 @@ def central_process(name: str) -> psutil.Process:
     return next(each for each in children if name in each.name() and each.status() != psutil.STATUS_ZOMBIE)
 
 
+class KilledAtItsFirstStart:
+    """A factory whose first worker is killed before it has an engine."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def __call__(self, slot: int) -> Engine:
+        if not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return StubFactory()(slot)
+
+
 class TestLocalRay:
+    def test_a_worker_that_is_killed_while_it_starts_is_started_again(self, tmp_path: Path) -> None:
+        executor = ray_executor(KilledAtItsFirstStart(tmp_path / "started"), ["cpu"], tmp_path)
+        try:
+            assert executor.engine_info().version == "0.0+stub"
+        finally:
+            executor.close()
+
     def test_ray_gets_a_small_object_store_and_leaves_no_files(self, local: RayExecutor) -> None:
         local.engine_info()
         store = ray.cluster_resources()["object_store_memory"]
@@ -168,14 +188,14 @@ class TestLocalRay:
 
     def test_other_hosts_and_users_have_no_access(self, local: RayExecutor) -> None:
         wait_until_started(local)
+        assert local._local is not None
         addresses = {
             connection.laddr.ip
-            for process in psutil.Process().children(recursive=True)
-            for connection in process.net_connections("inet")
+            for member in local._local._family()
+            for connection in psutil.Process(member.pid).net_connections("inet")
             if connection.status == psutil.CONN_LISTEN
         }
         assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
-        assert local._local is not None
         assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
 
     @pytest.mark.slow

@@ -133,6 +133,27 @@ def test_a_process_whose_driver_is_dead_is_an_orphan_while_its_worker_lives(star
     assert not process.alive()
 
 
+def test_a_process_without_readable_environment_belongs_to_the_family_whose_file_it_has_open(tmp_path: Path) -> None:
+    records, folder = ProcessRecords(tmp_path / "processes"), tmp_path / "family"
+    folder.mkdir()
+    _forge(records, _dead(), folder=str(folder))
+    with (folder / "log").open("w") as inside, (tmp_path / "family-log").open("w") as outside:
+        agent = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=inside)
+        reader = subprocess.Popen(["/bin/sleep", "60"], env={"NAME": "value"}, stdout=inside)
+        stranger = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=outside)
+    identities = [_identity(popen.pid) for popen in (agent, reader, stranger)]
+
+    (reaped,) = reap_orphans(records.folder, grace_s=0)
+    alive = [is_alive(identity) for identity in identities]
+    for popen in (agent, reader, stranger):
+        popen.kill()
+        popen.wait()
+
+    assert alive == [False, True, True]
+    assert reaped.ended == (identities[0],)
+    assert not folder.exists()
+
+
 def test_a_recycled_id_is_not_ended(tmp_path: Path, bystander: Identity) -> None:
     records = ProcessRecords(tmp_path / "processes")
     _forge(records, Identity(bystander.pid, bystander.started - 1))
