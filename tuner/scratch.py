@@ -37,5 +37,16 @@ def remove_stale() -> None:
     """Remove the folders whose processes no longer run on this host."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*-*"):
         owner = folder.name.split("-")[2]
-        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
+        if owner.isdecimal() and not _runs(int(owner)):
             remove(folder)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process has the id and is no zombie, which has no working folder."""
+    try:
+        os.readlink(f"/proc/{pid}/cwd")
+    except PermissionError:  # another user's process
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Temporary folders of ended processes are removed; those of running ones are not."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,3 +27,14 @@ def test_only_folders_of_ended_processes_are_removed(tmp_path: Path, monkeypatch
     assert list(mine.iterdir()) == []
     scratch.remove(mine)
     assert not mine.exists()
+
+
+def test_a_zombie_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    folder = tmp_path / f"tuner-test-{child.pid}-abc"
+    folder.mkdir()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    scratch.remove_stale()
+    assert not folder.exists()
+    child.wait()
