@@ -219,7 +219,9 @@ def _schema_error(error: ValidationError, node: yaml.Node, path: Path) -> SpaceE
     if first["type"] == "extra_forbidden":
         reason = "this key does not exist; see docs/search-space.md"
     elif first["type"] == "missing":
-        dotted, reason = ".".join(str(part) for part in place), "this key is missing; add it"
+        near = difflib.get_close_matches(str(place[-1]), _keys(node, place[:-1]), 1, 0.7)
+        hint = f"write it in place of {near[0]!r}" if near else "add it"
+        dotted, reason = ".".join(str(part) for part in place), f"this key is missing; {hint}"
     return SpaceError(f"{path}:{_line(node, place)}: {dotted or 'the space'}: {' '.join(reason.split())}")
 
 
@@ -240,6 +242,13 @@ def _child(node: yaml.Node, part: str | int) -> yaml.Node | None:
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         return node.value[part]  # type: ignore[no-any-return]
     return None
+
+
+def _keys(node: yaml.Node, place: tuple[str | int, ...]) -> list[str]:
+    """Return the keys of the deepest mapping of `place` that is in the file."""
+    for part in place:
+        node = _child(node, part) or node
+    return [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def _line(node: yaml.Node, place: tuple[str | int, ...]) -> int:

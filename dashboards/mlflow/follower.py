@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dashboards.mlflow.log import MLFLOW_ERRORS, MlflowUnavailable, RunLog
-from dashboards.mlflow.tracking import embedded_uri, one_at_a_time
+from dashboards.mlflow.tracking import embedded_uri, mask_passwords, one_at_a_time
 from storage.errors import StorageError, first_line
 from storage.records import TrialRecord
 from storage.store import open_store
@@ -143,7 +143,7 @@ class Follower:
             try:
                 log.log_study(study)
             except MLFLOW_ERRORS as error:
-                raise MlflowUnavailable(first_line(error)) from error
+                raise MlflowUnavailable(mask_passwords(first_line(error))) from error
 
 
 def _key(trial: TrialRecord) -> tuple[str, int, int]:

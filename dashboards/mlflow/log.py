@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboards.mlflow import run_layout
 from dashboards.mlflow.best import best_of
 from dashboards.mlflow.run_layout import MetricPoint
-from dashboards.mlflow.tracking import artifact_root, local_folder, quiet
+from dashboards.mlflow.tracking import artifact_root, local_folder, mask_passwords, quiet
 from dashboards.plots import plot_files
 from storage.errors import StorageError, first_line
 from storage.records import StudyRecord, TrialRecord
@@ -73,7 +73,7 @@ class RunLog:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: BaseException) -> MlflowUnavailable:
-        return MlflowUnavailable(f"MLflow at {self._uri} cannot be used: {first_line(error)}")
+        return MlflowUnavailable(mask_passwords(f"MLflow at {self._uri} cannot be used: {first_line(error)}"))
 
     def ping(self) -> None:
         """Check that MLflow answers.

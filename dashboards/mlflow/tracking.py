@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,17 @@ SYNC_WAIT_S = 300.0
 """How long a sync waits for another one of the same database."""
 
 _POLL_S = 0.1
+_URL_PASSWORD = re.compile(r"(://[^/@:\s]*:)[^/@\s]+@")
 
 
 def embedded_uri(folder: Path) -> str:
     """Return the tracking URI of the MLflow database in a folder, `mlflow.db`."""
     return f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+
+
+def mask_passwords(text: str) -> str:
+    """Return the text with `***` for the passwords of its URLs."""
+    return _URL_PASSWORD.sub(r"\1***@", text)
 
 
 def artifact_root(tracking_uri: str) -> Path | None:

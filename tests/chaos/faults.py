@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import psutil
 
 from tests.faults.command import Command, Study
+from tests.mlflow_server import MlflowServer
 from tests.postgres import PostgresServer
 from tuner.processes.watchdog import PROGRAM
 
 FROZEN_S = (0.5, 5.0)
-"""Bounds of how long a process is frozen and a database is locked."""
+"""Bounds of how long a process is frozen, a database locked, a server down and a disk full."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Scene:
     command: Command
     rng: random.Random
     postgres: PostgresServer | None = None
+    mlflow: MlflowServer | None = None
+    own_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,26 @@ def kill_child(scene: Scene) -> bool:
     return False
 
 
+def freeze(scene: Scene) -> bool:
+    """Stop the command, or one of its descendants, for some seconds and let it run again."""
+    with contextlib.suppress(psutil.Error):
+        process = scene.rng.choice([psutil.Process(scene.command.popen.pid), *descendants(scene.command)])
+        process.suspend()
+        time.sleep(scene.rng.uniform(*FROZEN_S))
+        process.resume()
+        return True
+    return False
+
+
 def freeze_server(scene: Scene) -> bool:
     """Stop a server for some seconds and let it run again."""
     server = server_of(scene)
-    if server is None:
-        return False
     with contextlib.suppress(psutil.Error):
-        server.suspend()
-        time.sleep(scene.rng.uniform(*FROZEN_S))
-        server.resume()
-        return True
+        if server is not None:
+            server.suspend()
+            time.sleep(scene.rng.uniform(*FROZEN_S))
+            server.resume()
+            return True
     return False
 
 
@@ -188,6 +201,31 @@ def drop_connections(scene: Scene) -> bool:
     return True
 
 
+def restart_mlflow(scene: Scene) -> bool:
+    """Kill MLflow's server, wait, and start it again."""
+    if scene.mlflow is None:
+        return False
+    scene.mlflow.kill()
+    time.sleep(scene.rng.uniform(*FROZEN_S))
+    scene.mlflow.start()
+    return True
+
+
+def fill_disk(scene: Scene) -> bool:
+    """Fill the disk that has the study's folder for some seconds."""
+    if not scene.own_disk:
+        return False
+    ballast = scene.study.folder / "ballast"
+    try:
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(2**20)):
+                pass
+        time.sleep(scene.rng.uniform(*FROZEN_S))
+    finally:
+        ballast.unlink()
+    return True
+
+
 FAULTS = (
     Fault("driver", kill_driver, ends_command=True, weight=3),
     Fault("everything", kill_everything, ends_command=True),
@@ -199,6 +237,7 @@ FAULTS = (
     Fault("server", kill_server, weight=6),
     Fault("engine core", kill_child, weight=6),
     Fault("frozen server", freeze_server, weight=2),
+    Fault("frozen process", freeze, weight=4),
     Fault("client", named("bench", "serve"), weight=6),
     Fault("MLflow follower", named("dashboards.mlflow.follower"), weight=2),
     Fault("watchdog", kill_watchdog, weight=3),
@@ -208,10 +247,14 @@ POSTGRES_FAULTS = (
     Fault("PostgreSQL restart", restart_postgres, weight=4),
     Fault("PostgreSQL connections", drop_connections, weight=4),
 )
+MLFLOW_FAULTS = (Fault("MLflow server", restart_mlflow, weight=4),)
+DISK_FAULTS = (Fault("full disk", fill_disk, weight=4),)
 
 
-def draw(rng: random.Random, postgres: bool) -> Fault:
-    """Return a fault of a random kind."""
-    kinds = [*FAULTS, *(POSTGRES_FAULTS if postgres else SQLITE_FAULTS)]
-    drawn: Fault = rng.choices(kinds, [kind.weight for kind in kinds])[0]
+def draw(scene: Scene) -> Fault:
+    """Return a fault of a random kind, among those that the scene can have."""
+    kinds = [*FAULTS, *(SQLITE_FAULTS if scene.postgres is None else POSTGRES_FAULTS)]
+    kinds += MLFLOW_FAULTS if scene.mlflow is not None else ()
+    kinds += DISK_FAULTS if scene.own_disk else ()
+    drawn: Fault = scene.rng.choices(kinds, [kind.weight for kind in kinds])[0]
     return drawn

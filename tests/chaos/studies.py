@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from storage.records import TrialRecord
 from tests.chaos.faults import Fault, Scene, draw
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Command, Study, described
+from tests.mlflow_server import MlflowServer, mlflow_server
 from tests.postgres import PostgresServer
+from tests.real.tiny_model import make_model
 
 TRIALS = 14
 ROUNDS = 2
@@ -35,6 +40,13 @@ SETTLED_CODES = (0, 1, 130)
 WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--users", "10")
 SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--finalists", "2", "--confirm-rounds", str(ROUNDS), "--plain")
 SERVER = ("--", "--max-model-len", "1024")
+REAL_TRIALS = 6
+REAL_WORKLOAD = (
+    *("--input-len", "128", "--output-len", "64", "--prompts", "24", "--users", "4"),
+    *("--env", "VLLM_CPU_KVCACHE_SPACE=1"),
+)
+REAL_SERVER = ("--", "--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager")
+DISK_MIB = 200
 
 Key = tuple[int, int]
 
@@ -57,9 +69,37 @@ class ChaosReport:
         return sum(self.faults.values())
 
 
-def new_study(folder: Path, seed: int, storage: str | None) -> Study:
-    """Return a study on the fake vLLM in a new folder."""
-    folder.mkdir(parents=True)
+@dataclass(frozen=True)
+class Surroundings:
+    """What the studies run with.
+
+    Attributes:
+        postgres: a server for the studies' databases; None: SQLite files.
+        mlflow: whether each study logs to an MLflow server.
+        own_disk: whether each study's folder is a small disk of its own; needs a mount namespace.
+        vllm: a real vLLM; None: the fake one.
+    """
+
+    postgres: PostgresServer | None = None
+    mlflow: bool = False
+    own_disk: bool = False
+    vllm: Path | None = None
+
+    @property
+    def trials(self) -> int:
+        """How many trials a study has."""
+        return TRIALS if self.vllm is None else REAL_TRIALS
+
+
+def new_study(folder: Path, seed: int, around: Surroundings, mlflow: MlflowServer | None) -> Study:
+    """Return a study in a new folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = None if around.postgres is None else around.postgres.new_database()
+    environment = {} if mlflow is None else {"MLFLOW_TRACKING_URI": mlflow.url}
+    if around.vllm is not None:
+        model = make_model(folder / "model")
+        real = ("--trials", str(REAL_TRIALS), "--seed", str(seed), *SEARCH, *REAL_WORKLOAD, *REAL_SERVER)
+        return Study(folder, around.vllm, model, real, storage, HF_HUB_OFFLINE="1", **environment)
     vllm = install_fake_vllm(folder / "bin", bench_s=BENCHMARK_S)
     model = folder / "model"
     model.mkdir()
@@ -67,16 +107,22 @@ def new_study(folder: Path, seed: int, storage: str | None) -> Study:
     (model / "config.json").write_text(json.dumps(config))
     (model / "tokenizer.json").write_text("{}")
     arguments = ("--trials", str(TRIALS), "--seed", str(seed), *SEARCH, *WORKLOAD, *SERVER)
-    return Study(folder, vllm, model, arguments, storage)
+    return Study(folder, vllm, model, arguments, storage, **environment)
 
 
 class ChaosStudy:
     """One study from its first command to its conclusion."""
 
     def __init__(
-        self, study: Study, report: ChaosReport, rng: random.Random, faults: int, postgres: PostgresServer | None
+        self,
+        study: Study,
+        report: ChaosReport,
+        rng: random.Random,
+        faults: int,
+        around: Surroundings,
+        mlflow: MlflowServer | None,
     ) -> None:
-        self.study, self.report, self.rng, self.postgres = study, report, rng, postgres
+        self.study, self.report, self.rng, self.around, self.mlflow = study, report, rng, around, mlflow
         self.faults_left = faults
         self.finished: dict[Key, TrialRecord] = {}
         self.command: Command = self.start()
@@ -86,13 +132,17 @@ class ChaosStudy:
         self.report.starts += 1
         return self.study.start()
 
+    def scene(self) -> Scene:
+        """Return what a fault can strike now."""
+        return Scene(self.study, self.command, self.rng, self.around.postgres, self.mlflow, self.around.own_disk)
+
     def run(self) -> None:
         """Let faults strike until none is left, then let the study end; check it."""
         while self.faults_left > 0:
             if self.pause() and not self.restart_or_end():
                 break
             if self.command.popen.poll() is None:
-                self.strike(draw(self.rng, self.postgres is not None))
+                self.strike(draw(self.scene()))
         while self.wait() and self.restart_or_end():
             pass
         self.check_end()
@@ -109,7 +159,7 @@ class ChaosStudy:
     def strike(self, fault: Fault) -> None:
         """Let a fault strike, and wait until the study has recovered."""
         before = self.snapshot()
-        if not fault.strike(Scene(self.study, self.command, self.rng, self.postgres)):
+        if not fault.strike(self.scene()):
             return
         self.faults_left -= 1
         self.report.faults[fault.name] += 1
@@ -186,10 +236,14 @@ class ChaosStudy:
         self.report.studies += 1
         self.report.trials += len(records)
         numbers = sorted(number for number, round_ in records if round_ == 0)
-        if numbers != list(range(TRIALS)):
-            self.problem(f"trials {numbers} of {TRIALS}")
+        if numbers != list(range(self.around.trials)):
+            self.problem(f"trials {numbers} of {self.around.trials}")
         self.check_leftovers("the end of the study")
-        for found in (self.study.mlflow_problems(), self.study.leftovers()):
+        sync = self.study.sync()
+        if sync.wait() != 0:
+            self.problem(f"tuner sync: exit code {sync.popen.returncode}: {sync.output()[-400:]}")
+        database = None if self.mlflow is None else self.mlflow.database
+        for found in (self.study.mlflow_problems(database), self.study.leftovers()):
             for problem in found:
                 self.problem(problem)
 
@@ -199,18 +253,31 @@ class ChaosStudy:
 
 
 def run_chaos(
-    folder: Path, faults: int, seed: int, postgres: PostgresServer | None = None, each: int = 12
+    folder: Path, faults: int, seed: int, around: Surroundings = Surroundings(), each: int = 12
 ) -> ChaosReport:
     """Run studies until `faults` faults have struck, at most `each` in one study."""
     report, rng = ChaosReport(), random.Random(seed)
     while report.total < faults:
-        storage = None if postgres is None else postgres.new_database()
-        study = new_study(folder / f"study-{report.studies}", rng.randrange(1000), storage)
-        try:
-            ChaosStudy(study, report, rng, min(each, faults - report.total), postgres).run()
-        finally:
-            study.close()
+        with ExitStack() as stack:
+            place = folder / f"study-{report.studies}"
+            if around.own_disk:
+                stack.enter_context(small_disk(place))
+            mlflow = stack.enter_context(mlflow_server(folder / f"mlflow-{report.studies}")) if around.mlflow else None
+            study = new_study(place, rng.randrange(1000), around, mlflow)
+            stack.callback(study.close)
+            ChaosStudy(study, report, rng, min(each, faults - report.total), around, mlflow).run()
     return report
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[None]:
+    """Mount a disk of `DISK_MIB` at a folder until the block ends."""
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def to_json(report: ChaosReport) -> dict[str, Any]:

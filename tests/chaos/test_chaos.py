@@ -1,10 +1,13 @@
-"""Random faults on studies with SQLite and with PostgreSQL. `python -m tests.chaos` runs more of them."""
+"""Random faults on studies with SQLite, and with PostgreSQL and an MLflow server.
+
+`python -m tests.chaos` runs more of them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.studies import run_chaos
+from tests.chaos.studies import Surroundings, run_chaos
 from tests.postgres import postgres_server, require_programs
 
 
@@ -14,8 +17,8 @@ def test_random_faults_with_sqlite(tmp_path: Path) -> None:
     assert report.problems == []
 
 
-def test_random_faults_with_postgresql(tmp_path: Path) -> None:
+def test_random_faults_with_postgresql_and_an_mlflow_server(tmp_path: Path) -> None:
     with postgres_server(require_programs()) as postgres:
-        report = run_chaos(tmp_path, faults=8, seed=23, postgres=postgres)
+        report = run_chaos(tmp_path, 8, 23, Surroundings(postgres, mlflow=True))
     assert report.total == 8
     assert report.problems == []

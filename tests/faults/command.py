@@ -117,14 +117,23 @@ class Study:
         self.commands: list[Command] = []
         place = () if storage is None else ("--storage", storage)
         self._arguments = ("optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY, *place, *arguments)
-        self._environment = {**os.environ, **environment, "TUNER_HOME": str(self.home)}
-        self._environment.pop("MLFLOW_TRACKING_URI", None)
+        inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+        self._environment = {**inherited, **environment, "TUNER_HOME": str(self.home)}
+        self._storage = storage
         self._url = storage or normalise_url(str(folder / "tuner_study" / "tuner.db"))
 
     def start(self) -> Command:
         """Start the command; it is the same each time."""
         log = self.folder / f"output-{len(self.commands)}.txt"
         command = Command(self._arguments, self.folder, self._environment, log)
+        self.commands.append(command)
+        return command
+
+    def sync(self) -> Command:
+        """Start `tuner sync`."""
+        place = () if self._storage is None else ("--storage", self._storage)
+        arguments = ("sync", "--study", STUDY, *place)
+        command = Command(arguments, self.folder, self._environment, self.folder / "sync.txt")
         self.commands.append(command)
         return command
 
@@ -197,9 +206,13 @@ class Study:
         folders = Path(tempfile.gettempdir()).glob("tuner-*-*-*")
         return [str(folder) for folder in folders if folder.name.split("-")[2] in owners]
 
-    def mlflow_problems(self) -> list[str]:
-        """Return how MLflow differs from exactly one ended run per finished trial under the study's run."""
-        with sqlite3.connect(self.folder / "tuner_study" / "mlflow.db") as database:
+    def mlflow_problems(self, database_file: Path | None = None) -> list[str]:
+        """Return how MLflow differs from exactly one ended run per finished trial under the study's run.
+
+        Args:
+            database_file: of MLflow's server; None: the study's own.
+        """
+        with sqlite3.connect(database_file or self.folder / "tuner_study" / "mlflow.db") as database:
             trials = database.execute("select value, run_uuid from tags where key = 'tuner.trial'").fetchall()
             nested = database.execute("select run_uuid from tags where key = 'mlflow.parentRunId'").fetchall()
             unended = database.execute("select run_uuid from runs where end_time is null").fetchall()

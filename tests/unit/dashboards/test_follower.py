@@ -285,6 +285,9 @@ def test_trials_are_logged_after_mlflow_was_down(store: Store, url: str, uri: st
     with pytest.raises(MlflowUnavailable, match=r"http://127.0.0.1:\d+ cannot be used: API request"):
         sync_to_mlflow(url, None, f"http://127.0.0.1:{closed_port()}")
     assert len(store.unsynced()) == 1
+    with pytest.raises(MlflowUnavailable, match=r"http://me:\*\*\*@127.0.0.1:\d+ cannot be used: API request") as error:
+        sync_to_mlflow(url, None, f"http://me:cogent@127.0.0.1:{closed_port()}")
+    assert "cogent" not in str(error.value)
     assert sync_to_mlflow(url, None, uri) == SyncReport(logged=1)
 
 

@@ -46,6 +46,8 @@ def test_a_file_is_loaded_by_path(tmp_path: Path) -> None:
         (("low: 1", "low: 9"), 2, "low 9 is above high 8"),
         (("low: 1", "low: 1\n    low: 2"), 6, "the key 'low' occurs twice"),
         (("low: 1", "lo: 1"), 5, "parameters.seqs.lo: this key does not exist"),
+        (("type: int", "typ: int"), 2, "parameters.seqs.type: this key is missing; write it in place of 'typ'"),
+        (("    type: int\n", ""), 2, "parameters.seqs.type: this key is missing; add it"),
         (("type: int", "type: integer"), 4, "parameters.seqs.type"),
         (("low: 1", "low: 0.5"), 2, "low, high and step of an int are whole numbers"),
         (("high: 8", "high: .inf"), 2, "low, high and step of an int are whole numbers"),
