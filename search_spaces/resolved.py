@@ -178,6 +178,11 @@ class ResolvedSpace:
                 )
         return ordered
 
+    def changed(self, config: Mapping[str, ParameterValue]) -> list[str]:
+        """Return the names of the parameters that a configuration sets to another value than the engine's default."""
+        defaults = self.engine_defaults()
+        return [name for name, value in config.items() if value is not None and defaults.get(name) != value]
+
     def without(self, config: Mapping[str, ParameterValue], name: str) -> dict[str, ParameterValue]:
         """Return a configuration with one parameter reset to its default, without those that then no longer count."""
         remaining: dict[str, ParameterValue] = {}

@@ -47,11 +47,15 @@ class Provenance(StrEnum):
 
 
 class TrialKind(StrEnum):
-    """The purpose of a trial: the defaults, a given configuration, the search, or a round of the confirmation."""
+    """The purpose of a trial.
+
+    The defaults, a given configuration, the search, a finalist with fewer flags, or a round of the confirmation.
+    """
 
     BASELINE = "baseline"
     ENQUEUED = "enqueued"
     SEARCH = "search"
+    REDUCED = "reduced"
     CONFIRM = "confirm"
 
 

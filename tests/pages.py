@@ -1,7 +1,8 @@
 """What the pages show: commands and their output, read from fenced blocks.
 
 A block marked `bash` holds commands. A block marked `text` that follows it directly holds the output of its last
-command; a line that is only `…` stands for lines that are left out.
+command; if prose stands between them, that of the last `tuner` command. A line that is only `…` stands for lines that
+are left out.
 """
 
 from __future__ import annotations
@@ -41,9 +42,17 @@ def steps_of(page: Path) -> list[Step]:
             lines = [line.removeprefix("$ ") for line in body.replace("\\\n", " ").splitlines()]
             found += [Step(page.name, line) for line in lines if line.strip() and not line.startswith("#")]
             end = block.end()
-        elif kind == "text" and found and not text[end : block.start()].strip():
-            found[-1] = Step(page.name, found[-1].line, tuple(body.splitlines()))
+        elif kind == "text" and found:
+            place = _last_tuner_step(found) if text[end : block.start()].strip() else len(found) - 1
+            if place is not None and not found[place].shown:
+                found[place] = Step(page.name, found[place].line, tuple(body.splitlines()))
     return found
+
+
+def _last_tuner_step(steps: list[Step]) -> int | None:
+    """Return the place of the last step that runs `tuner`; None if none does."""
+    runs = [any(tuner_words(words) is not None for words in commands_in(step.line)) for step in steps]
+    return max((place for place, is_tuner in enumerate(runs) if is_tuner), default=None)
 
 
 def python_of(page: Path) -> list[str]:

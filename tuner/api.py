@@ -166,6 +166,7 @@ def optimize(
     learn_from: Sequence[str] = (),
     finalists: int = 3,
     confirm_rounds: int = 3,
+    reduce: bool = False,
     search_load: float = SEARCH_LOAD,
     min_gain: float = MIN_GAIN,
     ablate: bool = False,
@@ -212,6 +213,7 @@ def optimize(
         learn_from: source studies in the same database.
         finalists: trials that are measured again at the end.
         confirm_rounds: rounds of the finalists; 0: none.
+        reduce: measure the winner with fewer flags, too; the smallest form that is as good is exported.
         search_load: share of a closed loop's requests that the search sends.
         min_gain: the search ends when the expected gain stays below this many per cent of the score; 0: never.
         ablate: measure the best configuration without each of its flags.
@@ -235,7 +237,7 @@ def optimize(
         goals=settings.GoalSettings(tuple(objective), tuple(slo)),
         space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue)),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
-        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds),
+        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),
         server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),
     )
     budget = settings.Budget(trials, _seconds(timeout), min_gain=min_gain / 100, ablate=ablate)

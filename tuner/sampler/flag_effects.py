@@ -42,6 +42,7 @@ class FlagEffect:
         metrics: the same ratio of each objective's value, by metric.
         needed: probability that the configuration with the parameter at its default fails or violates an SLO.
         trials: number of measured trials that the estimate rests on.
+        rounds: number of rounds that measured the ratio; 0: it is estimated.
     """
 
     name: str
@@ -53,6 +54,7 @@ class FlagEffect:
     metrics: Mapping[str, float]
     needed: float
     trials: int
+    rounds: int = 0
 
 
 @dataclass(frozen=True)

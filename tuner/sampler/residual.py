@@ -20,6 +20,7 @@ from tuner.sampler.blas import single_blas_thread
 from tuner.sampler.flag_effects import FlagEffect, ScaledObjective, flag_effects, reset_to_default
 from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prior, PriorCache
+from tuner.sampler.reduction import Elimination, eliminate
 from tuner.sampler.study_view import StudyView
 from tuner.sampler.surrogate.encoding import Params
 from tuner.sampler.surrogate.history import History, read_history
@@ -208,6 +209,22 @@ class ResidualSampler(BaseSampler):
             ]
             feasible = surrogate.probability_of_feasibility(list(without.values()))
             return flag_effects(surrogate.encoder, history, objectives, params[number], without, feasible)
+
+    def eliminate(self, study: StudyView, number: int, defaults: int, conditional: Params) -> Elimination:
+        """Return the order in which the parameters of a measured trial can be reset to their defaults.
+
+        Args:
+            study: the trials and directions.
+            number: the trial's number.
+            defaults: the number of the trial whose parameters are the defaults.
+            conditional: the defaults of parameters that this trial lacks, because they do not count there.
+        """
+        trials = study.get_trials(deepcopy=False)
+        history = self._read(trials)
+        params = {trial.number: trial.params for trial in trials}
+        with single_blas_thread():
+            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
+            return eliminate(self._space, surrogate, params[number], {**conditional, **params[defaults]})
 
     def _read(self, trials: Sequence[FrozenTrial]) -> History:
         """Return the history of some trials; their parameters become known."""

@@ -77,17 +77,43 @@ def compare(logs: Mapping[int, Sequence[float]], reference: int, alpha: float = 
     return result
 
 
+def pooled_ratio(differences: Sequence[float], deviation: float, degrees: int, comparisons: int) -> Ratio:
+    """Return the ratio from differences of logarithms in rounds of several groups.
+
+    Args:
+        differences: one for each round.
+        deviation: standard deviation of one measurement, from `residual_squares` of all groups.
+        degrees: its degrees of freedom.
+        comparisons: m, as in `compare`.
+    """
+    mean = sum(differences) / len(differences)
+    half = t_quantile(1 - ALPHA / (2 * comparisons), degrees) * deviation * math.sqrt(2 / len(differences))
+    return Ratio(finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), len(differences))
+
+
 def _half_width(logs: Mapping[int, Sequence[float]], rounds: int, alpha: float, comparisons: int) -> float | None:
     """Return the half-width of every contrast's interval; None where there are no degrees of freedom."""
-    degrees = (len(logs) - 1) * (rounds - 1)
-    if degrees < 1:
+    squares, degrees = residual_squares(logs)
+    if not degrees:
         return None
+    return t_quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * squares / degrees / rounds)
+
+
+def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
+    """Return the sum of the squared residuals and its degrees of freedom, 0 with one configuration or round.
+
+    Args:
+        logs: as in `compare`.
+    """
     rows = list(logs.values())
+    rounds = len(rows[0]) if rows else 0
+    degrees = (len(rows) - 1) * (rounds - 1)
+    if degrees < 1:
+        return 0.0, 0
     grand = sum(sum(row) for row in rows) / (len(rows) * rounds)
     row_means = [sum(row) / rounds for row in rows]
     column_means = [sum(row[r] for row in rows) / len(rows) for r in range(rounds)]
     residual = sum(
         (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
     )
-    variance = residual / degrees
-    return t_quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * variance / rounds)
+    return residual, degrees

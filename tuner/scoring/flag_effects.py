@@ -10,6 +10,8 @@ from storage.records import Provenance, TrialRecord
 LIKELY = 0.5
 """Probability from which on a failure without a flag is reported."""
 
+WITHIN_NOISE = "the effect of each single flag is within the noise"
+
 
 def has_effect(effect: Mapping[str, Any]) -> bool:
     """Return True if the interval of a flag effect excludes 1, or the configuration likely fails without the flag."""
@@ -27,9 +29,10 @@ def flag_effect_lines(effects: Sequence[Mapping[str, Any]], records: Sequence[Tr
         return []
     measurable = [each for each in effects if has_effect(each)]
     others = ", ".join(f"{each['name']}={each['value']}" for each in effects if each not in measurable)
-    basis = f"each reset to its default, {_basis(effects, records)}"
+    simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
+    basis = f"each reset to its default, {effects_basis(effects, simulated=simulated)}, 95 % confidence intervals"
     if not measurable:
-        return [f"no single flag has a measurable effect ({basis}): {others}"]
+        return [f"{WITHIN_NOISE} ({basis}): {others}"]
     lines = [f"flag effects ({basis}):", *(f"  {_line(each)}" for each in measurable)]
     return [*lines, f"  no measurable effect: {others}"] if others else lines
 
@@ -46,8 +49,18 @@ def _line(effect: Mapping[str, Any]) -> str:
     )
 
 
-def _basis(effects: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> str:
-    """Return the source of the estimates: `estimated from 57 measured trials, 95 % confidence intervals`."""
-    simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
+def effects_basis(effects: Sequence[Mapping[str, Any]], *, simulated: bool) -> str:
+    """Return the source of flag effects: `measured in 3 rounds`, or `estimated from 57 measured trials`, or both.
+
+    Args:
+        effects: at least one, see `StudyRecord.flag_effects`.
+        simulated: whether the study is.
+    """
     kind = "simulated" if simulated else "measured"
-    return f"estimated from {effects[0]['trials']} {kind} trials, 95 % confidence intervals"
+    rounds = [each["name"] for each in effects if each.get("rounds")]
+    count = max((each.get("rounds", 0) for each in effects), default=0)
+    in_rounds = f"{kind} in {count} rounds"
+    if len(rounds) == len(effects):
+        return in_rounds
+    estimated = f"estimated from {max(each['trials'] for each in effects)} {kind} trials"
+    return f"{', '.join(rounds)} {in_rounds}, the others {estimated}" if rounds else estimated

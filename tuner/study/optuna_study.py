@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from storage.store import Store
 from tuner.sampler.convergence import converged
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.sampler.prior.prior_cache import Prior
+from tuner.sampler.reduction import Elimination
 from tuner.sampler.residual import ResidualSampler
 from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
@@ -177,12 +178,23 @@ class OptunaStudy:
             self._residual.start_background_predictions(self._directions, [trial.params])
         return begun
 
-    def ranking(self) -> list[int]:
-        """Return the numbers of the trials that the sampler ranks best, best first; none with TPE."""
+    def ranking(self, without: Collection[int] = ()) -> list[int]:
+        """Return the numbers of the trials that the sampler ranks best, best first; none with TPE.
+
+        Args:
+            without: numbers of trials to leave out.
+        """
         if self._residual is None:
             return []
         self.wait_for_predictions()
-        return self._residual.ranking(SelectedTrials(shown(self._trials()), self._directions))
+        return self._residual.ranking(SelectedTrials(self._shown((), without), self._directions))
+
+    def _shown(self, needed: Collection[int], without: Collection[int] = ()) -> list[FrozenTrial]:
+        """Return the trials that the sampler uses and those that are needed, less those to leave out."""
+        every = [trial for trial in self._trials() if trial.number not in without]
+        trials = shown(every)
+        missing = {*needed} - {trial.number for trial in trials}
+        return [*trials, *(trial for trial in every if trial.number in missing)]
 
     def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
         """Return the flag effects of a measured trial, from the study's own trials without predictions.
@@ -191,13 +203,25 @@ class OptunaStudy:
             number: the trial's.
             defaults: that of the trial of the defaults.
         """
-        every = self._trials()
-        trials = shown(every)
-        missing = {number, defaults} - {trial.number for trial in trials}
-        trials += [trial for trial in every if trial.number in missing]
         sampler = residual_sampler(self._space, self._objectives, None)
         names = [objective.metric for objective in self._objectives]
-        return sampler.flag_effects(SelectedTrials(trials, self._directions), number, defaults, names)
+        trials = SelectedTrials(self._shown((number, defaults)), self._directions)
+        return sampler.flag_effects(trials, number, defaults, names)
+
+    def eliminate(self, number: int, defaults: int, without: Collection[int]) -> Elimination:
+        """Return the order in which the parameters of a measured trial can be reset to their defaults.
+
+        Args:
+            number: the trial's.
+            defaults: that of the trial of the defaults.
+            without: numbers of trials to leave out.
+        """
+        self.wait_for_predictions()
+        sampler = self._residual or residual_sampler(self._space, self._objectives, None)
+        trials = SelectedTrials(self._shown((number, defaults), without), self._directions)
+        known = self._space.known_defaults()
+        names = [each.name for each in self._space.parameters if each.name in known and each.contains(known[each.name])]
+        return sampler.eliminate(trials, number, defaults, {name: known[name] for name in names})
 
     def _begin(
         self, before: int, trial: Trial, config: Config, max_expected_improvement: float | None = None

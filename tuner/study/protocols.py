@@ -31,6 +31,7 @@ class Stage(StrEnum):
 
     SEARCH = "search"
     ABLATION = "ablation"
+    REDUCTION = "reduction"
     CONFIRMATION = "confirmation"
 
 

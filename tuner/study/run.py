@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from storage.records import Failure, StudyRecord, TrialKind, TrialRecord
+from storage.records import Failure, StudyRecord, TrialRecord
 from storage.store import Store
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
 from tuner.executors.base import Executor
 from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.decide import conclude
+from tuner.study.finals import WITHOUT_CONCLUSION, Finals
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.prior.simulator_prior import simulator_prior
@@ -25,10 +25,7 @@ from tuner.study.specification.settings import RESIDUAL, Budget
 from tuner.study.specification.spec import StudySpec, difference, summary_of
 from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation
-from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.proposals import Proposals
-
-_WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,8 @@ def run_study(
         loop.restore()
         proposals = Proposals(spec, store, optuna_study, budget, observer)
         time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer)
-        return _Run(spec, budget, store, optuna_study, proposals, loop, observer, slots, time_limit).complete()
+        finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
+        return _Run(spec, budget, store, optuna_study, proposals, loop, observer, time_limit, finals).complete()
 
 
 @dataclass(frozen=True)
@@ -108,29 +106,22 @@ class _Run:
     proposals: Proposals
     loop: Loop
     observer: StudyObserver
-    slots: int
     time_limit: TimeLimit
+    finals: Finals
 
     def complete(self) -> RunResult:
         """Run every stage; without a conclusion if a stage is interrupted or its trials keep failing."""
         ending = self._search()
-        if ending in _WITHOUT_CONCLUSION:
+        if ending in WITHOUT_CONCLUSION:
             return self._stopped(ending)
         if self.budget.ablate and ending is not RunEnding.TIMEOUT:
             ablation = self._ablate()
-            if ablation in _WITHOUT_CONCLUSION:
+            if ablation in WITHOUT_CONCLUSION:
                 return self._stopped(ablation)
-        finalists = _finalists(self._trials(), self.spec.confirmation.finalists, self.optuna_study.ranking())
-        confirmation = _confirmation(self.spec, self.store, finalists, self.slots)
-        if confirmation is not None:
-            confirmed = self._confirm(confirmation, finalists)
-            if confirmed is not RunEnding.DONE:
-                return self._stopped(confirmed)
-        conclusion = self._conclude(finalists, None if confirmation is None else confirmation.label)
+        ended, conclusion = self.finals.run()
+        if conclusion is None:
+            return self._stopped(ended)
         return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, None, conclusion)
-
-    def _trials(self) -> list[TrialRecord]:
-        return self.store.trials(self.spec.name)
 
     def _stopped(self, ending: RunEnding) -> RunResult:
         """Return the result of a run without a conclusion."""
@@ -143,25 +134,11 @@ class _Run:
 
     def _ablate(self) -> RunEnding:
         """Measure the best configuration of the search with each of its flags reset to its default."""
-        best = next(iter(nominate(self._trials(), 1, self.optuna_study.ranking())), None)
+        best = next(iter(self.finals.nominated(1)), None)
         source = Ablation(self.spec, self.store, self.optuna_study, best)
         if source.planned:
             self.observer.stage(StagePlan(Stage.ABLATION, len(source.planned), tuple(source.planned)))
         return self.loop.run(source, self.time_limit.ends_search)
-
-    def _confirm(self, confirmation: Confirmation, finalists: Sequence[TrialRecord]) -> RunEnding:
-        """Run the rounds; if the whole time limit passes before the last one begins, the next run continues them."""
-        if not confirmation.exhausted():
-            self.observer.stage(_confirmation_stage(confirmation, finalists))
-        return self.loop.run(confirmation, lambda: not confirmation.exhausted() and self.time_limit.is_over())
-
-    def _conclude(self, finalists: Sequence[TrialRecord], label: str | None) -> Conclusion:
-        """Compare the finalists and store the conclusion, before and after the flag effects, which take seconds."""
-        conclusion = conclude(self.spec.goals, self._trials(), finalists, label)
-        self.store.update_study(self.spec.name, conclusion=conclusion.to_dict())
-        conclusion = _with_flag_effects(conclusion, finalists, self.optuna_study, self.observer)
-        self.store.update_study(self.spec.name, conclusion=conclusion.to_dict())
-        return conclusion
 
 
 def _optuna_study(prepared: PreparedStudy, storage_url: str, store: Store) -> OptunaStudy:
@@ -171,39 +148,6 @@ def _optuna_study(prepared: PreparedStudy, storage_url: str, store: Store) -> Op
     sources = [source.source_history for source in prepared.sources]
     objectives, seed = spec.goals.objectives, spec.search.seed
     return OptunaStudy(storage_url, spec.name, spec.space, objectives, seed, sampler, prior, sources, store)
-
-
-def _confirmation(spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> Confirmation | None:
-    """Return the rounds of the finalists; None without rounds, finalists or measured defaults."""
-    has_defaults = any(finalist.kind is TrialKind.BASELINE for finalist in finalists)
-    if not spec.confirmation.rounds or len(finalists) < 2 or not has_defaults:
-        return None
-    return Confirmation(spec, store, finalists, slots)
-
-
-def _confirmation_stage(confirmation: Confirmation, finalists: Sequence[TrialRecord]) -> StagePlan:
-    names, rounds = tuple(f"#{finalist.number}" for finalist in finalists), tuple(confirmation.rounds)
-    return StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds)
-
-
-def _with_flag_effects(
-    conclusion: Conclusion, finalists: Sequence[TrialRecord], optuna_study: OptunaStudy, observer: StudyObserver
-) -> Conclusion:
-    """Return the conclusion with the flag effects of the winner; unchanged where the defaults won."""
-    defaults = next((finalist.number for finalist in finalists if finalist.kind is TrialKind.BASELINE), None)
-    if conclusion.winner is None or defaults is None or conclusion.winner == defaults:
-        return conclusion
-    try:
-        return replace(conclusion, flag_effects=tuple(optuna_study.flag_effects(conclusion.winner, defaults)))
-    except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
-        observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
-        return conclusion
-
-
-def _finalists(records: Sequence[TrialRecord], count: int, ranking: Sequence[int]) -> list[TrialRecord]:
-    """Return the defaults, if they were measured, and the `count` best trials of the search."""
-    baseline = [r for r in records if r.kind is TrialKind.BASELINE and r.outcome is not None and r.outcome.succeeded]
-    return [*baseline[:1], *nominate(records, count, ranking)]
 
 
 def summary_facts(records: Sequence[TrialRecord]) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from tuner.study.specification.spec import StudySpec
 LARGEST_RESERVE = 0.5
 """The largest share of the limit that is reserved: one slow trial must not end the search."""
 
+SMALLER_FORMS = 3
+"""The most smaller forms of a winner that are measured at once."""
+
 _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
@@ -93,7 +96,8 @@ def expected_confirmation_s(
     """Return the expected seconds of the confirmation, from the trials so far; 0 before the first trial.
 
     The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
-    trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`.
+    trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`. The reduction adds
+    `SMALLER_FORMS` trials, and their rounds beside the winner and the defaults.
 
     Args:
         spec: the study.
@@ -106,4 +110,8 @@ def expected_confirmation_s(
         return 0.0
     overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))
     measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
-    return measurement * (spec.confirmation.finalists + 1) * -(-rounds // slots)
+    compared, reduction_s = spec.confirmation.finalists + 1, 0.0
+    if spec.confirmation.reduce:
+        compared += SMALLER_FORMS + 2
+        reduction_s = statistics.median(trial_seconds) * -(-SMALLER_FORMS // slots)
+    return reduction_s + measurement * compared * -(-rounds // slots)

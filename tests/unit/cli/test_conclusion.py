@@ -126,7 +126,17 @@ def test_a_flag_without_which_the_configuration_fails_is_marked() -> None:
 
 def test_effects_that_are_all_within_the_noise_are_said_to_be() -> None:
     noisy = {**CONCLUSION, "earned": [effect("max_num_seqs", 1.0, 0.9, 1.1)]}
-    assert "no single flag has a measurable effect" in " ".join(printed(findings(noisy)))
+    assert "the effect of each single flag is within the noise" in " ".join(printed(findings(noisy)))
+
+
+def test_a_winner_with_fewer_flags_is_compared_with_the_best_score() -> None:
+    small = trial(1, 1500.0, score=1.4, config={"max_num_seqs": 50})
+    records = (RECORDS[0], small, *RECORDS[2:])
+    smaller = {**CONCLUSION, "smaller": {"best": 2, "score": ratio(0.99, 0.97, 1.01)}}
+    assert printed(findings(smaller, records))[0] == (
+        "trial 2 has the best score with 3 flags; the winner has 1 and ×0.990 (0.970 to 1.010) of that score"
+    )
+    assert not any("with the best score" in line for line in printed(findings({**CONCLUSION, "smaller": None})))
 
 
 def test_effects_are_read_under_their_new_key_too() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.flag_effects import reset_to_default
+from tuner.sampler.reduction import Elimination, ReductionStep
 from tuner.sampler.residual import ResidualSampler
 
 DEFAULTS = {"method": "plain", "batch": 64, "cache": None, "idle": 0.5}
@@ -108,3 +109,26 @@ def test_the_largest_effect_comes_first(study: optuna.Study) -> None:
 
 def test_a_study_without_a_measured_trial_has_no_effects() -> None:
     assert ResidualSampler(space).flag_effects(optuna.create_study(), 0, 0, ["speed"]) == []
+
+
+def test_flags_are_eliminated_from_the_least_to_the_largest_effect_except_the_needed(study: optuna.Study) -> None:
+    sampler = ResidualSampler(space, weights=[3, 1], seed=1)
+    order = sampler.eliminate(study, 1, 0, {"depth": 1})
+    # depth and idle have no effect, the cache has the smaller one, and without drafting the SLO breaks.
+    assert {step.name for step in order.steps[:2]} == {"depth", "idle"}
+    assert [step.name for step in order.steps[2:]] == ["cache", "batch"]
+    assert {"depth", "idle"} <= set(order.unproved()) <= {"depth", "idle", "cache"}
+    assert order.steps[-1].loss == pytest.approx(np.log((1 / 0.9) ** 0.25 * 1.25**0.75), abs=0.06)
+
+
+def test_what_may_be_luck_is_within_the_noise_or_two_and_a_half_deviations() -> None:
+    steps = (
+        ReductionStep("a", 0.001, 0.0),
+        ReductionStep("b", 0.019, 0.001),
+        ReductionStep("c", 0.049, 0.02),
+        ReductionStep("d", 0.051, 0.02),
+        ReductionStep("e", 0.0, 0.0),
+    )
+    assert Elimination(steps, noise=0.02).unproved() == ["a", "b", "c"]
+    assert Elimination(steps, noise=0.3).unproved() == ["a", "b", "c"]
+    assert Elimination(steps, noise=0.01).unproved() == ["a"]

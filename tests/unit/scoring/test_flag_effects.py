@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storage.records import Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
-from tuner.scoring.flag_effects import flag_effect_lines
+from tuner.scoring.flag_effects import effects_basis, flag_effect_lines
 
 
 def flag(name: str, ratio: float, low: float, high: float, needed: float = 0.0, default: Any = None) -> dict[str, Any]:
@@ -62,9 +62,22 @@ def test_flags_with_a_measurable_effect_have_a_line_each(provenance: Provenance,
 
 def test_without_a_measurable_effect_there_is_one_line() -> None:
     assert flag_effect_lines([flag("batch", 1.1, 0.9, 1.3)], trials(Provenance.MEASURED)) == [
-        "no single flag has a measurable effect (each reset to its default, estimated from 2 measured trials, "
-        "95 % confidence intervals): batch=8"
+        "the effect of each single flag is within the noise (each reset to its default, "
+        "estimated from 2 measured trials, 95 % confidence intervals): batch=8"
     ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "basis"),
+    [
+        ((0, 0), "estimated from 2 measured trials"),
+        ((3, 3), "measured in 3 rounds"),
+        ((3, 0), "a measured in 3 rounds, the others estimated from 2 measured trials"),
+    ],
+)
+def test_measured_effects_are_told_from_estimated_ones(rounds: tuple[int, int], basis: str) -> None:
+    effects = [flag(name, 1.1, 1.0, 1.2) | {"rounds": count} for name, count in zip("ab", rounds, strict=True)]
+    assert effects_basis(effects, simulated=False) == basis
 
 
 def test_the_defaults_have_no_flag_effects() -> None:

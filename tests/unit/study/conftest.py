@@ -105,7 +105,8 @@ class Bench:
         """Return the study with some fields changed; those of its search and confirmation by their own names."""
         space = load_space(self.space_file)
         rounds = {"rounds": changes.pop("confirm_rounds")} if "confirm_rounds" in changes else {}
-        confirmation = {name: changes.pop(name) for name in ("finalists", "baseline_repeats") if name in changes}
+        names = ("finalists", "baseline_repeats", "reduce")
+        confirmation = {"reduce": False, **{name: changes.pop(name) for name in names if name in changes}}
         search = {name: changes.pop(name) for name in ("seed", "sampler", "learn_from", "repeats") if name in changes}
         values: dict[str, Any] = {
             "name": "s",

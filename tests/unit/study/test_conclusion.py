@@ -18,6 +18,7 @@ from storage.records import (
     TrialRecord,
     Verdict,
 )
+from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import conclude, noise_of
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.trial_sources.confirmation import nominate
@@ -60,6 +61,50 @@ def test_a_gain_within_the_noise_keeps_the_defaults() -> None:
     assert found.winner == 0
     assert found.keep_defaults
     assert found.confirmed
+
+
+ALIKE = ((0, [100, 101, 99]), (3, [150, 152, 148]), (4, [149, 150, 148]))
+"""Trial 4 loses 0.4 % of the throughput, a third of 1 % of the score."""
+
+
+def decided(*triples: tuple[int, list[float]], flags: dict[int, int], incumbent: int | None = None) -> Conclusion:
+    finalists = [record(number, [100.0]) for number, _ in triples]
+    return conclude(GOALS, [*finalists, *rounds(*triples)], finalists, "finals", flags, incumbent)
+
+
+def test_of_two_that_are_as_good_the_one_with_fewer_flags_wins() -> None:
+    found = decided(*ALIKE, flags={3: 9, 4: 2})
+    assert found.winner == 4
+    assert found.smaller is not None
+    assert found.smaller.best == 3
+    assert found.smaller.score.ratio == pytest.approx((149 * 150 / 150 / 152) ** (0.8 / 3), abs=0.01)
+    assert found.smaller.score.rounds == 3
+    assert decided(*ALIKE, flags={3: 2, 4: 9}).winner == 3
+    assert decided(*ALIKE, flags={3: 2, 4: 9}).smaller is None
+
+
+def test_fewer_flags_do_not_win_at_a_loss_beyond_a_standard_error() -> None:
+    found = decided((0, [100, 101, 99]), (3, [150, 152, 148]), (4, [144, 145, 143]), flags={3: 9, 4: 2})
+    assert found.winner == 3
+
+
+def test_the_winner_of_earlier_rounds_stays_unless_it_is_worse_beyond_the_noise() -> None:
+    # One measurement varies by 3 %: a loss of 4 % is more than one standard error of three rounds, not more than two.
+    noisy = ((0, [100, 103, 97]), (3, [150, 147, 153]), (4, [142, 145, 145]))
+    assert decided(*noisy, flags={3: 9, 4: 2}).winner == 3
+    assert decided(*noisy, flags={3: 9, 4: 2}, incumbent=4).winner == 4
+
+
+def test_all_rounds_with_both_count_for_the_loss() -> None:
+    """In the last rounds trial 4 is 4 % worse, in the ones before it was 4 % better."""
+    finalists = [record(number, [100.0]) for number in (0, 3, 4)]
+    last = rounds((0, [100, 101, 99]), (3, [150, 152, 148]), (4, [144, 146, 142]))
+    before = [
+        replace(each, round=each.round + 5, label="finals before")
+        for each in rounds((3, [144, 146, 142]), (4, [150, 152, 148]))
+    ]
+    assert conclude(GOALS, [*finalists, *last], finalists, "finals", {3: 9, 4: 2}).winner == 3
+    assert conclude(GOALS, [*finalists, *last, *before], finalists, "finals", {3: 9, 4: 2}).winner == 4
 
 
 def test_missing_an_slo_in_one_round_disqualifies() -> None:

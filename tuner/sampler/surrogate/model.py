@@ -165,6 +165,18 @@ class Surrogate:
         satisfies = log_ndtr(-expected[:, 1:] / np.hypot(spread[:, 1:], self._values.noise)).sum(axis=1)
         return Posterior(expected[:, 0], spread[:, 0], runs, satisfies)
 
+    @property
+    def noise(self) -> float:
+        """The standard deviation of a measured score."""
+        return self._values.noise
+
+    def score_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
+        """Return posterior mean and standard deviation of the score of one configuration minus that of each other."""
+        every = [params, *configs]
+        means = self._means(every)
+        expected, spread = self._values.predict_differences(self.encoder.encode(every), means[:, :-1])
+        return np.asarray(expected[:, 0]), np.asarray(spread[:, 0])
+
     def probability_of_feasibility(self, configs: Sequence[Params]) -> Vector:
         """Return the probability that each configuration runs and satisfies every constraint, shape (n,)."""
         inputs, means = self.encoder.encode(configs), self._means(configs)

@@ -37,6 +37,19 @@ class ComparedFinalist:
 
 
 @dataclass(frozen=True)
+class Smaller:
+    """A winner with fewer flags than the finalist with the best score.
+
+    Args:
+        best: number of that finalist.
+        score: ratio of the winner's score to that finalist's, from the same rounds.
+    """
+
+    best: int
+    score: Ratio
+
+
+@dataclass(frozen=True)
 class Conclusion:
     """What a study concludes.
 
@@ -49,6 +62,7 @@ class Conclusion:
         finalists: compared with the defaults, in the order of their nomination.
         noise: coefficient of variation of the first objective over the defaults' repeats on one server.
         flag_effects: of the winner's parameters, estimated from all trials.
+        smaller: how the winner compares with the best finalist, if it won by its fewer flags; else None.
     """
 
     winner: int | None
@@ -59,6 +73,7 @@ class Conclusion:
     finalists: tuple[ComparedFinalist, ...] = ()
     noise: float | None = None
     flag_effects: tuple[FlagEffect, ...] = ()
+    smaller: Smaller | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, as the database stores it."""
@@ -71,4 +86,5 @@ class Conclusion:
             "noise": self.noise,
             "contenders": [finalist.to_dict() for finalist in self.finalists],
             "flag_effects": [asdict(each) for each in self.flag_effects],
+            "smaller": None if self.smaller is None else asdict(self.smaller),
         }

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from storage.records import TrialKind, TrialRecord
-from tuner.scoring.compare import Ratio
+from tuner.scoring.compare import Ratio, pooled_ratio
 from tuner.scoring.goals import Goals
-from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion
-from tuner.study.conclusion.rounds import Rounds
+from tuner.scoring.score import finite_exp
+from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion, Smaller
+from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differences
+
+LARGEST_LOSS = 0.01
+"""A loss of the score's logarithm that is small even where the standard error is smaller."""
+
+NORMAL_95 = 1.96
 
 
 def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
@@ -24,15 +32,25 @@ def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
 
 
 def conclude(
-    goals: Goals, records: Sequence[TrialRecord], finalists: Sequence[TrialRecord], label: str | None
+    goals: Goals,
+    records: Sequence[TrialRecord],
+    finalists: Sequence[TrialRecord],
+    label: str | None,
+    flags: Mapping[int, int] | None = None,
+    incumbent: int | None = None,
 ) -> Conclusion:
     """Return the conclusion from a study's records.
+
+    The winner is the finalist with the fewest flags among those that are better than the defaults beyond the noise and
+    not worse than the one with the best score.
 
     Args:
         goals: objectives, SLOs and weights.
         records: every trial of the study.
         finalists: the nominated trials, the defaults among them if they were measured.
         label: the confirmation's name; None without rounds.
+        flags: the number of flags of each finalist, by its number; None: flags do not count.
+        incumbent: the winner of earlier rounds. It is worse than another one only beyond the noise.
     """
     baseline = next((r for r in records if r.kind is TrialKind.BASELINE and r.round == 0), None)
     noise = noise_of(baseline, goals.objectives[0].metric)
@@ -43,28 +61,92 @@ def conclude(
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
     if baseline.number not in remaining:
         return _without_reference(baseline.number, remaining, faults, len(rounds.numbers), noise)
-    scores = rounds.score_ratios(remaining, baseline.number)
+    scores = _pooled(rounds, records, remaining, baseline.number)
     metrics = rounds.metric_ratios(remaining, baseline.number)
     compared = tuple(
         ComparedFinalist(number, scores.get(number), metrics.get(number, {}), fault)
         for number, fault in faults.items()
         if number != baseline.number
     )
-    return _decide(baseline.number, compared, len(rounds.numbers), noise)
+    return _decide(baseline.number, compared, rounds, records, flags or {}, incumbent, noise)
 
 
-def _decide(baseline: int, finalists: tuple[ComparedFinalist, ...], rounds: int, noise: float | None) -> Conclusion:
-    """Return the finalist with the highest score whose whole interval lies above 1, or else the defaults."""
+def _pooled(
+    rounds: Rounds, records: Sequence[TrialRecord], remaining: Sequence[int], baseline: int
+) -> dict[int, Ratio]:
+    """Return the ratio of each finalist's score to that of the defaults, from all rounds in which both were measured.
+
+    Also earlier groups count: the winner of their rounds was picked for them, so that they alone would flatter it.
+    """
+    known = score_deviation(rounds.goals, records)
+    if known is None or len({record.label for record in records if record.round}) == 1:
+        return rounds.score_ratios(remaining, baseline)
+    others = [number for number in remaining if number != baseline]
+    differences = {number: score_differences(rounds.goals, records, number, baseline) for number in others}
+    return {number: pooled_ratio(each, *known, len(others)) for number, each in differences.items()}
+
+
+def _decide(
+    baseline: int,
+    finalists: tuple[ComparedFinalist, ...],
+    measured: Rounds,
+    records: Sequence[TrialRecord],
+    flags: Mapping[int, int],
+    incumbent: int | None,
+    noise: float | None,
+) -> Conclusion:
+    """Return the smallest of the best finalists whose whole interval lies above 1, or else the defaults."""
+    rounds = len(measured.numbers)
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     if not better:
-        best = max((score.ratio for score in scores.values()), default=None)
-        found = "no finalist met the SLOs" if best is None else f"the best finalist's score is {best:.3f}"
+        highest = max((score.ratio for score in scores.values()), default=None)
+        found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
         reason = f"keep the defaults: no finalist is better beyond the noise ({found})"
         return Conclusion(baseline, True, True, reason, rounds, finalists, noise)
-    winner = max(better, key=lambda number: better[number].ratio)
+    best = max(better, key=lambda number: better[number].ratio)
+    losses = {number: _loss(measured.goals, records, number, best) for number in better}
+    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == incumbent)]
+    winner = min(as_good, key=lambda number: (flags.get(number, 0), -better[number].ratio))
     reason = f"trial {winner} is better than the defaults beyond the noise: score {_text(better[winner])}"
-    return Conclusion(winner, False, True, reason, rounds, finalists, noise)
+    smaller = None if winner == best else Smaller(best, losses[winner].ratio())
+    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """By how much the logarithm of a score is below that of the best finalist.
+
+    Attributes:
+        mean: over all rounds in which both were measured, also those of earlier groups; 0 for the best itself.
+        error: its standard error; None with a single round.
+        rounds: their number.
+    """
+
+    mean: float
+    error: float | None
+    rounds: int
+
+    def is_small(self, *, certain: bool) -> bool:
+        """Return whether the loss is within `LARGEST_LOSS` or a standard error; `certain`: within its 95 % interval."""
+        return self.mean <= max(LARGEST_LOSS, (NORMAL_95 if certain else 1.0) * (self.error or 0.0))
+
+    def ratio(self) -> Ratio:
+        """Return the ratio of the scores."""
+        if self.error is None:
+            return Ratio(finite_exp(-self.mean), None, None, self.rounds)
+        half = NORMAL_95 * self.error
+        return Ratio(finite_exp(-self.mean), finite_exp(-self.mean - half), finite_exp(-self.mean + half), self.rounds)
+
+
+def _loss(goals: Goals, records: Sequence[TrialRecord], number: int, best: int) -> _Loss:
+    """Return the loss of a trial relative to the best finalist."""
+    if number == best:
+        return _Loss(0.0, 0.0, 0)
+    differences = score_differences(goals, records, best, number)
+    known = score_deviation(goals, records)
+    error = None if known is None else known[0] * math.sqrt(2 / len(differences))
+    return _Loss(statistics.mean(differences), error, len(differences))
 
 
 def _text(ratio: Ratio) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from storage.records import TrialRecord
-from tuner.scoring.compare import Ratio, compare
+from tuner.scoring.compare import Ratio, compare, residual_squares
 from tuner.scoring.goals import Goals
 from tuner.scoring.score import log_scores
 
@@ -49,9 +49,17 @@ class Rounds:
             numbers: finalists that were measured in every round, the reference among them.
             reference: the number of the defaults.
         """
+        return compare(self._log_scores(numbers), reference)
+
+    def score_residuals(self) -> tuple[float, int]:
+        """Return the squared residuals of the scores' logarithms, and their degrees of freedom."""
+        complete = [n for n in sorted({n for n, _ in self.cells}) if self.disqualification(n) is None]
+        return residual_squares(self._log_scores(complete)) if complete else (0.0, 0)
+
+    def _log_scores(self, numbers: Sequence[int]) -> dict[int, list[float]]:
         runs = [self._values(number, round_) for number in numbers for round_ in self.numbers]
         logs = iter(log_scores(runs, self.goals.scored))
-        return compare({number: [next(logs) for _ in self.numbers] for number in numbers}, reference)
+        return {number: [next(logs) for _ in self.numbers] for number in numbers}
 
     def metric_ratios(self, numbers: Sequence[int], reference: int) -> dict[int, dict[str, Ratio]]:
         """Return the ratio of each finalist's value to that of the reference, by number and metric.
@@ -75,6 +83,30 @@ class Rounds:
         outcome = self.cells[number, round_].outcome
         assert outcome is not None
         return self.goals.metrics(outcome)
+
+
+def score_deviation(goals: Goals, records: Sequence[TrialRecord]) -> tuple[float, int] | None:
+    """Return the standard deviation of the logarithm of a measured score, from the rounds of all groups.
+
+    Returns:
+        The deviation and its degrees of freedom; None if no group has two rounds.
+    """
+    labels = dict.fromkeys(record.label for record in records if record.round)
+    residuals = [Rounds.of(goals, records, label).score_residuals() for label in labels]
+    degrees = sum(each for _, each in residuals)
+    return (math.sqrt(sum(squares for squares, _ in residuals) / degrees), degrees) if degrees else None
+
+
+def score_differences(goals: Goals, records: Sequence[TrialRecord], one: int, other: int) -> list[float]:
+    """Return the score's logarithm of one trial minus that of another, for each round of any group with both."""
+    cells = {
+        (record.number, record.round): goals.metrics(record.outcome)
+        for record in records
+        if record.number in (one, other) and record.round and record.outcome and fault_of(goals, record) is None
+    }
+    both = [round_ for number, round_ in cells if number == one and (other, round_) in cells]
+    logs = iter(log_scores([cells[number, round_] for round_ in both for number in (one, other)], goals.scored))
+    return [next(logs) - next(logs) for _ in both]
 
 
 def fault_of(goals: Goals, record: TrialRecord) -> str | None:

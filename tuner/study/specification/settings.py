@@ -99,12 +99,14 @@ class SearchSettings:
 class ConfirmationSettings:
     """The confirmation: the number of `rounds`, and of `finalists` besides the defaults.
 
-    `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults.
+    `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults. `reduce`: look
+    for the fewest flags that are as good.
     """
 
     finalists: int = 3
     rounds: int = 3
     baseline_repeats: int = 3
+    reduce: bool = False
 
 
 @dataclass(frozen=True)

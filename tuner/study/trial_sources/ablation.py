@@ -7,55 +7,34 @@ become a finalist. A single trial does not decide about its flag: it is as noisy
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from search_spaces import ResolvedSpace
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.study.optuna_study import OptunaStudy
-from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
+from tuner.study.trial_sources.given import GivenConfiguration, GivenTrials
 
 
-class Ablation:
-    """The `Source` of those trials. A continued study runs the ones that it lacks, and none twice."""
+class Ablation(GivenTrials):
+    """The `TrialSource` of those trials. A continued study runs the ones that it lacks, and none twice."""
 
     def __init__(self, spec: StudySpec, store: Store, optuna_study: OptunaStudy, best: TrialRecord | None) -> None:
         """Plan the trials for the configuration whose ablation an earlier run began, or else for `best`.
 
         If `best` is itself a trial of an ablation, no other ablation is planned.
         """
-        self._optuna_study = optuna_study
         records = {record.number: record for record in store.trials(spec.name) if record.round == 0}
         begun = {owner for record in records.values() if (owner := _owner(record)) in records}
         subjects = [*sorted(begun, reverse=True), *([best.number] if best is not None and _owner(best) is None else [])]
         tried = [record.config for record in records.values()]
-        self._queue: deque[tuple[str, Config, Config]] = deque()
+        given: list[GivenConfiguration] = []
         for number in subjects:
-            if not self._queue:
+            if not given:
                 found = reductions(spec.space, records[number].config, tried)
-                self._queue.extend((f"#{number} without {name}", reduced, hints) for name, reduced, hints in found)
-        self._again: deque[WorkItem] = deque()
-        self.planned = [label for label, *_ in self._queue]
-
-    def next(self, slot: int) -> WorkItem | None:
-        """Return the next trial, for any slot; None if there is none left."""
-        if self._again:
-            return self._again.popleft()
-        if not self._queue:
-            return None
-        label, config, hints = self._queue.popleft()
-        asked = self._optuna_study.ask_fixed(config, hints)
-        return WorkItem(asked.number, 0, TrialKind.ENQUEUED, asked.config, label)
-
-    def exhausted(self) -> bool:
-        """Return True if no trial is left to start."""
-        return not self._queue and not self._again
-
-    def give_back(self, item: WorkItem) -> None:
-        """Take back a trial that the infrastructure failed."""
-        self._again.append(item)
+                given = [GivenConfiguration(f"#{number} without {name}", *rest) for name, *rest in found]
+        super().__init__(optuna_study, TrialKind.ENQUEUED, given)
 
 
 def reductions(space: ResolvedSpace, config: Config, tried: Sequence[Config]) -> list[tuple[str, Config, Config]]:
@@ -69,9 +48,7 @@ def reductions(space: ResolvedSpace, config: Config, tried: Sequence[Config]) ->
     defaults = space.engine_defaults()
     seen = [space.render(each) for each in tried]
     found: list[tuple[str, Config, Config]] = []
-    for name, value in config.items():
-        if value is None or (name in defaults and defaults[name] == value):
-            continue
+    for name in space.changed(config):
         reduced = space.without(config, name)
         if not space.violations(reduced) and (rendered := space.render(reduced)) not in seen:
             found.append((name, reduced, {name: defaults[name]} if name in defaults else {}))

@@ -16,9 +16,12 @@ from tuner.study.conclusion.rounds import fault_of
 from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
 
+NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.REDUCED)
+"""Kinds of trials that are no finalists of their own."""
+
 
 def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = ()) -> list[TrialRecord]:
-    """Return the `count` best feasible trials of the search, best first; the defaults are not among them.
+    """Return the `count` best feasible trials of the search, best first, without the defaults and reduced finalists.
 
     Args:
         records: the study's trials.
@@ -26,9 +29,7 @@ def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] 
         ranking: trial numbers, best first, by the sampler's model; the other trials follow by their measured score.
     """
     candidates = [
-        record
-        for record in records
-        if record.round == 0 and record.kind is not TrialKind.BASELINE and record.state == "ok"
+        record for record in records if record.round == 0 and record.kind not in NOT_NOMINATED and record.state == "ok"
     ]
     scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
     places = {number: place for place, number in enumerate(ranking)}

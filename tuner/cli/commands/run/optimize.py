@@ -188,6 +188,14 @@ def optimize(
             least=0,
         ),
     ] = 3,
+    reduce: Annotated[
+        bool,
+        flag(
+            CONFIRMATION,
+            "Measure the winner with fewer flags, too, and export the smallest form that is as good.",
+            "--reduce",
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         option(RUN, "INTEGER", "Trials that run at the same time.", shown="one per GPU"),
@@ -242,7 +250,7 @@ def optimize(
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ())),
         space=settings.SpaceSettings(space, tuple(only or ()), keep_answers, tuple(enqueue or ())),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
-        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats),
+        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )

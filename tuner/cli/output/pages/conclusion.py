@@ -13,7 +13,7 @@ from rich.text import Text
 from storage.records import Config, JsonScalar, Provenance, TrialKind, TrialOutcome, TrialRecord, flag_effects_of
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
-from tuner.scoring.flag_effects import LIKELY, has_effect
+from tuner.scoring.flag_effects import LIKELY, WITHIN_NOISE, effects_basis, has_effect
 from tuner.scoring.objectives import Objective
 from tuner.scoring.slo import Slo
 
@@ -85,6 +85,8 @@ class Findings:
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
     """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
     parts: list[RenderableType] = []
+    if (smaller := _smaller_line(findings)) is not None:
+        parts.append(Text(smaller))
     if (comparison := comparison_table(findings)) is not None:
         parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
         if worse := worse_metrics(findings):
@@ -100,6 +102,22 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     if (flags := flags_table(findings)) is not None:
         parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
     return parts
+
+
+def _smaller_line(findings: Findings) -> str | None:
+    """Return how the winner compares with the finalist that it is a part of; None if it has the best score."""
+    smaller = findings.conclusion.get("smaller")
+    best = None if smaller is None else findings.trial(int(smaller["best"]))
+    winner = None if findings.winner is None else findings.trial(findings.winner)
+    if smaller is None or best is None or winner is None:
+        return None
+    flags, every = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
+    score = smaller["score"]
+    interval = f" ({_interval(score)})" if _interval(score) else ""
+    return (
+        f"trial {best.number} has the best score with {text.count(every, 'flag')}; "
+        f"the winner has {flags} and ×{score['ratio']:.3f}{interval} of that score"
+    )
 
 
 def _comparison_title(findings: Findings) -> str:
@@ -239,8 +257,8 @@ def _flags_note(findings: Findings) -> str:
         return "their effects are not known"
     outcome = findings.pooled(findings.winner)
     simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
-    basis = f"estimated from {effects[0]['trials']} {'simulated' if simulated else 'measured'} trials"
-    measurable = "" if any(map(has_effect, effects)) else "; no single flag has a measurable effect"
+    basis = effects_basis(effects, simulated=simulated)
+    measurable = "" if any(map(has_effect, effects)) else f"; {WITHIN_NOISE}"
     return f"effect: score relative to the same configuration with that flag reset, {basis}{measurable}"
 
 

@@ -42,8 +42,8 @@ def end_with_configuration(line: str, record: TrialRecord, defaults: Config, wid
 
 def stage_line(plan: StagePlan) -> str:
     """Return what a stage after the search measures."""
-    if plan.stage is Stage.ABLATION:
-        return f"ablation: {', '.join(plan.subjects)}"
+    if plan.stage in (Stage.ABLATION, Stage.REDUCTION):
+        return f"{plan.stage.value}: {', '.join(plan.subjects)}"
     rounds = text.count(len(plan.rounds), "round")
     return f"confirmation: {', '.join(plan.subjects)} in {rounds}, {text.count(plan.trials, 'measurement')}"
 

@@ -106,7 +106,7 @@ class Progress:
         """Finished trials or measurements of the current stage."""
         if self.plan.stage is Stage.CONFIRMATION:
             return sum(round_ in self.plan.rounds for _, round_ in self._measured)
-        return self._pace.done_in_stage if self.plan.stage is Stage.ABLATION else self.done
+        return self.done if self.plan.stage is Stage.SEARCH else self._pace.done_in_stage
 
     @property
     def stage_trials(self) -> int:

@@ -1,0 +1,265 @@
+"""Is the exported configuration small, and as good as the whole one? Whole studies whose true scores are known.
+
+    python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--trials 60] [--jobs 2] [--json FILE]
+
+Each study runs as `tuner optimize` does: search, rounds, reduction and conclusion. Predictions come from the stored
+parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the winner of the first rounds,
+which would be exported without a reduction; the winner is what is exported. Their true scores are without noise. The
+true effect of a flag is the ratio of the winner's true score to that without the flag.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.command_line import documented_parser, write_json
+from benchmarks.search.problems.problem import config_key, seeded_generator
+from benchmarks.search.problems.simulated.problem import SHORT_NOISE, SimulatedProblem
+from benchmarks.search.problems.simulated.study import SIMULATED_STUDIES
+from benchmarks.search.problems.simulated.world import World
+from benchmarks.text_table import print_table
+from storage import normalise_url, open_store
+from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
+from storage.store import Store
+from tuner.clock import RealClock
+from tuner.engines.base import EngineInfo
+from tuner.engines.simulator.config.flags import flag_names
+from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
+from tuner.executors.base import Finished, WorkerState
+from tuner.observers.quiet import SilentObserver
+from tuner.scoring.flag_effects import has_effect
+from tuner.specs import TrialSpec
+from tuner.study.conclusion.conclusion import Conclusion
+from tuner.study.conclusion.decide import conclude
+from tuner.study.run import open_study, run_study
+from tuner.study.specification.builder import PreparedStudy
+from tuner.study.specification.settings import Budget
+
+DEFAULT_PROBLEMS = ("sim-t4", "sim-t4-greedy", "sim-l4-phi4", "sim-h200", "sim-h200-7b")
+NO_EFFECT = 0.002
+"""A true effect below this share of the score is none."""
+
+
+@dataclass(frozen=True)
+class FinalsResult:
+    """The end of one study.
+
+    Attributes:
+        problem: the problem's name.
+        seed: of the study.
+        keeps_defaults: whether the conclusion is to keep the defaults.
+        loss: the whole configuration's true score less the winner's, in logarithms; None if the defaults are kept.
+        score: the winner's true score; 0 if it is infeasible.
+        flags_whole: flags of the whole configuration.
+        flags: flags of the winner.
+        without_effect: flags of the winner whose true effect is nothing.
+        measured: flags of the winner whose effects were measured in rounds.
+        contradicts: whether it is better than the defaults beyond the noise while no flag has a measurable effect.
+        reduced: trials of the reduction.
+        measurements: measurements in rounds.
+    """
+
+    problem: str
+    seed: int
+    keeps_defaults: bool
+    loss: float | None
+    score: float
+    flags_whole: int
+    flags: int
+    without_effect: int
+    measured: int
+    contradicts: bool
+    reduced: int
+    measurements: int
+
+
+class WorldExecutor:
+    """An `Executor` that measures a simulated problem in this thread; each launch has its own noise."""
+
+    slots = 1
+
+    def __init__(self, problem: SimulatedProblem, seed: int) -> None:
+        self._problem, self._seed = problem, seed
+        self._submitted: list[TrialSpec] = []
+
+    def engine_info(self) -> EngineInfo:
+        """Return an engine that counts as real, so that the study uses predictions."""
+        version = self._problem.study.version
+        return EngineInfo("vllm", version, None, flag_names(), Provenance.MEASURED, SIMULATED_PACKAGES)
+
+    def idle(self) -> list[int]:
+        """Return the slot unless it has a trial."""
+        return [] if self._submitted else [0]
+
+    def starting(self) -> list[int]:
+        """Return no slot."""
+        return []
+
+    def submit(self, spec: TrialSpec, slot: int) -> None:
+        """Take a trial."""
+        self._submitted.append(spec)
+
+    def wait_any(self, timeout_s: float) -> list[Finished]:
+        """Return the submitted trial's outcome."""
+        finished = [Finished(spec, self._outcome(spec), 0) for spec in self._submitted]
+        self._submitted = []
+        return finished
+
+    def cancel(self) -> None:
+        """Do nothing: no trial takes time."""
+
+    def states(self) -> list[WorkerState]:
+        """Return nothing."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _outcome(self, spec: TrialSpec) -> TrialOutcome:
+        problem, searched = self._problem, spec.round == 0
+        trial = problem.true_trial(spec.config, searched=searched)
+        now = datetime.now(UTC)
+        outcome = TrialOutcome(now, now, Provenance.MEASURED, "w0", "simulated", {Phase.BENCHMARK: trial.seconds}, "")
+        if trial.metrics is None:
+            failure = Failure(FailureKind.ENGINE_CRASH, Phase.READY, "the simulated server does not start")
+            return replace(outcome, failure=failure)
+        noise = problem.world.noise * (SHORT_NOISE if searched else 1.0)
+        world = replace(problem.world, noise=noise)
+        generator = seeded_generator(config_key(spec.config), self._seed, spec.number, spec.round)
+        metrics = world.measured(trial.metrics, generator)
+        repeats = tuple(Repeat(index, index, 100, 100, 0, trial.seconds, metrics) for index in range(spec.repeats))
+        return replace(outcome, repeats=repeats)
+
+
+def finals_result(name: str, seed: int, trials: int) -> FinalsResult:
+    """Run one study and compare what it exports with the whole configuration."""
+    problem = SimulatedProblem(name, SIMULATED_STUDIES[name](), World(seed=1 + seed, choices=0.0))
+    executor = WorldExecutor(problem, seed)
+    with TemporaryDirectory(prefix="finals-") as folder:
+        url = normalise_url(f"{folder}/study.db")
+        store = open_store(url)
+        spec = replace(problem.study.spec, artifacts=Path(folder), search=replace(problem.study.spec.search, seed=seed))
+        prepared = PreparedStudy(spec, executor.engine_info())
+        open_study(store, spec, prepared.engine, ["simulated"], RealClock())
+        budget = Budget(trials=trials)
+        run = run_study(prepared, budget, store, url, executor, SilentObserver(), threading.Event())
+        assert run.conclusion is not None
+        result = _judge(problem, store, run.conclusion, seed)
+        store.close()
+    return result
+
+
+def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed: int) -> FinalsResult:
+    records = store.trials(problem.study.spec.name)
+    trials = {record.number: record for record in records if not record.round}
+    rounds = [record for record in records if record.round]
+    labels = list(dict.fromkeys(record.label for record in sorted(rounds, key=lambda record: record.round)))
+    first = [trials[number] for number in _numbers(labels[0])] if labels else []
+    winner = trials[conclusion.winner if conclusion.winner is not None else 0]
+    kept = conclusion.keep_defaults
+    whole = winner if kept or not first else trials[_first_winner(problem, records, first, labels[0])]
+    scores = [problem.true_score(record.config) or 0.0 for record in (whole, winner)]
+    flags = problem.space.changed(winner.config)
+    return FinalsResult(
+        problem.name,
+        seed,
+        kept,
+        None if kept or not all(scores) else math.log(scores[0] / scores[1]),
+        scores[1],
+        len(problem.space.changed(whole.config)),
+        len(flags),
+        sum(_has_no_effect(problem, winner, name, scores[1]) for name in flags),
+        sum(effect.rounds > 0 for effect in conclusion.flag_effects),
+        not kept and conclusion.confirmed and not any(has_effect(asdict(each)) for each in conclusion.flag_effects),
+        sum(record.kind is TrialKind.REDUCED for record in trials.values()),
+        len(rounds),
+    )
+
+
+def _numbers(label: str | None) -> list[int]:
+    """Return the numbers of the trials in rounds with a label."""
+    return [int(number) for number in (label or "").removeprefix("finals ").split(",") if number]
+
+
+def _first_winner(
+    problem: SimulatedProblem, records: Sequence[TrialRecord], group: Sequence[TrialRecord], label: str | None
+) -> int:
+    winner = conclude(problem.study.spec.goals, records, group, label).winner
+    return 0 if winner is None else winner
+
+
+def _has_no_effect(problem: SimulatedProblem, winner: TrialRecord, name: str, score: float) -> bool:
+    without = problem.true_score(problem.space.without(winner.config, name))
+    return bool(without) and bool(score) and abs(math.log(score / (without or score))) < NO_EFFECT
+
+
+def _result_of_task(task: tuple[str, int], trials: int) -> FinalsResult:
+    return finals_result(*task, trials)
+
+
+def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
+    found = [result for result in results if not result.keeps_defaults]
+    losses = [result.loss for result in found if result.loss is not None]
+    flags = sum(result.flags for result in found)
+    return [
+        name,
+        f"{len(results) - len(found)} of {len(results)}",
+        f"{100 * np.median(losses):.1f} %" if losses else "",
+        f"{100 * max(losses):.1f} %" if losses else "",
+        f"{np.median([result.flags_whole for result in found]):.0f}" if found else "",
+        f"{np.median([result.flags for result in found]):.0f}" if found else "",
+        f"{100 * sum(result.without_effect for result in found) / flags:.0f} %" if flags else "",
+        f"{sum(result.contradicts for result in found)}",
+        f"{sum(result.score == 0 for result in found)}",
+        f"{np.median([result.reduced for result in results]):.0f}",
+        f"{np.median([result.measurements for result in results]):.0f}",
+    ]
+
+
+def check_finals() -> None:
+    """Run the studies and print the figures."""
+    parser = documented_parser(__doc__)
+    parser.add_argument("--problems", nargs="+", default=DEFAULT_PROBLEMS)
+    parser.add_argument("--seeds", type=int, default=5, help="studies of each problem [5]")
+    parser.add_argument("--trials", type=int, default=60, help="trials of a search [60]")
+    parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
+    parser.add_argument("--json", type=Path, help="write every result to this file")
+    arguments = parser.parse_args()
+    tasks = [(name, seed) for name in arguments.problems for seed in range(arguments.seeds)]
+    with get_context("spawn").Pool(arguments.jobs) as pool:
+        results = list(pool.imap(partial(_result_of_task, trials=arguments.trials), tasks))
+    rows = [_row(name, [result for result in results if result.problem == name]) for name in arguments.problems]
+    header = [
+        "problem",
+        "keeps defaults",
+        "loss",
+        "largest",
+        "flags whole",
+        "flags",
+        "no effect",
+        "contradictions",
+        "infeasible",
+        "reduced",
+        "measurements",
+    ]
+    caption = (
+        "Of the studies that export a configuration: true score of the whole one over the winner's, less 1 (median and "
+        "largest), flags of both (medians), share of exported flags without a true effect, contradictions, infeasible "
+        "winners; of all: trials of the reduction and measurements in rounds (medians)"
+    )
+    print_table(f"{caption}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
+    write_json(arguments.json, [asdict(each) for each in results])
+
+
+if __name__ == "__main__":
+    check_finals()

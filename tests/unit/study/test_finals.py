@@ -1,0 +1,142 @@
+"""The finals: the winner has only the flags that it needs, each with its measured effect."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from storage.records import Failure, FailureKind, Phase, TrialKind
+from tests.unit.study.conftest import Bench
+from tests.unit.study.test_run import FIGURES, peak_at_16, worse
+from tuner.sampler.reduction import Elimination, ReductionStep
+from tuner.specs import TrialSpec
+from tuner.study.protocols import Stage
+from tuner.study.specification.spec import Enqueued
+from tuner.study.trial_sources.given import GivenConfiguration
+from tuner.study.trial_sources.reduction import smaller_forms, unmeasured
+
+BOTH = Enqueued("both", {"max_num_seqs": 16, "block_size": 32})
+
+
+def needs_both(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    """Throughput 1500 with both flags; neither brings anything alone."""
+    both = spec.config.get("max_num_seqs") == 16 and spec.config.get("block_size") == 32
+    return {**FIGURES, "output_throughput": (1500.0 if both else 1000.0) + index}
+
+
+def noisy_peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+    """`peak_at_16`, ± 0.5 % from launch to launch."""
+    known = peak_at_16(spec, index)
+    assert isinstance(known, dict)
+    throughput = known["output_throughput"]
+    assert throughput is not None
+    return {**known, "output_throughput": throughput * (1.0 + 0.005 * ((7 * spec.number + 5 * spec.round) % 3 - 1))}
+
+
+def test_a_flag_without_effect_is_not_exported(bench: Bench) -> None:
+    result = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=True)
+    trials = {record.number: record for record in bench.records() if not record.round}
+    assert {record.kind for number, record in trials.items() if number > 1} == {TrialKind.REDUCED}
+    assert result.conclusion is not None
+    assert result.conclusion.winner is not None
+    assert dict(trials[result.conclusion.winner].config) == {"max_num_seqs": 16}
+    [effect] = result.conclusion.flag_effects
+    assert (effect.name, effect.value, effect.default, effect.rounds) == ("max_num_seqs", 16, 32, 3)
+    assert effect.ratio == pytest.approx(1.5 ** (4 / 7), rel=0.01)  # throughput has the weight 40 of 70
+
+
+def test_a_flag_without_which_the_gain_is_lost_stays(bench: Bench) -> None:
+    result = bench.run(needs_both, trials=2, enqueue=(BOTH,), reduce=True)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 1
+    assert {effect.name: effect.rounds for effect in result.conclusion.flag_effects} == {
+        "max_num_seqs": 3,
+        "block_size": 3,
+    }
+    assert all(effect.low > 1.0 for effect in result.conclusion.flag_effects)
+
+
+def test_a_flag_without_which_the_server_fails_stays(bench: Bench) -> None:
+    def fails_alone(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if spec.config.get("max_num_seqs") == 16 and "block_size" not in spec.config:
+            return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "CUDA out of memory")
+        return noisy_peak_at_16(spec, index)
+
+    result = bench.run(fails_alone, trials=2, enqueue=(BOTH,), reduce=True)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 1
+
+
+def test_a_continued_study_measures_nothing_again(bench: Bench) -> None:
+    first = bench.run(noisy_peak_at_16, trials=6, enqueue=(BOTH,), reduce=True)
+    records = bench.records()
+    bench.listener.stages.clear()
+    again = bench.run(noisy_peak_at_16, trials=6, enqueue=(BOTH,), reduce=True)
+    assert bench.records() == records
+    assert first.conclusion is not None
+    assert again.conclusion == first.conclusion
+    assert [plan.stage for plan in bench.listener.stages] == [Stage.SEARCH]
+
+
+def test_reduced_trials_do_not_count_as_trials_of_the_search(bench: Bench) -> None:
+    bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=True)
+    bench.run(noisy_peak_at_16, trials=3, enqueue=(BOTH,), reduce=True)
+    kinds = [record.kind for record in bench.records() if not record.round]
+    assert kinds.count(TrialKind.SEARCH) == 1
+    assert kinds[:3] == [TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.REDUCED]
+
+
+def test_without_a_reduction_the_best_score_wins(bench: Bench) -> None:
+    result = bench.run(noisy_peak_at_16, trials=2, enqueue=(BOTH,), reduce=False)
+    assert result.conclusion is not None
+    assert result.conclusion.winner == 1
+    assert all(record.kind is not TrialKind.REDUCED for record in bench.records())
+
+
+def test_where_nothing_is_better_the_defaults_stay(bench: Bench) -> None:
+    result = bench.run(worse, trials=3, enqueue=(BOTH,), reduce=True)
+    assert result.conclusion is not None
+    assert result.conclusion.keep_defaults
+    assert result.conclusion.flag_effects == ()
+
+
+FOUR = """
+description: four knobs
+parameters:
+  a: {description: d, type: categorical, choices: [1, 2], flag: --a, engine_default: 1}
+  b: {description: d, type: categorical, choices: [1, 2], flag: --b, engine_default: 1}
+  c: {description: d, type: categorical, choices: [1, 2], flag: --c, engine_default: 1}
+  d: {description: d, type: categorical, choices: [1, 2], flag: --d, engine_default: 1}
+rules:
+  - {name: pair, forbid: "effective.b == 2 and effective.c == 1", why: "b needs c"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "unproved", "expected"),
+    [
+        ("dbac", 0, [{"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
+        ("dbac", 3, [{"c": 2}, {"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
+        ("dbac", 2, [{"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
+        ("cdba", 0, []),  # b needs c
+        ("da", 2, [{"b": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
+        ("d", 0, []),
+    ],
+)
+def test_smaller_forms_lack_what_may_bring_nothing_half_of_the_flags_and_a_quarter(
+    bench: Bench, names: str, unproved: int, expected: list[dict[str, int]]
+) -> None:
+    bench.run(peak_at_16, trials=1, confirm_rounds=0)
+    bench.space_file.write_text(FOUR)
+    record = replace(bench.records()[0], config={"a": 2, "b": 2, "c": 2, "d": 2})
+    steps = [ReductionStep(name, 0.0 if place < unproved else 1.0, 0.0) for place, name in enumerate(names)]
+    forms = smaller_forms(bench.spec().space, record, Elimination(tuple(steps), 0.01))
+    assert [dict(given.config) for given in forms] == expected
+
+
+def test_only_what_was_not_measured_is_measured(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=2, enqueue=(BOTH,), confirm_rounds=0)
+    new = GivenConfiguration("new", {"block_size": 64}, {})
+    given = [GivenConfiguration("known", BOTH.config, {}), new, replace(new, label="again")]
+    assert unmeasured(bench.spec().space, given, bench.records()) == [new]

@@ -1,0 +1,271 @@
+"""The finals of a study: from the finalists of the search to the smallest configuration that is as good.
+
+1. Rounds compare the finalists and the defaults.
+2. If a finalist wins, rounds compare it with smaller forms of itself: without the flags that may well bring nothing,
+   without half of its flags, and without a quarter. As long as one of them wins, its own smaller forms are next.
+3. If few flags remain, each is left out in rounds of their own, which measure its effect. One without an effect goes.
+
+The finalist that won first takes part in all rounds, so that small losses cannot add up, and all its rounds count: if
+it is no better than the defaults in all of them, the defaults stay. Steps 2 and 3 end when the
+rounds have taken as many measurements as the search had trials. Every step is planned from the stored trials, so that a
+continued study goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from storage.records import TrialKind, TrialRecord
+from storage.store import Store
+from tuner.sampler.flag_effects import FlagEffect
+from tuner.study.conclusion.conclusion import Conclusion
+from tuner.study.conclusion.decide import conclude
+from tuner.study.conclusion.effects import measured_effects
+from tuner.study.conclusion.rounds import Rounds
+from tuner.study.loop import Loop
+from tuner.study.optuna_study import OptunaStudy
+from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
+from tuner.study.specification.spec import StudySpec
+from tuner.study.time_limit import TimeLimit
+from tuner.study.trial_sources.ablation import reductions
+from tuner.study.trial_sources.confirmation import Confirmation, label_of, nominate
+from tuner.study.trial_sources.given import GivenConfiguration, GivenTrials
+from tuner.study.trial_sources.reduction import measured_as, smaller_forms, unmeasured
+
+WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
+"""Endings of a stage after which nothing is concluded; the next run continues it."""
+
+GROUPS = 3
+"""How often the winner is compared with smaller forms of itself."""
+
+MEASURED_FLAGS = 4
+"""The effects of up to so many flags are measured; those of more are estimated from the trials."""
+
+LEAST_MEASUREMENTS = 30
+"""The rounds may take as many measurements as the search had trials, and so many in any case."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Configurations that were measured in the same rounds, the defaults first, and what follows from them."""
+
+    group: tuple[TrialRecord, ...]
+    conclusion: Conclusion
+
+    @property
+    def winner(self) -> TrialRecord | None:
+        """The winner; None if the defaults are kept or nothing can be recommended."""
+        if self.conclusion.keep_defaults:
+            return None
+        return next((record for record in self.group if record.number == self.conclusion.winner), None)
+
+    @property
+    def best(self) -> int | None:
+        """Number of the winner, or of the larger configuration that it is compared with."""
+        return self.conclusion.winner if self.conclusion.smaller is None else self.conclusion.smaller.best
+
+
+class Finals:
+    """The stages after the search; `run` returns why they ended, and the conclusion if there is one."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        store: Store,
+        optuna_study: OptunaStudy,
+        loop: Loop,
+        observer: StudyObserver,
+        slots: int,
+        time_limit: TimeLimit,
+    ) -> None:
+        self._spec, self._store, self._optuna_study = spec, store, optuna_study
+        self._loop, self._observer, self._slots, self._time_limit = loop, observer, slots, time_limit
+        self._ending = RunEnding.DONE
+
+    def run(self) -> tuple[RunEnding, Conclusion | None]:
+        """Run every stage; the time limit ends the stages after the first rounds, not the conclusion."""
+        finalists = self._finalists()
+        if not self._can_confirm(finalists):
+            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
+        first = self._confirm(finalists)
+        if first is None:
+            return self._ending, None
+        final, effects = self._refine(first)
+        if self._ending in WITHOUT_CONCLUSION:
+            return self._ending, None
+        return RunEnding.DONE, self._stored(_with_history(final.conclusion, first), final.group, effects)
+
+    def nominated(self, count: int) -> list[TrialRecord]:
+        """Return the best trials of the search, best first.
+
+        Trials of an earlier reduction have no influence, so that a continued study has the same finalists.
+        """
+        return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()))
+
+    def _finalists(self) -> list[TrialRecord]:
+        """Return the defaults, if they were measured, and the best trials of the search."""
+        defaults = [r for r in self._trials() if r.kind is TrialKind.BASELINE and r.outcome and r.outcome.succeeded]
+        return [*defaults[:1], *self.nominated(self._spec.confirmation.finalists)]
+
+    def _trials(self) -> list[TrialRecord]:
+        return self._store.trials(self._spec.name)
+
+    def _reduced(self) -> set[int]:
+        """Return the numbers of the reduced configurations."""
+        return {record.number for record in self._trials() if record.kind is TrialKind.REDUCED}
+
+    def _later_than(self, group: Sequence[TrialRecord]) -> set[int]:
+        """Return the numbers of the reduced configurations that were measured after a group of trials."""
+        latest = max(record.number for record in group)
+        return {number for number in self._reduced() if number > latest}
+
+    def _can_confirm(self, finalists: Sequence[TrialRecord]) -> bool:
+        """Return whether there are rounds, a finalist and measured defaults."""
+        has_defaults = any(finalist.kind is TrialKind.BASELINE for finalist in finalists)
+        return bool(self._spec.confirmation.rounds) and len(finalists) >= 2 and has_defaults
+
+    def _measure(self, given: Sequence[GivenConfiguration]) -> None:
+        """Measure those configurations once that no trial has."""
+        source = GivenTrials(self._optuna_study, TrialKind.REDUCED, unmeasured(self._spec.space, given, self._trials()))
+        if source.planned:
+            self._observer.stage(StagePlan(Stage.REDUCTION, len(source.planned), tuple(source.planned)))
+        self._ending = self._loop.run(source, self._time_limit.is_over)
+
+    def _confirm(self, group: Sequence[TrialRecord], incumbent: int | None = None) -> Compared | None:
+        """Measure a group in rounds and conclude from them; None if they are not complete.
+
+        If the whole time limit passes before the last round begins, the next run continues them.
+
+        Args:
+            group: the trials to compare.
+            incumbent: number of the winner of earlier rounds.
+        """
+        confirmation = Confirmation(self._spec, self._store, group, self._slots)
+        if not confirmation.exhausted():
+            names, rounds = tuple(f"#{record.number}" for record in group), tuple(confirmation.rounds)
+            self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
+        self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
+        if self._ending is not RunEnding.DONE:
+            return None
+        reduces = self._spec.confirmation.reduce
+        flags = {record.number: len(self._spec.space.changed(record.config)) for record in group if reduces}
+        conclusion = conclude(self._spec.goals, self._trials(), group, confirmation.label, flags, incumbent)
+        return Compared(tuple(group), conclusion)
+
+    def _compare(self, before: Compared, given: Sequence[GivenConfiguration], best: TrialRecord) -> Compared | None:
+        """Compare the winner, the best finalist and the defaults with smaller configurations.
+
+        Return None if there is nothing to compare, or the time or the measurements are used up.
+        """
+        assert before.winner is not None
+        self._measure(given)
+        if self._ending is not RunEnding.DONE:
+            return None
+        group = {record.number: record for record in (before.group[0], best, before.winner)}
+        size = len(group)
+        for each in given:
+            record = measured_as(self._spec.space, self._trials(), each.config)
+            if record is not None and record.state == "ok":
+                group.setdefault(record.number, record)
+        if len(group) == size or not self._may_measure(list(group.values())):
+            return None
+        return self._confirm(list(group.values()), before.winner.number)
+
+    def _may_measure(self, group: Sequence[TrialRecord]) -> bool:
+        """Return whether the measurements of a group, done or not, are within what the rounds may take."""
+        records, label = self._trials(), label_of(group)
+        searched = sum(record.round == 0 and record.kind is not TrialKind.REDUCED for record in records)
+        others = sum(record.round > 0 and record.label != label for record in records)
+        return others + len(group) * self._spec.confirmation.rounds <= max(LEAST_MEASUREMENTS, searched)
+
+    def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
+        """Return the comparison whose winner has the fewest flags, and the measured effects of these."""
+        best = first.winner
+        if best is None or not self._spec.confirmation.reduce:
+            return first, []
+        compared = self._shrink(first, best)
+        while (winner := compared.winner) is not None and self._ending is RunEnding.DONE:
+            flags = self._spec.space.changed(winner.config)
+            if len(flags) == 1:
+                return compared, self._effects(compared, winner, {flags[0]: compared.group[0]})
+            if len(flags) > MEASURED_FLAGS:
+                break
+            given = self._without_each(winner)
+            smaller = self._compare(compared, list(given.values()), best)
+            if smaller is None:
+                break
+            if smaller.winner is not None and smaller.winner.number == winner.number:
+                return smaller, self._effects(smaller, winner, self._found(smaller, given))
+            if smaller.winner is not None and len(self._spec.space.changed(smaller.winner.config)) > len(flags):
+                return smaller, []
+            compared = smaller
+        return compared, []
+
+    def _shrink(self, first: Compared, best: TrialRecord) -> Compared:
+        """Return the comparison after groups of smaller forms, as long as one of them wins."""
+        compared, space = first, self._spec.space
+        for _ in range(GROUPS):
+            winner = compared.winner
+            if winner is None or len(space.changed(winner.config)) <= 1:
+                break
+            later = self._later_than(compared.group)
+            order = self._optuna_study.eliminate(winner.number, compared.group[0].number, later)
+            smaller = self._compare(compared, smaller_forms(space, winner, order), best)
+            if smaller is None:
+                break
+            compared = smaller
+            if smaller.winner is not None and smaller.winner.number == winner.number:
+                break
+        return compared
+
+    def _without_each(self, winner: TrialRecord) -> dict[str, GivenConfiguration]:
+        """Return the winner without each single flag, by the flag's name."""
+        found = reductions(self._spec.space, winner.config, [])
+        return {name: GivenConfiguration(f"#{winner.number} without {name}", *rest) for name, *rest in found}
+
+    def _found(self, compared: Compared, given: Mapping[str, GivenConfiguration]) -> dict[str, TrialRecord]:
+        """Return the measured configurations among those given, by the same names."""
+        space = self._spec.space
+        found = {name: measured_as(space, compared.group, each.config) for name, each in given.items()}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def _effects(self, compared: Compared, winner: TrialRecord, without: dict[str, TrialRecord]) -> list[FlagEffect]:
+        rounds = Rounds.of(self._spec.goals, self._trials(), label_of(compared.group))
+        defaults = self._spec.space.engine_defaults()
+        return measured_effects(rounds, winner, without, defaults)
+
+    def _stored(
+        self, conclusion: Conclusion, group: Sequence[TrialRecord], measured: Sequence[FlagEffect] = ()
+    ) -> Conclusion:
+        """Store the conclusion, before and after the flag effects, whose estimates take seconds."""
+        self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
+        names = {effect.name for effect in measured}
+        estimated = [each for each in self._estimated_effects(conclusion, group) if each.name not in names]
+        conclusion = replace(conclusion, flag_effects=(*measured, *estimated))
+        self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
+        return conclusion
+
+    def _estimated_effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
+        """Return the effects of the winner's flags as the model estimates them; none where the defaults won."""
+        defaults = next((record.number for record in group if record.kind is TrialKind.BASELINE), None)
+        if conclusion.winner is None or defaults is None or conclusion.winner == defaults:
+            return []
+        try:
+            return self._optuna_study.flag_effects(conclusion.winner, defaults)
+        except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
+            self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
+            return []
+
+
+def _with_history(conclusion: Conclusion, first: Compared) -> Conclusion:
+    """Return the conclusion. Where the defaults stay although a finalist won the first rounds, its reason says so."""
+    leader = None if first.winner is None or not conclusion.keep_defaults else first.winner.number
+    score = next((each.score for each in conclusion.finalists if each.number == leader), None)
+    if score is None or score.low is None or score.high is None:
+        return conclusion
+    reason = (
+        f"keep the defaults: trial {leader} won {first.conclusion.rounds} rounds, but over all {score.rounds} it is "
+        f"not better beyond the noise: score {score.ratio:.3f} (95 % interval {score.low:.3f} to {score.high:.3f})"
+    )
+    return replace(conclusion, reason=reason)

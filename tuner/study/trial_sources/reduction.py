@@ -1,0 +1,62 @@
+"""The reduction: smaller forms of a configuration, with some of its flags reset to their defaults.
+
+The sampler's model proposes the order in which flags are reset (`tuner.sampler.reduction`). A smaller form is measured
+once with the search's workload, which shows whether it runs and meets the SLOs, and then in rounds beside the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search_spaces import ResolvedSpace
+from storage.records import Config, TrialRecord
+from tuner.sampler.reduction import Elimination
+from tuner.study.trial_sources.given import GivenConfiguration
+
+
+def smaller_forms(space: ResolvedSpace, record: TrialRecord, order: Elimination) -> list[GivenConfiguration]:
+    """Return a configuration without the flags that may well bring nothing, without half of its flags, and a quarter.
+
+    Args:
+        space: the search space.
+        record: the trial of the configuration.
+        order: of the resetting of its flags.
+    """
+    names = [step.name for step in order.steps]
+    counts = {len(order.unproved()), len(names) // 2, len(names) // 4} - {0}
+    found = [without_flags(space, record, names[:count]) for count in sorted(counts, reverse=True)]
+    return [given for given in found if given is not None]
+
+
+def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str]) -> GivenConfiguration | None:
+    """Return a trial's configuration with parameters reset; None if it is the same, the defaults, or breaks a rule."""
+    config = dict(record.config)
+    for name in names:
+        config = space.without(config, name)
+    is_defaults = not space.changed(config)
+    if is_defaults or space.render(config) == space.render(record.config) or space.violations(config):
+        return None
+    defaults = space.engine_defaults()
+    hints = {name: defaults[name] for name in names if name in defaults}
+    flags = f"{len(space.changed(config))} of {len(space.changed(record.config))} flags"
+    return GivenConfiguration(f"#{record.number} with {flags}", config, hints)
+
+
+def measured_as(space: ResolvedSpace, records: Sequence[TrialRecord], config: Config) -> TrialRecord | None:
+    """Return the first trial with the same server as a configuration; None if there is none."""
+    rendered = space.render(config)
+    return next((record for record in records if not record.round and space.render(record.config) == rendered), None)
+
+
+def unmeasured(
+    space: ResolvedSpace, given: Sequence[GivenConfiguration], records: Sequence[TrialRecord]
+) -> list[GivenConfiguration]:
+    """Return the configurations that no trial has, each once."""
+    seen = [space.render(record.config) for record in records if not record.round]
+    found = []
+    for each in given:
+        rendered = space.render(each.config)
+        if rendered not in seen:
+            seen.append(rendered)
+            found.append(each)
+    return found
