@@ -88,11 +88,13 @@ class EngineContract:
         assert caught.value.failure.kind == "cancelled"
 
     def test_a_cancelled_benchmark_ends(self, engine: Engine, good_spec: TrialSpec) -> None:
+        workload = good_spec.workload
+        assert isinstance(workload, ClosedLoop)
         server = engine.launch(good_spec, good_spec.limits)
         try:
             server.wait_ready(NEVER)
             with pytest.raises(TrialFailed) as caught:
-                server.benchmark(good_spec.workload, 0, _set())
+                server.benchmark(workload, 0, _set())
         finally:
             server.stop()
         assert caught.value.failure.kind == "cancelled"

@@ -115,7 +115,8 @@ def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traff
     assert (repeat.metrics["goodput_share"] or 0) < 0.9
     records = read_records(folder / "requests-1.parquet")
     assert len(records) == repeat.offered
-    assert max(r.sent_s - r.due_s for r in records if r.sent_s is not None) > 1.0
+    assert all(r.due_s is not None for r in records)
+    assert max(r.sent_s - r.due_s for r in records if r.sent_s is not None and r.due_s is not None) > 1.0
 
 
 def test_without_the_prefix_cache_there_are_no_hits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()
+Start = Callable[[Toolbox, Sequence[str], Mapping[str, str], Path, Path], HelperJob]
 LOAD = ClosedLoop(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
 
 
@@ -92,24 +93,26 @@ def test_the_resident_client_has_the_counts_of_the_plain_command(
     server: VllmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts and names of metrics, which do not depend on how busy the machine is; for times see benchmarks/loadgen."""
-    resident_start = Toolbox.start
     started: list[type] = []
 
-    def plain_start(self: Toolbox, *arguments: object) -> PlainJob:
-        words, environment, log, cwd = arguments
-        argv = [str(self.installation.executable), *words]  # type: ignore[misc]
-        return PlainJob(argv, environment, log, cwd, self.records)  # type: ignore[arg-type]
+    def plain_start(
+        self: Toolbox, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path
+    ) -> HelperJob:
+        return PlainJob([str(self.installation.executable), *arguments], environment, log, cwd, self.records)
 
-    def kept(start: Callable[..., HelperJob]) -> Callable[..., HelperJob]:
-        def run(*arguments: object) -> HelperJob:
-            job = start(*arguments)
+    def kept(start: Start) -> Start:
+        def run(
+            self: Toolbox, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path
+        ) -> HelperJob:
+            job = start(self, arguments, environment, log, cwd)
             started.append(type(job))
             return job
 
         return run
 
     runs: list[Repeat] = []
-    for seed, start in enumerate((resident_start, plain_start)):
+    starts: tuple[Start, ...] = (Toolbox.start, plain_start)
+    for seed, start in enumerate(starts):
         monkeypatch.setattr(Toolbox, "start", kept(start))
         runs.append(server.benchmark(LOAD, seed, NEVER))
     assert started == [ResidentJob, PlainJob]

@@ -39,32 +39,32 @@ class FakeNvml:
             raise FakeNvmlError
         return len(self.cards)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         if self.broken or index >= len(self.cards):
             raise FakeNvmlError
         return index
 
-    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}abc"
 
-    def nvmlDeviceGetName(self, handle: Any) -> str:
+    def nvmlDeviceGetName(self, handle: int) -> str:
         return self.cards[handle][0]
 
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]:
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
         return self.cards[handle][1]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         used = self.used_gib[min(self.reads, len(self.used_gib) - 1)]
         self.reads += 1
         return SimpleNamespace(total=self.cards[handle][2] * GIB, used=used * GIB)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return [SimpleNamespace(pid=42), SimpleNamespace(pid=7)]
 
-    def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int:
+    def nvmlDeviceGetMemoryBusWidth(self, handle: int) -> int:
         return 256
 
-    def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int:
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, kind: int) -> int:
         assert kind == 2
         return 5001
 

@@ -171,7 +171,7 @@ class TestLocalRay:
 
     def test_ray_gets_a_small_object_store_and_leaves_no_files(self, local: RayExecutor) -> None:
         local.engine_info()
-        store = ray.cluster_resources()["object_store_memory"]
+        store = ray.cluster_resources()["object_store_memory"]  # type: ignore[no-untyped-call]
         assert store <= 100 * 1024 * 1024
         assert local._local is not None
         folder = local._local.folder

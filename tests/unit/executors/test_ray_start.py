@@ -106,7 +106,7 @@ def test_ray_waits_for_a_slow_raylet_as_long_as_it_runs(
     monkeypatch.setattr(ray_start, "_POLL_S", 0.01)
     monkeypatch.setattr(ray_start, "NOTICE_S", 0.02)
     with ray_start._patient_registration(temporary):
-        assert services.get_node("address", "id") == "the node"
+        assert services.get_node("address", "id") == "the node"  # type: ignore[no-untyped-call]
     assert answers == []
     assert "waiting for Ray to start" in caplog.text
     assert services.get_node is get_node
@@ -122,7 +122,7 @@ def test_ray_does_not_wait_for_a_raylet_that_ended(
 
     monkeypatch.setattr(services, "get_node", get_node)
     with ray_start._patient_registration(temporary), pytest.raises(RuntimeError, match="not there yet"):
-        services.get_node("address", "id")
+        services.get_node("address", "id")  # type: ignore[no-untyped-call]
 
 
 def test_the_installed_ray_has_the_function_that_is_replaced() -> None:

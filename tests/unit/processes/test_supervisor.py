@@ -140,7 +140,15 @@ start_server(["/bin/touch", str(here / "ran")], dict(os.environ), here / "log", 
 class _Full(ProcessRecords):
     gate: Identity | None = None
 
-    def add(self, mark: str, process: Identity, port: int | None, argv: tuple[str, ...], label: str) -> ProcessRecord:
+    def add(
+        self,
+        mark: str,
+        process: Identity,
+        port: int | None,
+        argv: tuple[str, ...],
+        label: str,
+        folder: Path | None = None,
+    ) -> ProcessRecord:
         self.gate = process
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -155,7 +155,7 @@ def test_log_scores_differ_by_the_logarithm_of_the_score() -> None:
 
 def test_a_metric_that_one_run_lacks_counts_in_none() -> None:
     # Of the second run TPOT is absent, so throughput (40) and success (10) remain: 2 ** (40/50) in all three runs.
-    runs = [
+    runs: list[dict[str, float | None]] = [
         {"output_throughput": 200.0, "p99_tpot_ms": 1.0, "success_rate": 1.0},
         {"output_throughput": 100.0, "p99_tpot_ms": None, "success_rate": 1.0},
         {"output_throughput": 200.0, "p99_tpot_ms": 9.0, "success_rate": 1.0},

@@ -144,7 +144,7 @@ def test_a_write_whose_acknowledgement_is_lost_happens_once(
         before = connection.connection.total_changes
 
     def without_acknowledgement(dialect: DefaultDialect, connection: sqlite3.Connection) -> None:
-        commit(dialect, connection)
+        commit(dialect, connection)  # type: ignore[no-untyped-call]
         if connection.total_changes > before and not lost:
             lost.append(name)
             error = sqlite3.OperationalError("database is locked")

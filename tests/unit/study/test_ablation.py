@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces import ResolvedSpace, load_space
-from storage.records import Failure, FailureKind, Phase, TrialKind
+from storage.records import Config, Failure, FailureKind, Phase, TrialKind
 from tests.unit.study.conftest import PLAIN, Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.specs import TrialSpec
@@ -36,7 +36,7 @@ def space(tmp_path: Path) -> ResolvedSpace:
 
 
 def test_each_flag_is_reset_together_with_the_parameters_that_depend_on_it(space: ResolvedSpace) -> None:
-    config = {"max_num_seqs": 16, "block_size": 32, "dtype": "half", "nested": 2}
+    config: Config = {"max_num_seqs": 16, "block_size": 32, "dtype": "half", "nested": 2}
     assert reductions(space, config, [config]) == [
         ("max_num_seqs", {"block_size": 32, "dtype": "half", "nested": 2}, {"max_num_seqs": 32}),
         ("block_size", {"max_num_seqs": 16, "dtype": "half", "nested": 2}, {}),
@@ -55,9 +55,9 @@ def test_each_flag_is_reset_together_with_the_parameters_that_depend_on_it(space
     ],
 )
 def test_resets_without_a_change_against_a_rule_or_already_tried_are_left_out(
-    space: ResolvedSpace, config: dict[str, object], tried: list[dict[str, object]], names: list[str]
+    space: ResolvedSpace, config: Config, tried: list[Config], names: list[str]
 ) -> None:
-    assert [name for name, *_ in reductions(space, config, tried)] == names  # type: ignore[arg-type]
+    assert [name for name, *_ in reductions(space, config, tried)] == names
 
 
 KNOWN = Enqueued("known", {"max_num_seqs": 16, "block_size": 32})
@@ -162,7 +162,7 @@ def test_an_error_in_the_flag_effects_does_not_prevent_the_conclusion(
 
 def test_without_a_feasible_trial_there_is_no_ablation(bench: Bench) -> None:
     def breaks(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
-        return FIGURES | {"output_throughput": 1.0, "p99_tpot_ms": 99.0}
+        return {**FIGURES, "output_throughput": 1.0, "p99_tpot_ms": 99.0}
 
     bench.run(breaks, trials=2, enqueue=(KNOWN,), ablate=True)
     assert len([record for record in bench.records() if record.round == 0]) == 2

@@ -26,6 +26,7 @@ from tuner.study.specification.settings import (
     WorkloadSettings,
 )
 from tuner.study.specification.spec import StudySpec
+from tuner.workloads.spec import ClosedLoop
 
 INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)
 
@@ -79,10 +80,13 @@ def test_the_search_sends_fewer_requests_only_if_there_are_rounds(
     model: str, tmp_path: Path, changes: dict[str, Any], searched: int
 ) -> None:
     spec = spec_of(model, tmp_path, **{"search_load": 0.5, **changes})
-    kinds = (TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.SEARCH)
-    assert {spec.trial(1, 0, 1, kind, {}).workload.num_prompts for kind in kinds} == {searched}
-    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.num_prompts == 200
-    assert spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload.seed == 2000
+    for kind in (TrialKind.BASELINE, TrialKind.ENQUEUED, TrialKind.SEARCH):
+        workload = spec.trial(1, 0, 1, kind, {}).workload
+        assert isinstance(workload, ClosedLoop)
+        assert workload.num_prompts == searched
+    confirming = spec.trial(1, 1, 1, TrialKind.CONFIRM, {}).workload
+    assert isinstance(confirming, ClosedLoop)
+    assert (confirming.num_prompts, confirming.seed) == (200, 2000)
     premise = spec.premise(INFO, ["Tesla T4"])
     assert premise["workload"]["num_prompts"] == 200
     assert premise.get("search") == (None if searched == 200 else {"num_prompts": 100})

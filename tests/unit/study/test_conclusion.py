@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -39,7 +40,7 @@ def record(
     return TrialRecord("s", number, round_, kind, label, {}, {"x": number}, 1, NOW, outcome, verdict)
 
 
-def rounds(*triples: tuple[int, list[float]]) -> list[TrialRecord]:
+def rounds(*triples: tuple[int, Sequence[float]]) -> list[TrialRecord]:
     return [record(number, [v], i + 1) for number, values in triples for i, v in enumerate(values)]
 
 
@@ -67,7 +68,7 @@ ALIKE = ((0, [100, 101, 99]), (3, [150, 152, 148]), (4, [149, 150, 148]))
 """Trial 4 loses 0.4 % of the throughput, a third of 1 % of the score."""
 
 
-def decided(*triples: tuple[int, list[float]], flags: dict[int, int], incumbent: int | None = None) -> Conclusion:
+def decided(*triples: tuple[int, Sequence[float]], flags: dict[int, int], incumbent: int | None = None) -> Conclusion:
     finalists = [record(number, [100.0]) for number, _ in triples]
     return conclude(GOALS, [*finalists, *rounds(*triples)], finalists, "finals", flags, incumbent)
 

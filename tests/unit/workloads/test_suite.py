@@ -44,7 +44,8 @@ def test_lengths_and_concurrency_are_those_of_the_largest_workload() -> None:
     assert (made.longest_request, made.output_len, made.input_len) == (75, 10, 65)
     assert made.longest_workload.sent_classes.keys() == {"day.chat", "day.docs"}
     assert made.max_concurrency is None
-    bounded = {name: part.model_copy(update={"max_in_flight": 5 + part.requests}) for name, part in made.loads.items()}
+    limits = {"day": 35, "night": 15}
+    bounded = {name: part.model_copy(update={"max_in_flight": limits[name]}) for name, part in made.loads.items()}
     assert made.model_copy(update={"loads": bounded}).max_concurrency == 35
 
 
@@ -113,7 +114,8 @@ class RecordingServer(StubServer):
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         assert isinstance(workload, Traffic)
-        self.sent.append((*workload.classes, workload.requests, index))
+        (name,) = workload.classes
+        self.sent.append((name, workload.requests, index))
         return Repeat(index, workload.repeat_seed(index), 10, 10, 0, 1.0, {"goodput": float(index)})
 
 

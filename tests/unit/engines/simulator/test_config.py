@@ -10,7 +10,9 @@ from tuner.engines.simulator.config.cuda_graphs import LaunchMode
 from tuner.engines.simulator.config.precision import ConfigRefused, find_backend
 from tuner.engines.simulator.config.serve_config import ServeConfig
 
-H200 = {"card": "h200", "version": (0, 25, 1)}
+
+def on_h200(*arguments: str) -> ServeConfig:
+    return config(*arguments, card="h200", version=(0, 25, 1))
 
 
 def test_defaults_on_a_t4_equal_the_published_log() -> None:
@@ -24,7 +26,7 @@ def test_defaults_on_a_t4_equal_the_published_log() -> None:
 
 
 def test_defaults_on_an_h200() -> None:
-    resolved = config(**H200)
+    resolved = on_h200()
     assert (resolved.backend, resolved.dtype, resolved.max_num_batched_tokens) == ("FLASH_ATTN", "bfloat16", 8192)
     assert (resolved.max_num_seqs, resolved.gpu_memory_utilization, resolved.reserve_full) == (1024, 0.92, True)
 
@@ -82,7 +84,7 @@ def launches(resolved: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMod
 def test_launch_modes_of_50_decodes_and_of_a_mixed_step_of_200_tokens(
     arguments: list[str], decode: LaunchMode, mixed: LaunchMode
 ) -> None:
-    assert launches(config(*arguments, **H200), 50, 200 if "48" not in arguments else 40) == (decode, mixed)
+    assert launches(on_h200(*arguments), 50, 200 if "48" not in arguments else 40) == (decode, mixed)
 
 
 def test_a_captured_step_is_padded_to_the_next_size() -> None:

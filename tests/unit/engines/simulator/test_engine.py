@@ -22,6 +22,7 @@ from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.presets import load_preset
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traffic import Traffic
 
 NEVER = threading.Event()
 WORKLOAD = ClosedLoop(max_concurrency=4, num_prompts=12, input_len=64, output_len=16)
@@ -153,6 +154,7 @@ def test_deadlines_hold_in_virtual_time(engine: SimulatedEngine, tmp_path: Path)
 
 def test_traffic_writes_a_record_of_every_request(engine: SimulatedEngine, tmp_path: Path) -> None:
     mixed = load_preset("mixed").workload
+    assert isinstance(mixed, Traffic)
     workload = mixed.model_copy(update={"requests": 200, "timeout_s": 5.0})
     outcome = run_trial(engine, spec(tmp_path, workload=workload), NEVER, worker="w0", device="d")
     assert outcome.failure is None

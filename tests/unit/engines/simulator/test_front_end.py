@@ -27,8 +27,8 @@ def request(number: int, tokens: int = 0) -> SimulatedRequest:
     return SimulatedRequest(Prompt(number, tokens, 1), "", None, None)
 
 
-def departures(front: FrontEnd) -> list[tuple[int, float]]:
-    departed = []
+def departures(front: FrontEnd) -> list[tuple[int, float | pytest.Approx[float]]]:
+    departed: list[tuple[int, float | pytest.Approx[float]]] = []
     while front.next_s < math.inf:
         at = front.next_s
         departed.append((front.pop().prompt.index, pytest.approx(at)))

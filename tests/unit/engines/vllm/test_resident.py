@@ -134,7 +134,7 @@ def test_a_helper_that_still_imports_ends_with_its_input(made_vllm: MadeVllm, tm
     package = made_vllm.folder / "vllm" / "__init__.py"
     package.write_text(f"open({str(tmp_path / 'importing')!r}, 'w').close()\nimport time\ntime.sleep(600)\n")
     read, write = os.pipe()
-    words = [sys.executable, HELPER, tmp_path / "helper.log"]
+    words: list[str | Path] = [sys.executable, HELPER, tmp_path / "helper.log"]
     with subprocess.Popen(words, stdin=read, stdout=subprocess.DEVNULL, env=made_vllm.environment) as helper:
         os.close(read)
         assert eventually((tmp_path / "importing").exists)
