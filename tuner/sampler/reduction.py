@@ -18,6 +18,8 @@ from tuner.sampler.surrogate.encoding import Params
 from tuner.sampler.surrogate.model import Surrogate
 
 SPREADS = 2.5
+"""Standard deviations within which an expected loss may be luck."""
+
 LARGEST_NOISE = 0.02
 """Largest expected loss of the score's logarithm that counts as noise, also where a measurement is noisier."""
 

@@ -6,13 +6,14 @@
 3. If few flags remain, each is left out in rounds of their own, which measure its effect. One without an effect goes.
 
 The finalist that won first takes part in all rounds, so that small losses cannot add up, and all its rounds count: if
-it is no better than the defaults in all of them, the defaults stay. Steps 2 and 3 end when the
+it is no better than the defaults in all of them, the defaults stay. Steps 2 and 3 need `reduce`, and end when the
 rounds have taken as many measurements as the search had trials. Every step is planned from the stored trials, so that a
 continued study goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,11 +60,6 @@ class Compared:
         if self.conclusion.keep_defaults:
             return None
         return next((record for record in self.group if record.number == self.conclusion.winner), None)
-
-    @property
-    def best(self) -> int | None:
-        """Number of the winner, or of the larger configuration that it is compared with."""
-        return self.conclusion.winner if self.conclusion.smaller is None else self.conclusion.smaller.best
 
 
 class Finals:
@@ -150,7 +146,8 @@ class Finals:
             return None
         reduces = self._spec.confirmation.reduce
         flags = {record.number: len(self._spec.space.changed(record.config)) for record in group if reduces}
-        conclusion = conclude(self._spec.goals, self._trials(), group, confirmation.label, flags, incumbent)
+        until_now = [record for record in self._trials() if record.round <= max(confirmation.rounds)]
+        conclusion = conclude(self._spec.goals, until_now, group, confirmation.label, flags, incumbent)
         return Compared(tuple(group), conclusion)
 
     def _compare(self, before: Compared, given: Sequence[GivenConfiguration], best: TrialRecord) -> Compared | None:
@@ -159,25 +156,35 @@ class Finals:
         Return None if there is nothing to compare, or the time or the measurements are used up.
         """
         assert before.winner is not None
+        group = {record.number: record for record in (before.group[0], best, before.winner)}
+        if not given or not self._may_measure(group, given):
+            return None
         self._measure(given)
         if self._ending is not RunEnding.DONE:
             return None
-        group = {record.number: record for record in (before.group[0], best, before.winner)}
         size = len(group)
-        for each in given:
-            record = measured_as(self._spec.space, self._trials(), each.config)
-            if record is not None and record.state == "ok":
-                group.setdefault(record.number, record)
-        if len(group) == size or not self._may_measure(list(group.values())):
-            return None
-        return self._confirm(list(group.values()), before.winner.number)
+        group |= {record.number: record for record in self._measured(given) if record.state == "ok"}
+        return self._confirm(list(group.values()), before.winner.number) if len(group) > size else None
 
-    def _may_measure(self, group: Sequence[TrialRecord]) -> bool:
-        """Return whether the measurements of a group, done or not, are within what the rounds may take."""
-        records, label = self._trials(), label_of(group)
+    def _measured(self, given: Sequence[GivenConfiguration]) -> list[TrialRecord]:
+        """Return the trials of those configurations that have one."""
+        records = self._trials()
+        found = [measured_as(self._spec.space, records, each.config) for each in given]
+        return [record for record in found if record is not None]
+
+    def _may_measure(self, group: Mapping[int, TrialRecord], given: Sequence[GivenConfiguration]) -> bool:
+        """Return whether the rounds of a group with further configurations are within what the rounds may take.
+
+        Its own measurements and later ones do not count: a continued study decides as before.
+        """
+        records, measured = self._trials(), self._measured(given)
+        every = {**group, **{record.number: record for record in measured if record.state == "ok"}}
+        label = label_of(list(every.values())) if len(measured) == len(given) else None
         searched = sum(record.round == 0 and record.kind is not TrialKind.REDUCED for record in records)
-        others = sum(record.round > 0 and record.label != label for record in records)
-        return others + len(group) * self._spec.confirmation.rounds <= max(LEAST_MEASUREMENTS, searched)
+        own = min((record.round for record in records if record.round and record.label == label), default=math.inf)
+        others = sum(0 < record.round < own for record in records)
+        expected = (len(group) + len(given)) * self._spec.confirmation.rounds
+        return others + expected <= max(LEAST_MEASUREMENTS, searched)
 
     def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
         """Return the comparison whose winner has the fewest flags, and the measured effects of these."""

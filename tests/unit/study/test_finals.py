@@ -11,6 +11,7 @@ from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.sampler.reduction import Elimination, ReductionStep
 from tuner.specs import TrialSpec
+from tuner.study.finals import LEAST_MEASUREMENTS
 from tuner.study.protocols import Stage
 from tuner.study.specification.spec import Enqueued
 from tuner.study.trial_sources.given import GivenConfiguration
@@ -77,6 +78,7 @@ def test_a_continued_study_measures_nothing_again(bench: Bench) -> None:
     assert first.conclusion is not None
     assert again.conclusion == first.conclusion
     assert [plan.stage for plan in bench.listener.stages] == [Stage.SEARCH]
+    assert 12 < sum(record.round > 0 for record in records) <= LEAST_MEASUREMENTS
 
 
 def test_reduced_trials_do_not_count_as_trials_of_the_search(bench: Bench) -> None:
