@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import subprocess
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ REAL_WORKLOAD = (
     *("--env", "VLLM_CPU_KVCACHE_SPACE=1"),
 )
 REAL_SERVER = ("--", "--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager")
-DISK_MIB = 200
+DISK_MIB = 700
 
 Key = tuple[int, int]
 
@@ -243,9 +244,12 @@ class ChaosStudy:
         if sync.wait() != 0:
             self.problem(f"tuner sync: exit code {sync.popen.returncode}: {sync.output()[-400:]}")
         database = None if self.mlflow is None else self.mlflow.database
-        for found in (self.study.mlflow_problems(database), self.study.leftovers()):
-            for problem in found:
-                self.problem(problem)
+        try:
+            problems = self.study.mlflow_problems(database)
+        except sqlite3.Error as error:
+            problems = [f"MLflow's database: {error}; the last command: {self.command.output()[-400:]}"]
+        for problem in (*problems, *self.study.leftovers()):
+            self.problem(problem)
 
     def problem(self, text: str) -> None:
         """Add a broken invariant."""
