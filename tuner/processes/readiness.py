@@ -93,11 +93,13 @@ def wait_ready(
         health = get_local(host, port, "/health", min(left, _REQUEST_S))
         if health is not None:
             proved = _prove_ownership(process, host, port)
-            problem = health.problem and f"/health: {health.problem}"
+            found = health.problem and f"/health: {health.problem}"
             if health.status == 200:
-                problem = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
-                if problem is None:
+                found = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
+                if found is None:
                     return ServerReadiness(time.monotonic() - begun, proved)
+            if left >= _REQUEST_S or problem is None:  # a request that the deadline cuts short says less
+                problem = found
         cancelled.wait(min(_POLL_S, left))
 
 

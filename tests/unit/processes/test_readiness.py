@@ -14,6 +14,8 @@ from tests.fakes import install_fake_vllm
 from tests.fakes.raw_server import ENDLESS, TRICKLE, Part, answering
 from tests.unit.processes.started import Starter
 from tuner.errors import TrialFailed
+from tuner.http import Reply
+from tuner.processes import readiness
 from tuner.processes.ports import lease_port
 from tuner.processes.readiness import ServerReadiness, wait_ready
 from tuner.processes.supervisor import ServerProcess
@@ -144,6 +146,18 @@ def test_an_answer_without_an_end_does_not_outlive_the_deadline(
         assert time.monotonic() - begun < 30
     assert failure.kind is FailureKind.STARTUP_TIMEOUT
     assert failure.message.startswith(f"the server was not ready after 2.5 s: {problem}")
+
+
+def test_a_request_that_the_deadline_cuts_short_does_not_hide_the_problem(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(host: str, port: int, path: str, timeout_s: float) -> Reply:
+        return Reply(None, problem="more than 1048576 bytes" if timeout_s == 1.0 else "no whole answer")
+
+    monkeypatch.setattr(readiness, "get_local", answer)
+    monkeypatch.setattr(readiness, "_prove_ownership", lambda *_: True)
+    failure = _failure(starter("/bin/sleep", "60"), 1, deadline_s=1.5)
+    assert failure.message == "the server was not ready after 1.5 s: /health: more than 1048576 bytes"
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"5", b'{"data": [{"id": 5}]}', b'{"data": 5}', b"\xff"])
