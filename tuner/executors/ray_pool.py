@@ -105,7 +105,7 @@ class RayExecutor:
         try:
             try:
                 return self._ask_engine(first)
-            except RayActorError:  # it was killed while it started; once is no reason to give up
+            except RayActorError:  # the worker was killed while it started: try once more
                 if self._local is not None and not self._local.is_alive():
                     self._restart(self._local)
                 else:

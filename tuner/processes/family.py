@@ -86,7 +86,7 @@ def find_family(
         leader: the process that was started.
         mark: the value of `MARK` in its environment.
         members_seen: processes that were members at an earlier look.
-        folder: the family's own; who has a file of it open and no readable environment is a member.
+        folder: the family's own; a process with a file of it open and without readable environment is a member.
     """
     processes = read_process_table()
     current = processes.get(leader.pid)

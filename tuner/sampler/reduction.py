@@ -1,4 +1,4 @@
-"""Which flags of a configuration bring least: the order in which they can be reset to their defaults.
+"""Which flags of a configuration have the smallest effects: the order in which they can be reset to their defaults.
 
 Flags are reset one after another, each time the one whose loss is expected to be smallest (backward elimination). The
 expectation is the surrogate's: the measured trials, with the predictions as its prior mean. It only proposes; the
@@ -56,7 +56,7 @@ class Elimination:
     noise: float
 
     def unproved(self) -> list[str]:
-        """Return the flags without which the configuration may well be as good.
+        """Return the flags whose joint effect may be noise.
 
         The expected loss of all of them together is within the noise, or within `SPREADS` standard deviations: the
         configuration was picked for its measurement, whose luck the model ascribes to its flags.

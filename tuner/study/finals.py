@@ -1,9 +1,10 @@
 """The finals of a study: from the finalists of the search to the smallest configuration that is as good.
 
 1. Rounds compare the finalists and the defaults.
-2. If a finalist wins, rounds compare it with smaller forms of itself: without the flags that may well bring nothing,
-   without half of its flags, and without a quarter. As long as one of them wins, its own smaller forms are next.
-3. If few flags remain, each is left out in rounds of their own, which measure its effect. One without an effect goes.
+2. If a finalist wins, rounds compare it with smaller forms of itself: without the flags whose effect may be noise,
+   without half of its flags, and without a quarter. As long as a smaller form wins, its own smaller forms are next.
+3. If few flags remain, each is left out in rounds of their own, which measure its effect. A flag without
+   effect is dropped.
 
 The finalist that won first takes part in all rounds, so that small losses cannot add up, and all its rounds count: if
 it is no better than the defaults in all of them, the defaults stay. Steps 2 and 3 need `reduce`, and end when the

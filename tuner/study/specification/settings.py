@@ -99,8 +99,8 @@ class SearchSettings:
 class ConfirmationSettings:
     """The confirmation: the number of `rounds`, and of `finalists` besides the defaults.
 
-    `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults. `reduce`: look
-    for the fewest flags that are as good.
+    `baseline_repeats` is benchmarks of the defaults, and of each measurement in a round; 0: no defaults. `reduce`
+    exports the smallest form of the winner that is as good.
     """
 
     finalists: int = 3

@@ -16,7 +16,7 @@ class GivenConfiguration:
     """A configuration to measure.
 
     Args:
-        label: says what it is.
+        label: name of the trial.
         config: the configuration.
         hints: the engine's values of parameters that are left out, for the sampler only.
     """

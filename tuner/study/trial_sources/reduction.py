@@ -15,7 +15,7 @@ from tuner.study.trial_sources.given import GivenConfiguration
 
 
 def smaller_forms(space: ResolvedSpace, record: TrialRecord, order: Elimination) -> list[GivenConfiguration]:
-    """Return a configuration without the flags that may well bring nothing, without half of its flags, and a quarter.
+    """Return a configuration without the flags whose effect may be noise, without half of its flags, and a quarter.
 
     Args:
         space: the search space.

@@ -105,7 +105,7 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
 
 
 def _smaller_line(findings: Findings) -> str | None:
-    """Return how the winner compares with the finalist that it is a part of; None if it has the best score."""
+    """Return the winner beside the configuration with the best score, in one line; None if it is the same."""
     smaller = findings.conclusion.get("smaller")
     best = None if smaller is None else findings.trial(int(smaller["best"]))
     winner = None if findings.winner is None else findings.trial(findings.winner)
