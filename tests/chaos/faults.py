@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -22,7 +24,14 @@ from tests.postgres import PostgresServer
 from tuner.processes.watchdog import PROGRAM
 
 FROZEN_S = (0.5, 5.0)
-"""Bounds of how long a process is frozen, a database locked, a server down and a disk full."""
+"""Bounds of how long a process is frozen or short of memory, a database locked, a server down and a disk full."""
+SPARE_MEMORY = 2**22
+"""What a process that is short of memory can still allocate, in bytes."""
+MEMORY_FAULT = "memory cap"
+CLOCK_STEPS_S = (-86400, -3600, -30, 0, 30, 3600, 86400)
+"""Differences between the date of a study's processes and the machine's."""
+CLOCK_VARIABLE = "CHAOS_CLOCK"
+"""Names the file with the difference; read by `clock/sitecustomize.py`."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,29 @@ def freeze(scene: Scene) -> bool:
     return False
 
 
+def cap_memory(scene: Scene) -> bool:
+    """Let the command, or one of its descendants, allocate hardly any more memory for some seconds."""
+    with contextlib.suppress(psutil.Error):
+        process = scene.rng.choice([psutil.Process(scene.command.popen.pid), *descendants(scene.command)])
+        before = process.rlimit(resource.RLIMIT_AS)
+        process.rlimit(resource.RLIMIT_AS, (process.memory_info().vms + SPARE_MEMORY, before[1]))
+        time.sleep(scene.rng.uniform(*FROZEN_S))
+        process.rlimit(resource.RLIMIT_AS, before)
+        return True
+    return False
+
+
+def step_clock(scene: Scene) -> bool:
+    """Set the date of all Python processes of the study, also of those that start later."""
+    clock_of(scene.study.folder).write_text(str(scene.rng.choice(CLOCK_STEPS_S)))
+    return True
+
+
+def clock_of(folder: Path) -> Path:
+    """Return the file with the difference between a study's date and the machine's."""
+    return folder / "clock"
+
+
 def freeze_server(scene: Scene) -> bool:
     """Stop a server for some seconds and let it run again."""
     server = server_of(scene)
@@ -241,6 +273,8 @@ FAULTS = (
     Fault("client", named("bench", "serve"), weight=6),
     Fault("MLflow follower", named("dashboards.mlflow.follower"), weight=2),
     Fault("watchdog", kill_watchdog, weight=3),
+    Fault(MEMORY_FAULT, cap_memory, weight=4),
+    Fault("clock step", step_clock, weight=4),
 )
 SQLITE_FAULTS = (Fault("locked database", lock_sqlite, weight=4),)
 POSTGRES_FAULTS = (
