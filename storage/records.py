@@ -49,13 +49,16 @@ class Provenance(StrEnum):
 class TrialKind(StrEnum):
     """The purpose of a trial.
 
-    The defaults, a given configuration, the search, a finalist with fewer flags, or a round of the confirmation.
+    The defaults, the user's own configuration, a given configuration, the search, a finalist with fewer flags, a search
+    for the capacity, or a round of the confirmation.
     """
 
     BASELINE = "baseline"
+    CURRENT = "current"
     ENQUEUED = "enqueued"
     SEARCH = "search"
     REDUCED = "reduced"
+    CAPACITY = "capacity"
     CONFIRM = "confirm"
 
 
@@ -247,6 +250,8 @@ class TrialRecord:
             return "pending"
         if not self.outcome.succeeded:
             return "failed"
+        if self.kind is TrialKind.CAPACITY:  # it has no verdict
+            return "ok"
         return "ok" if self.verdict is not None and self.verdict.feasible else "infeasible"
 
 

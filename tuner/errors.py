@@ -16,6 +16,9 @@ EXIT_USER = 2
 EXIT_TIME_LIMIT = 3
 """The time limit of a study ended the run before it had a result; the same command continues it."""
 
+EXIT_SLOS_MISSED = 3
+"""The study ended, and no configuration meets its SLOs."""
+
 EXIT_INTERRUPTED = 130
 
 

@@ -64,6 +64,7 @@ def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialReco
         executable=study.facts.get("executable"),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
+        missed=_missed(study, trial),
     )
 
 
@@ -152,9 +153,30 @@ def _references(premise: Mapping[str, Any]) -> frozenset[str]:
 
 def _verdict(study: StudyRecord, trial: TrialRecord) -> str:
     conclusion = study.conclusion
-    if conclusion is not None and conclusion.get("winner") == trial.number:
+    nearest = (conclusion or {}).get("nearest") or {}
+    if conclusion is not None and trial.number in (conclusion.get("winner"), nearest.get("number")):
         return str(conclusion["reason"])
     return f"trial {trial.number} was selected by hand; it is not the winner of the study"
+
+
+def _missed(study: StudyRecord, trial: TrialRecord) -> tuple[str, ...]:
+    """Return lines about each SLO that a trial misses, and the rate at which all hold; empty if it misses none."""
+    nearest = (study.conclusion or {}).get("nearest") or {}
+    if nearest.get("number") != trial.number:
+        constraints = {} if trial.verdict is None else trial.verdict.constraints
+        return tuple(f"{name}: missed in the search" for name, value in constraints.items() if value > 0)
+    lines = [
+        f"{each['slo']}: {_number(each['value'])}, {each['excess']:+.0%} beyond the bound"
+        for each in nearest["slos"]
+        if each["excess"] > 0 and each["value"] is not None
+    ]
+    if nearest["capacity"] is not None:
+        lines.append(f"but all SLOs hold at {nearest['capacity']:.3g} requests/s; the workload has {nearest['rate']:g}")
+    return tuple(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
@@ -166,4 +188,4 @@ def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord
 
 def _with_unit(name: str, recorded: Reference) -> str:
     unit = metric(name).unit
-    return f"{recorded.value:,.4g} {unit}" if abs(recorded.value) < 1000 else f"{recorded.value:,.0f} {unit}"
+    return f"{_number(recorded.value)} {unit}"

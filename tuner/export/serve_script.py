@@ -93,6 +93,7 @@ class ServeScript:
         executable: the vllm that the study ran, for machines without one on the PATH.
         flag_effects: lines for the header: the effect of each flag.
         references: variables of the caller's environment that `argv` and `environment` refer to as `${NAME}`.
+        missed: lines for the header: the SLOs that the trial misses; empty if it meets them.
     """
 
     study: str
@@ -116,6 +117,7 @@ class ServeScript:
     executable: str | None = None
     flag_effects: tuple[str, ...] = ()
     references: frozenset[str] = frozenset()
+    missed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that a shell script can hold the words and variables.
@@ -216,6 +218,7 @@ def _header(script: ServeScript) -> str:
         ("model", script.model),
         *((script.provenance.value, f"{label}: {value}") for label, value in script.numbers),
         *(("SLO", str(slo)) for slo in script.slos),
+        *(("missed", line) for line in script.missed),
         *(("flags", line) for line in script.flag_effects),
         ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
         ("GPU", script.device),
@@ -223,6 +226,8 @@ def _header(script: ServeScript) -> str:
     ]
     simulated = script.provenance is Provenance.SIMULATED
     warning = ["# Simulated, not measured: the numbers below are predictions of the simulator."] if simulated else []
+    if script.missed:
+        warning.append("# This server does NOT meet the SLOs of its study; the lines below say by how much.")
     title = "# Starts the vLLM server of a tuner study. --help shows the usage, --verify measures the server again."
     return "\n".join([*warning, title, "#", *(f"# {escape_unprintable(f'{label:<10}{text}')}" for label, text in rows)])
 

@@ -24,6 +24,7 @@ from tuner.sampler.flag_effects import FlagEffect
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import conclude
 from tuner.study.conclusion.effects import measured_effects
+from tuner.study.conclusion.reference import REFERENCES, reference_of
 from tuner.study.conclusion.rounds import Rounds
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
@@ -101,9 +102,9 @@ class Finals:
         return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()))
 
     def _finalists(self) -> list[TrialRecord]:
-        """Return the defaults, if they were measured, and the best trials of the search."""
-        defaults = [r for r in self._trials() if r.kind is TrialKind.BASELINE and r.outcome and r.outcome.succeeded]
-        return [*defaults[:1], *self.nominated(self._spec.confirmation.finalists)]
+        """Return the reference, if it was measured, and the best trials of the search."""
+        reference = reference_of(self._trials())
+        return [*([] if reference is None else [reference]), *self.nominated(self._spec.confirmation.finalists)]
 
     def _trials(self) -> list[TrialRecord]:
         return self._store.trials(self._spec.name)
@@ -118,9 +119,11 @@ class Finals:
         return {number for number in self._reduced() if number > latest}
 
     def _can_confirm(self, finalists: Sequence[TrialRecord]) -> bool:
-        """Return whether there are rounds, a finalist and measured defaults."""
-        has_defaults = any(finalist.kind is TrialKind.BASELINE for finalist in finalists)
-        return bool(self._spec.confirmation.rounds) and len(finalists) >= 2 and has_defaults
+        """Return whether there are rounds and a finalist; without the defaults by choice, there are none."""
+        confirmation = self._spec.confirmation
+        has_reference = any(finalist.kind in REFERENCES for finalist in finalists)
+        has_reference_or_failed = has_reference or bool(confirmation.baseline_repeats)
+        return bool(confirmation.rounds) and len(finalists) > has_reference and has_reference_or_failed
 
     def _measure(self, given: Sequence[GivenConfiguration]) -> None:
         """Measure those configurations once that no trial has."""
@@ -190,7 +193,7 @@ class Finals:
     def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
         """Return the comparison whose winner has the fewest flags, and the measured effects of these."""
         best = first.winner
-        if best is None or not self._spec.confirmation.reduce:
+        if best is None or not self._spec.confirmation.reduce or first.group[0].kind not in REFERENCES:
             return first, []
         compared = self._shrink(first, best)
         while (winner := compared.winner) is not None and self._ending is RunEnding.DONE:
@@ -256,8 +259,9 @@ class Finals:
 
     def _estimated_effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
         """Return the effects of the winner's flags as the model estimates them; none where the defaults won."""
-        defaults = next((record.number for record in group if record.kind is TrialKind.BASELINE), None)
-        if conclusion.winner is None or defaults is None or conclusion.winner == defaults:
+        kinds = {record.number: record.kind for record in group}
+        defaults = next((r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round), None)
+        if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
             return []
         try:
             return self._optuna_study.flag_effects(conclusion.winner, defaults)

@@ -196,6 +196,8 @@ class Loop:
         """Store an outcome with its verdict and report it; return why the run must end, else None."""
         self._kept.keep(item.number, item.round, outcome)
         verdict = self._spec.goals.verdict(outcome, self._reference(item, outcome))
+        if item.kind is TrialKind.CAPACITY:  # its metrics are of another rate
+            verdict = None
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         self._kept.remove(item.number, item.round)
         if item.round == 0:

@@ -33,6 +33,7 @@ class Stage(StrEnum):
     ABLATION = "ablation"
     REDUCTION = "reduction"
     CONFIRMATION = "confirmation"
+    CAPACITY = "capacity"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tuner.executors.base import Executor
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals
 from tuner.study.loop import Loop
+from tuner.study.nearest import NearestFinals
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
@@ -92,7 +93,9 @@ def run_study(
         proposals = Proposals(spec, store, optuna_study, budget, observer)
         time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer)
         finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
-        return _Run(spec, budget, store, optuna_study, proposals, loop, observer, time_limit, finals).complete()
+        nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
+        run = _Run(spec, budget, store, optuna_study, proposals, loop, observer, time_limit, finals, nearest)
+        return run.complete()
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class _Run:
     observer: StudyObserver
     time_limit: TimeLimit
     finals: Finals
+    nearest: NearestFinals
 
     def complete(self) -> RunResult:
         """Run every stage; without a conclusion if a stage is interrupted or its trials keep failing."""
@@ -119,6 +123,8 @@ class _Run:
             if ablation in WITHOUT_CONCLUSION:
                 return self._stopped(ablation)
         ended, conclusion = self.finals.run()
+        if conclusion is not None and conclusion.winner is None:
+            ended, conclusion = self.nearest.run(conclusion)
         if conclusion is None:
             return self._stopped(ended)
         return RunResult(ending, self.proposals.space_exhausted, self.proposals.converged, None, conclusion)

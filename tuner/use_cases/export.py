@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from storage import open_store
 from storage.records import StudyRecord
@@ -28,11 +30,18 @@ def export(study: str | None, trial: int | None, output: Path, storage: str | No
     """
     with closing(open_store(storage_url(storage, create=False))) as store:
         record = find_study(store, study)
-        number = (record.conclusion or {}).get("winner") if trial is None else trial
+        number = exported_of(record.conclusion) if trial is None else trial
         if number is None:
             rule = f"study {record.name!r} has no winner yet"
             raise SettingError("trial", None, rule, "give {trial} N, see `tuner trials`")
         return write_script(store, record, number, output)
+
+
+def exported_of(conclusion: Mapping[str, Any] | None) -> int | None:
+    """Return the number of the winner, else of the trial that is nearest to the SLOs; None without a conclusion."""
+    found = conclusion or {}
+    number = found.get("winner")
+    return (found.get("nearest") or {}).get("number") if number is None else number
 
 
 def write_script(store: Store, study: StudyRecord, number: int, output: Path) -> Path:

@@ -49,8 +49,8 @@ MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 class OptimizeResult:
     """A run that ended.
 
-    `records` are all trials of the study, `script` is the winner's script, None without a winner. `tracking_uri` is
-    MLflow's, and `mlflow_lacks` says what MLflow lacks.
+    `records` are all trials of the study. `script` is that of the winner, or of the trial that is nearest to the SLOs;
+    None without either. `tracking_uri` is MLflow's, and `mlflow_lacks` says what MLflow lacks.
     """
 
     spec: StudySpec
@@ -153,12 +153,13 @@ def _check_run(run: RunSettings) -> None:
 
 
 def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> Path | None:
-    """Write the winner's script, if there is a winner, and store its path."""
-    if result.conclusion is None or result.conclusion.winner is None:
+    """Write the script of the winner, or of the trial that is nearest to the SLOs, and store its path."""
+    number = None if result.conclusion is None else result.conclusion.exported
+    if number is None:
         return None
     study = store.study(spec.name)
     assert study is not None
-    path = write_script(store, study, result.conclusion.winner, output)
+    path = write_script(store, study, number, output)
     store.update_study(spec.name, facts={"script": os.fspath(path.resolve())})
     return path
 

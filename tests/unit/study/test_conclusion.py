@@ -145,8 +145,62 @@ def test_where_only_the_defaults_are_disqualified_the_first_remaining_finalist_w
     found = conclude(GOALS, [*finalists, *measured], finalists, "finals")
     assert (found.winner, found.confirmed) == (3, True)
     assert found.reason == (
-        "trial 3 met the SLOs in every round; the defaults did not: missed p99_tpot_ms<50 in round 1 (60)"
+        "trial 3 met the SLOs in every round; the defaults did not: missed p99_tpot_ms<50 in round 1 (60); "
+        "no other finalist is better beyond the noise"
     )
+
+
+def failed_defaults() -> TrialRecord:
+    defaults = record(0, [100.0])
+    assert defaults.outcome is not None
+    failure = Failure(FailureKind.KV_CACHE_TOO_SMALL, Phase.READY, "no memory")
+    return replace(defaults, outcome=replace(defaults.outcome, failure=failure, repeats=()))
+
+
+def test_where_the_defaults_failed_the_first_finalist_is_the_reference_of_the_rounds() -> None:
+    finalists = [record(3, [150.0], score=1.5), record(4, [140.0], score=1.4)]
+    alike = rounds((3, [150, 152, 148]), (4, [149, 153, 147]))
+    found = conclude(GOALS, [failed_defaults(), *finalists, *alike], finalists, "finals")
+    assert (found.winner, found.reference, found.confirmed, found.keep_defaults) == (3, 3, True, False)
+    assert found.reason == (
+        "trial 3 met the SLOs in every round; the defaults failed (kv_cache_too_small); "
+        "no other finalist is better beyond the noise"
+    )
+    [other] = found.finalists
+    assert other.number == 4
+    assert other.score is not None
+    # Throughput weighs 40 and success 10 of 50, success is equal.
+    assert other.score.ratio == pytest.approx((149 * 153 * 147 / 150 / 152 / 148) ** (0.8 / 3))
+
+
+def test_where_the_defaults_failed_another_finalist_wins_if_it_is_better_beyond_the_noise() -> None:
+    finalists = [record(3, [150.0], score=1.5), record(4, [140.0], score=1.4)]
+    measured = rounds((3, [150, 152, 148]), (4, [180, 183, 177]))
+    found = conclude(GOALS, [failed_defaults(), *finalists, *measured], finalists, "finals")
+    assert (found.winner, found.reference) == (4, 3)
+    assert "it is better than trial 3 beyond the noise: score 1.157" in found.reason  # 1.2 ** 0.8
+
+
+def test_where_the_defaults_failed_a_single_finalist_is_measured_again() -> None:
+    finalists = [record(3, [150.0], score=1.5)]
+    found = conclude(GOALS, [failed_defaults(), *finalists, *rounds((3, [150, 152]))], finalists, "finals")
+    assert (found.winner, found.confirmed, found.rounds) == (3, True, 2)
+    assert found.reason == "trial 3 met the SLOs in every round; the defaults failed (kv_cache_too_small)"
+
+
+def test_the_users_baseline_is_the_reference_and_its_failure_is_told() -> None:
+    current = replace(record(1, [100.0]), kind=TrialKind.CURRENT)
+    finalists = [current, record(3, [150.0], score=1.5)]
+    measured = rounds((1, [100, 101, 99]), (3, [100, 99, 101]))
+    found = conclude(GOALS, [record(0, [50.0]), *finalists, *measured], finalists, "finals")
+    assert (found.winner, found.reference, found.keep_defaults) == (1, 1, True)
+    assert found.reason.startswith("keep the baseline: no finalist is better beyond the noise")
+    broken = replace(failed_defaults(), number=1, kind=TrialKind.CURRENT)
+    finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
+    measured = rounds((0, [100, 101, 99]), (3, [150, 151, 149]))
+    found = conclude(GOALS, [broken, *finalists, *measured], finalists, "finals")
+    assert (found.winner, found.reference) == (3, 0)
+    assert found.reason.endswith("; the baseline failed (kv_cache_too_small)")
 
 
 def test_an_objective_that_a_round_did_not_measure_disqualifies() -> None:

@@ -364,10 +364,13 @@ def test_if_the_defaults_fail_scores_are_relative_to_the_first_success(bench: Be
     known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16, 26))
     result = bench.run(no_defaults, trials=4, enqueue=known)
     # Throughput weighs 40 of 70 and the rest is equal: against 1300, 1500 scores (1500 / 1300) ** (40 / 70).
-    scores = [record.verdict.score for record in bench.records() if record.verdict]
+    scores = [record.verdict.score for record in bench.records() if record.verdict and not record.round]
     assert scores == [None, pytest.approx(1.0), pytest.approx((1500 / 1300) ** (40 / 70)), pytest.approx(1.0)]
     assert result.conclusion is not None
     assert (result.conclusion.winner, result.conclusion.keep_defaults) == (2, False)
+    assert (result.conclusion.reference, result.conclusion.confirmed, result.conclusion.rounds) == (2, True, 3)
+    measured = [(record.number, record.round) for record in bench.records() if record.round]
+    assert measured == [(number, round_) for number in (1, 2, 3) for round_ in (1, 2, 3)]
     assert "the defaults failed (out_of_memory_startup)" in result.conclusion.reason
 
 
@@ -386,7 +389,12 @@ def test_no_trial_meets_the_slos(bench: Bench) -> None:
     result = bench.run(slow, trials=4)
     assert result.conclusion is not None
     assert result.conclusion.winner is None
-    assert "no trial met the SLOs" in result.conclusion.reason
+    assert result.conclusion.reason == (
+        "no configuration meets the SLOs in every round; trial 0 is the nearest: it misses success_rate>=1"
+    )
+    assert result.conclusion.exported == 0
+    measured = [record for record in bench.records() if record.round]
+    assert len(measured) == 12  # four in three rounds, though each misses an SLO
 
 
 def test_difference_names_every_leaf() -> None:

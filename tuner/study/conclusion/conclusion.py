@@ -50,6 +50,50 @@ class Smaller:
 
 
 @dataclass(frozen=True)
+class SloDistance:
+    """An SLO, and how far a configuration is from meeting it.
+
+    Args:
+        slo: as text, such as `p99_tpot_ms<50`.
+        value: mean over the rounds, in the metric's unit.
+        low: lower end of its 95 % interval; None with a single round.
+        high: its upper end.
+        excess: of the mean beyond the bound, relative to the bound; at most 0 if the SLO is met.
+        best: the value of the trial of the search that is best at this SLO.
+        best_trial: number of that trial.
+        best_meets: whether that trial meets the SLO.
+    """
+
+    slo: str
+    value: float | None
+    low: float | None
+    high: float | None
+    excess: float
+    best: float | None
+    best_trial: int | None
+    best_meets: bool
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The configuration that is nearest to meeting the SLOs, where none meets them.
+
+    Args:
+        number: of its trial.
+        slos: the distance of each SLO, the farthest first.
+        rate: request rate of the study's traffic, in requests/s; None if no rate was searched.
+        capacity: highest rate at which all SLOs hold for this configuration; None if there is none or it is not known.
+        capacity_trial: number of the trial that searched it.
+    """
+
+    number: int
+    slos: tuple[SloDistance, ...]
+    rate: float | None = None
+    capacity: float | None = None
+    capacity_trial: int | None = None
+
+
+@dataclass(frozen=True)
 class Conclusion:
     """What a study concludes.
 
@@ -59,10 +103,13 @@ class Conclusion:
         confirmed: whether this rests on rounds, else on the search's own measurements.
         reason: one line for people.
         rounds: number of rounds.
-        finalists: compared with the defaults, in the order of their nomination.
+        finalists: compared with the reference, in the order of their nomination.
         noise: coefficient of variation of the first objective over the defaults' repeats on one server.
         flag_effects: of the winner's parameters, estimated from all trials.
         smaller: how the winner compares with the best finalist, if it won by its fewer flags; else None.
+        reference: number of the trial that the finalists are compared with: the defaults, the user's baseline, or a
+            finalist where these failed; None without rounds.
+        nearest: where no configuration meets the SLOs, the one that is nearest to it.
     """
 
     winner: int | None
@@ -74,6 +121,14 @@ class Conclusion:
     noise: float | None = None
     flag_effects: tuple[FlagEffect, ...] = ()
     smaller: Smaller | None = None
+    reference: int | None = None
+    nearest: Nearest | None = None
+
+    @property
+    def exported(self) -> int | None:
+        """Number of the trial whose script is written: the winner, else the one that is nearest to the SLOs."""
+        nearest = None if self.nearest is None else self.nearest.number
+        return nearest if self.winner is None else self.winner
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON, as the database stores it."""
@@ -87,4 +142,6 @@ class Conclusion:
             "contenders": [finalist.to_dict() for finalist in self.finalists],
             "flag_effects": [asdict(each) for each in self.flag_effects],
             "smaller": None if self.smaller is None else asdict(self.smaller),
+            "reference": self.reference,
+            "nearest": None if self.nearest is None else asdict(self.nearest),
         }

@@ -1,4 +1,4 @@
-"""The decision at the end of a study: which configuration wins, or that the defaults are to be kept."""
+"""The decision at the end of a study: which configuration wins, or that the reference is to be kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from storage.records import TrialKind, TrialRecord
+from storage.records import TrialRecord
 from tuner.scoring.compare import Ratio, pooled_ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.score import finite_exp
 from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion, Smaller
+from tuner.study.conclusion.reference import REFERENCES, failed_references, name_of, reference_of
 from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differences
 
 LARGEST_LOSS = 0.01
@@ -21,7 +22,7 @@ NORMAL_95 = 1.96
 
 
 def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
-    """Return the coefficient of variation of a metric over the defaults' repeats on one server."""
+    """Return the coefficient of variation of a metric over the reference's repeats on one server."""
     if baseline is None or baseline.outcome is None:
         return None
     values = [repeat.metrics.get(metric) for repeat in baseline.outcome.repeats]
@@ -41,40 +42,62 @@ def conclude(
 ) -> Conclusion:
     """Return the conclusion from a study's records.
 
-    The winner is the finalist with the fewest flags among those that are better than the defaults beyond the noise and
-    not worse than the one with the best score.
+    The winner is the finalist with the fewest flags among those that are better than the reference beyond the noise and
+    not worse than the one with the best score. Where the defaults and the baseline failed, or missed an SLO, the first
+    finalist takes their place.
 
     Args:
         goals: objectives, SLOs and weights.
         records: every trial of the study.
-        finalists: the nominated trials, the defaults among them if they were measured.
+        finalists: the nominated trials, the reference among them if there is one.
         label: the confirmation's name; None without rounds.
         flags: the number of flags of each finalist, by its number; None: flags do not count.
         incumbent: the winner of earlier rounds. It is worse than another one only beyond the noise.
     """
-    baseline = next((r for r in records if r.kind is TrialKind.BASELINE and r.round == 0), None)
+    baseline = reference_of(records)
     noise = noise_of(baseline, goals.objectives[0].metric)
     rounds = Rounds.of(goals, records, label)
-    if label is None or baseline is None or not rounds.numbers:
-        return _unconfirmed(goals, finalists, baseline, noise)
+    if label is None or not rounds.numbers:
+        return _unconfirmed(goals, finalists, records, noise)
     faults = {finalist.number: rounds.disqualification(finalist.number) for finalist in finalists}
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
-    if baseline.number not in remaining:
-        return _without_reference(baseline.number, remaining, faults, len(rounds.numbers), noise)
-    scores = _pooled(rounds, records, remaining, baseline.number)
-    metrics = rounds.metric_ratios(remaining, baseline.number)
-    compared = tuple(
+    if not remaining:
+        reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
+        others = _compared(rounds, records, faults, None if baseline is None else baseline.number)
+        reason = f"no finalist passed every round: {reasons}"
+        return Conclusion(None, False, True, reason, len(rounds.numbers), others, noise)
+    is_alive = baseline is not None and baseline.number in remaining
+    reference = baseline if baseline is not None and is_alive else _numbered(finalists, remaining[0])
+    compared = _compared(rounds, records, faults, reference.number)
+    if is_alive:
+        return _decide(reference, compared, rounds, records, flags or {}, incumbent, noise)
+    why = _why_not(None if baseline is None else faults.get(baseline.number), baseline, records)
+    return _decide_among(reference, compared, rounds, records, flags or {}, why, noise)
+
+
+def _numbered(records: Sequence[TrialRecord], number: int) -> TrialRecord:
+    return next(record for record in records if record.number == number)
+
+
+def _compared(
+    rounds: Rounds, records: Sequence[TrialRecord], faults: Mapping[int, str | None], reference: int | None
+) -> tuple[ComparedFinalist, ...]:
+    """Return every finalist but the reference; those without a fault are compared with it."""
+    remaining = [number for number, fault in faults.items() if fault is None]
+    compares = reference in remaining and len(remaining) > 1
+    scores = _pooled(rounds, records, remaining, reference) if compares and reference is not None else {}
+    metrics = rounds.metric_ratios(remaining, reference) if compares and reference is not None else {}
+    return tuple(
         ComparedFinalist(number, scores.get(number), metrics.get(number, {}), fault)
         for number, fault in faults.items()
-        if number != baseline.number
+        if number != reference
     )
-    return _decide(baseline.number, compared, rounds, records, flags or {}, incumbent, noise)
 
 
 def _pooled(
     rounds: Rounds, records: Sequence[TrialRecord], remaining: Sequence[int], baseline: int
 ) -> dict[int, Ratio]:
-    """Return the ratio of each finalist's score to that of the defaults, from all rounds in which both were measured.
+    """Return the ratio of each finalist's score to that of the reference, from all rounds in which both were measured.
 
     Also earlier groups count: the winner of their rounds was picked for them, so that they alone would flatter it.
     """
@@ -87,7 +110,7 @@ def _pooled(
 
 
 def _decide(
-    baseline: int,
+    reference: TrialRecord,
     finalists: tuple[ComparedFinalist, ...],
     measured: Rounds,
     records: Sequence[TrialRecord],
@@ -95,22 +118,69 @@ def _decide(
     incumbent: int | None,
     noise: float | None,
 ) -> Conclusion:
-    """Return the smallest of the best finalists whose whole interval lies above 1, or else the defaults."""
-    rounds = len(measured.numbers)
+    """Return the smallest of the best finalists whose whole interval lies above 1, or else the reference."""
+    rounds, kept, name = len(measured.numbers), reference.number, name_of(reference)
+    also = "".join(f"; {clause}" for clause in failed_references(records))
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     if not better:
         highest = max((score.ratio for score in scores.values()), default=None)
         found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
-        reason = f"keep the defaults: no finalist is better beyond the noise ({found})"
-        return Conclusion(baseline, True, True, reason, rounds, finalists, noise)
+        reason = f"keep {name}: no finalist is better beyond the noise ({found}){also}"
+        return Conclusion(kept, True, True, reason, rounds, finalists, noise, reference=kept)
     best = max(better, key=lambda number: better[number].ratio)
     losses = {number: _loss(measured.goals, records, number, best) for number in better}
     as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == incumbent)]
     winner = min(as_good, key=lambda number: (flags.get(number, 0), -better[number].ratio))
-    reason = f"trial {winner} is better than the defaults beyond the noise: score {_text(better[winner])}"
+    reason = f"trial {winner} is better than {name} beyond the noise: score {_text(better[winner])}{also}"
     smaller = None if winner == best else Smaller(best, losses[winner].ratio())
-    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller)
+    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
+
+
+def _decide_among(
+    first: TrialRecord,
+    finalists: tuple[ComparedFinalist, ...],
+    measured: Rounds,
+    records: Sequence[TrialRecord],
+    flags: Mapping[int, int],
+    why: str,
+    noise: float | None,
+) -> Conclusion:
+    """Conclude where neither the defaults nor the baseline can win: the first finalist is the reference.
+
+    It wins unless another finalist is better beyond the noise, or is as good with fewer flags.
+
+    Args:
+        first: the first finalist that passed every round.
+        finalists: the others.
+        measured: the rounds.
+        records: every trial of the study.
+        flags: the number of flags by trial number.
+        why: says why the defaults cannot win.
+        noise: see `Conclusion`.
+    """
+    scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
+    better = {number: score for number, score in scores.items() if score.beyond_noise}
+    best = max(better, key=lambda number: better[number].ratio, default=first.number)
+    losses = {number: _loss(measured.goals, records, number, best) for number in (first.number, *scores)}
+    as_good = [number for number, loss in losses.items() if loss.is_small(certain=False)]
+    winner = min(as_good, key=lambda number: (flags.get(number, 0), number != best))
+    reason = f"trial {winner} met the SLOs in every round; {why}"
+    if winner in better:
+        reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"
+    elif scores:
+        reason += "; no other finalist is better beyond the noise"
+    smaller = None if winner == best else Smaller(best, losses[winner].ratio())
+    rounds = len(measured.numbers)
+    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller, reference=first.number)
+
+
+def _why_not(fault: str | None, baseline: TrialRecord | None, records: Sequence[TrialRecord]) -> str:
+    """Return why neither the defaults nor the user's baseline can win."""
+    clauses = failed_references(records)
+    if baseline is not None and fault is not None:
+        clauses.append(f"{name_of(baseline)} did not: {fault}")
+    return "; ".join(clauses) or "the defaults were not measured"
 
 
 @dataclass(frozen=True)
@@ -157,38 +227,25 @@ def _text(ratio: Ratio) -> str:
 
 
 def _unconfirmed(
-    goals: Goals, finalists: Sequence[TrialRecord], baseline: TrialRecord | None, noise: float | None
+    goals: Goals, finalists: Sequence[TrialRecord], records: Sequence[TrialRecord], noise: float | None
 ) -> Conclusion:
     """Conclude from the search alone."""
-    best = next((f for f in finalists if f.kind is not TrialKind.BASELINE), None)
+    baseline = reference_of(records)
+    best = next((f for f in finalists if f.kind not in REFERENCES), None)
     score = best.verdict.score if best is not None and best.verdict is not None else None
     reference_ok = baseline is not None and baseline.state == "ok"
     if best is not None and score is not None and (score > 1.0 or not reference_ok):
-        return Conclusion(best.number, False, False, _best_of_search(best.number, score, baseline), 0, (), noise)
+        return Conclusion(best.number, False, False, _best_of_search(best.number, score, records), 0, (), noise)
     if reference_ok and baseline is not None:
-        reason = "keep the defaults: no trial of the search has a higher score"
+        reason = f"keep {name_of(baseline)}: no trial of the search has a higher score"
         return Conclusion(baseline.number, True, False, reason, 0, (), noise)
     slos = ", ".join(str(slo) for slo in goals.slos)
     return Conclusion(None, False, False, f"no trial met the SLOs ({slos})", 0, (), noise)
 
 
-def _best_of_search(number: int, score: float, baseline: TrialRecord | None) -> str:
+def _best_of_search(number: int, score: float, records: Sequence[TrialRecord]) -> str:
     """Return the reason for a winner without rounds, with what is not known about it."""
-    if baseline is not None and baseline.outcome is not None and baseline.outcome.succeeded:
+    if reference_of(records) is not None:
         return f"trial {number} has the highest score ({score:.3f}), but no round confirmed it"
-    failure = baseline.outcome.failure if baseline is not None and baseline.outcome is not None else None
-    why = f"failed ({failure.kind})" if failure is not None else "were not measured"
-    return f"trial {number} is the best that met the SLOs; the defaults {why}, so the gain over them is unknown"
-
-
-def _without_reference(
-    baseline: int, remaining: Sequence[int], faults: Mapping[int, str | None], rounds: int, noise: float | None
-) -> Conclusion:
-    """Conclude where the defaults are disqualified: the first remaining finalist wins, by its score in the search."""
-    finalists = tuple(ComparedFinalist(number, None, {}, fault) for number, fault in faults.items())
-    others = tuple(finalist for finalist in finalists if finalist.number != baseline)
-    if not remaining:
-        reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
-        return Conclusion(None, False, True, f"no finalist passed every round: {reasons}", rounds, others, noise)
-    reason = f"trial {remaining[0]} met the SLOs in every round; the defaults did not: {faults[baseline]}"
-    return Conclusion(remaining[0], False, True, reason, rounds, others, noise)
+    why = "; ".join(failed_references(records)) or "the defaults were not measured"
+    return f"trial {number} is the best that met the SLOs; {why}, so the gain over them is unknown"

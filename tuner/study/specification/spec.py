@@ -100,6 +100,7 @@ class StudySpec:
             base_argv=self.server.arguments,
             environment={**self.server.environment, **rendered.environment},
         )
+        searches_capacity = kind is TrialKind.CAPACITY or self.goals.has_objective("capacity")
         spec = TrialSpec(
             study=self.name,
             number=number,
@@ -112,14 +113,14 @@ class StudySpec:
             repeats=self._repeats(kind),
             artifacts=self.artifacts,
             limits=self.limits,
-            capacity_slos=self.goals.slos if self.goals.has_objective("capacity") else None,
+            capacity_slos=self.goals.slos if searches_capacity else None,
         )
         return replace(spec, artifacts=self.artifacts / spec.uid)
 
     def _repeats(self, kind: TrialKind) -> int:
         """Return the benchmarks of a trial; the defaults and rounds have more, because the comparison uses them."""
-        compared = kind in (TrialKind.BASELINE, TrialKind.CONFIRM)
-        repeats = self.search.repeats
+        compared = kind in (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.CONFIRM)
+        repeats = 1 if kind is TrialKind.CAPACITY else self.search.repeats
         return max(repeats, self.confirmation.baseline_repeats) if compared else repeats
 
     def _workload(self, kind: TrialKind, round_: int) -> Workload:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
+from tuner.scoring.goals import Goals
 from tuner.study.conclusion.rounds import fault_of
 from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
 
-NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.REDUCED)
+NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.REDUCED, TrialKind.CAPACITY)
 """Kinds of trials that are no finalists of their own."""
 
 
@@ -45,10 +46,29 @@ def label_of(finalists: Sequence[TrialRecord]) -> str:
 class Confirmation:
     """The `Source` of the finalists' rounds. Round r runs on slot r modulo the number of slots."""
 
-    def __init__(self, spec: StudySpec, store: Store, finalists: Sequence[TrialRecord], slots: int) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        store: Store,
+        finalists: Sequence[TrialRecord],
+        slots: int,
+        label: str | None = None,
+        goals: Goals | None = None,
+    ) -> None:
+        """Plan the rounds.
+
+        Args:
+            spec: the study.
+            store: with its trials.
+            finalists: what is measured.
+            slots: number of rounds that run at the same time.
+            label: of the confirmation; None for one by its finalists.
+            goals: whose SLOs disqualify a finalist; None for the study's.
+        """
         self._spec, self._store, self._slots = spec, store, slots
+        self._goals = goals or spec.goals
         self._queues: dict[int, deque[WorkItem]] = {slot: deque() for slot in range(slots)}
-        self.label = label_of(finalists)
+        self.label = label or label_of(finalists)
         records = store.trials(spec.name)
         known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
         rounds = sorted({round_ for _, round_ in known})
@@ -82,7 +102,7 @@ class Confirmation:
         """Return the numbers of the finalists that failed or missed an SLO in a round."""
         records = self._store.trials(self._spec.name, TrialKind.CONFIRM, finished=True)
         mine = [record for record in records if record.label == self.label and record.round in self.rounds]
-        return {record.number for record in mine if fault_of(self._spec.goals, record) is not None}
+        return {record.number for record in mine if fault_of(self._goals, record) is not None}
 
     def exhausted(self) -> bool:
         """Return True if no measurement is left to start."""

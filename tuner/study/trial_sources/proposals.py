@@ -53,7 +53,8 @@ class Proposals:
         records = {r.number: r for r in self._store.trials(self._spec.name) if r.round == 0}
         for record in records.values():
             self._seen.add(self._rendering(record.config))
-        self._count = sum(record.kind is not TrialKind.REDUCED for record in records.values())
+        extra = (TrialKind.REDUCED, TrialKind.CAPACITY)
+        self._count = sum(record.kind not in extra for record in records.values())
         for number in self._optuna_study.running():
             known = records.get(number)
             if known is None:

@@ -10,12 +10,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.records import Config, JsonScalar, Provenance, TrialKind, TrialOutcome, TrialRecord, flag_effects_of
+from storage.records import Config, JsonScalar, Provenance, TrialOutcome, TrialRecord, flag_effects_of
+from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
 from tuner.scoring.flag_effects import LIKELY, WITHIN_NOISE, effects_basis, has_effect
 from tuner.scoring.objectives import Objective
 from tuner.scoring.slo import Slo
+from tuner.study.conclusion.reference import REFERENCES, name_of, reference_of
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
@@ -48,14 +50,26 @@ class Findings:
 
     @property
     def baseline(self) -> int | None:
-        """Number of the defaults' trial; None if it was not measured."""
-        return next((r.number for r in self.records if r.kind is TrialKind.BASELINE and not r.round), None)
+        """Number of the trial that the finalists are compared with; None if there is none."""
+        if (number := self.conclusion.get("reference")) is not None:
+            return int(number)
+        found = reference_of(self.records)
+        return None if found is None else found.number
+
+    @property
+    def baseline_name(self) -> str:
+        """What the finalists are compared with, as texts name it."""
+        number = self.baseline
+        record = None if number is None else self.trial(number)
+        return "the defaults" if record is None else name_of(record)
 
     @property
     def challenger(self) -> int | None:
         """Number of the trial that is compared with the defaults: the winner, else the finalist with the best score."""
         if self.winner is not None and self.winner != self.baseline:
             return self.winner
+        if (nearest := self.conclusion.get("nearest")) is not None:
+            return int(nearest["number"])
         scored = [each for each in self.conclusion.get("contenders", ()) if each["score"] and not each["disqualified"]]
         best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
         return None if best is None else int(best["number"])
@@ -84,17 +98,21 @@ class Findings:
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
     """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [*nearest_parts(findings.conclusion.get("nearest"))]
     if (smaller := _smaller_line(findings)) is not None:
         parts.append(Text(smaller))
     if (comparison := comparison_table(findings)) is not None:
         parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
         if worse := worse_metrics(findings):
             parts.append(
-                Text(f"much worse than with the defaults, but no objective: {', '.join(worse)}", style="yellow")
+                Text(
+                    f"much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}",
+                    style="yellow",
+                )
             )
     if (finalists := finalists_table(findings)) is not None:
-        parts += [Text(""), Text("finalists, as ratios to the defaults", style="bold"), finalists]
+        title = f"finalists, as ratios to {findings.baseline_name}"
+        parts += [Text(""), Text(title, style="bold"), finalists]
     contenders = findings.conclusion.get("contenders", ())
     parts += [
         Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
@@ -126,7 +144,9 @@ def _comparison_title(findings: Findings) -> str:
     rounds = findings.conclusion.get("rounds") or 0
     basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
     role = "the winner" if findings.winner == findings.challenger else "the best finalist"
-    return f"{role} beside the defaults, {measured}: {basis}"
+    if findings.conclusion.get("nearest"):
+        role = "the nearest"
+    return f"{role} beside {findings.baseline_name}, {measured}: {basis}"
 
 
 def comparison_table(findings: Findings) -> Table | None:
@@ -137,7 +157,8 @@ def comparison_table(findings: Findings) -> Table | None:
         return None
     contender = _contender(findings, number)
     table = new_table()
-    for heading in ("metric", f"defaults #{baseline}", f"#{number}", "ratio", INTERVAL, "SLO"):
+    name = findings.baseline_name.removeprefix("the ").removeprefix(f"trial {baseline}")
+    for heading in ("metric", f"{name} #{baseline}".strip(), f"#{number}", "ratio", INTERVAL, "SLO"):
         table.add_column(heading, justify="left" if heading in ("metric", "SLO") else "right", no_wrap=True)
     table.add_row("score", "1", *_score_cells(findings, number, contender), "")
     for name in _metrics(findings):
@@ -226,8 +247,8 @@ def finalists_table(findings: Findings) -> Table | None:
 def flags_table(findings: Findings) -> Table | None:
     """Return each flag of the winner with its effect on the score; None where the defaults win or nothing is known."""
     winner = findings.winner
-    trial = None if winner is None or winner == findings.baseline else findings.trial(winner)
-    if trial is None:
+    trial = None if winner is None else findings.trial(winner)
+    if trial is None or trial.kind in REFERENCES:
         return None
     effects = {each["name"]: each for each in findings.flag_effects}
     changed = configuration.changes(trial.config, findings.defaults)

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
-from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_TIME_LIMIT
+from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
+from tuner.study.conclusion.reference import name_of, reference_of
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
+
+MISSING = "start the server, which misses SLOs"
 
 
 def report(ended: OptimizeResult, *, as_json: bool) -> int:
@@ -34,6 +38,8 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
     if result.ending is RunEnding.INTERRUPTED:
         print(f"continue with: {resume_command()}", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if result.conclusion is not None and result.conclusion.nearest is not None:
+        return EXIT_SLOS_MISSED
     if result.ending is RunEnding.TIMEOUT and not _has_result(ended):
         return EXIT_TIME_LIMIT
     failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
@@ -58,13 +64,20 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
         challenger = findings.challenger
         if conclusion.noise is not None:
             metric = goals.objectives[0].metric
-            parts.append(Text(f"noise: {metric} of the defaults varies by {conclusion.noise:.1%} between repeats"))
+            name = noise_name(ended.records)
+            parts.append(Text(f"noise: {metric} of {name} varies by {conclusion.noise:.1%} between repeats"))
         parts += [Text(""), Text(conclusion.reason, style="bold"), *conclusion_parts(findings)]
     if ended.engine.provenance is Provenance.SIMULATED:
         hardware = ended.spec.facts["hardware"]
         line = f"all figures are predicted, not measured: {ended.engine.name} {ended.engine.version}, {hardware}"
         parts += [Text(""), Text(line, style="yellow")]
     return [*parts, *_next_steps(ended, challenger)]
+
+
+def noise_name(records: Sequence[TrialRecord]) -> str:
+    """Return the configuration whose repeats show the noise."""
+    reference = reference_of(records)
+    return "the defaults" if reference is None else name_of(reference)
 
 
 def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[str]:
@@ -108,7 +121,8 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
     steps = []
     if ended.script is not None:
         script = dotted(ended.script)
-        steps += [("start the server", script), ("verify its figures", f"{script} --verify")]
+        start = "start the server" if ended.run.conclusion is None or ended.run.conclusion.nearest is None else MISSING
+        steps += [(start, script), ("verify its figures", f"{script} --verify")]
     steps.append(("list the best trials", "tuner trials --sort score --top 10"))
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))

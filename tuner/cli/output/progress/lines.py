@@ -42,6 +42,8 @@ def end_with_configuration(line: str, record: TrialRecord, defaults: Config, wid
 
 def stage_line(plan: StagePlan) -> str:
     """Return what a stage after the search measures."""
+    if plan.stage is Stage.CAPACITY:
+        return f"capacity: the highest request rate at which all SLOs hold for {', '.join(plan.subjects)}"
     if plan.stage in (Stage.ABLATION, Stage.REDUCTION):
         return f"{plan.stage.value}: {', '.join(plan.subjects)}"
     rounds = text.count(len(plan.rounds), "round")

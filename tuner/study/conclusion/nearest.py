@@ -1,0 +1,133 @@
+"""Where no configuration meets the SLOs: the one that is nearest to it, and how far it is from each SLO.
+
+The distance of a configuration is the sum of log(1 + violation) over the SLOs that it misses, with the excess relative
+to the bound as the violation (`Slo.violation`). Distances within `ALIKE` of the smallest count as equal, because an
+overloaded server's waiting times say little; of those, the highest score is nearest.
+
+The intervals are of the mean over the rounds. With y the logarithm of a measurement (the value itself where one is not
+positive), their variance is pooled over the k configurations with R rounds each:
+
+    s^2 = sum over configurations and rounds of (y - mean of y for the configuration)^2 / (k (R - 1))
+
+and the interval is mean of y +- t(0.975, k (R - 1)) * s / sqrt(R).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from storage.records import TrialKind, TrialRecord
+from tuner.scoring.compare import ALPHA, t_quantile
+from tuner.scoring.goals import FAILED, Goals
+from tuner.scoring.score import finite_exp
+from tuner.scoring.slo import Slo
+from tuner.study.conclusion.conclusion import Nearest, SloDistance
+from tuner.study.conclusion.rounds import Rounds
+
+ALIKE = 1.1
+"""Distances up to this multiple of the smallest count as equal."""
+
+
+def without_slos(goals: Goals) -> Goals:
+    """Return the goals without SLOs, by which a missed SLO disqualifies no finalist."""
+    return replace(goals, slos=())
+
+
+def nearest_trials(records: Sequence[TrialRecord], count: int) -> list[TrialRecord]:
+    """Return the trials of the search that are nearest to meeting the SLOs, the nearest first; ties by the score."""
+    kinds = (TrialKind.SEARCH, TrialKind.ENQUEUED)
+    found = [(_distance_of_trial(record), record) for record in records if record.round == 0 and record.kind in kinds]
+    known = [(distance, record) for distance, record in found if distance is not None]
+    limit = ALIKE * min((distance for distance, _ in known), default=0.0)
+    known.sort(key=lambda pair: (max(pair[0], limit), -_score(pair[1]), pair[1].number))
+    return [record for _, record in known[:count]]
+
+
+def _score(record: TrialRecord) -> float:
+    score = None if record.verdict is None else record.verdict.score
+    return score or 0.0
+
+
+def _distance_of_trial(record: TrialRecord) -> float | None:
+    """Return a trial's distance; None for one that failed or lacks an objective."""
+    verdict = record.verdict
+    if record.outcome is None or not record.outcome.succeeded or verdict is None or verdict.constraints.get(FAILED):
+        return None
+    return distance_of(verdict.constraints.values())
+
+
+def distance_of(violations: Iterable[float]) -> float:
+    """Return the distance with these violations; 0 if every SLO is met."""
+    return math.fsum(math.log1p(violation) for violation in violations if violation > 0)
+
+
+def nearest_of(goals: Goals, records: Sequence[TrialRecord], label: str) -> Nearest | None:
+    """Return the configuration of some rounds that is nearest to meeting the SLOs; None if each failed in a round.
+
+    Args:
+        goals: with the SLOs.
+        records: every trial of the study.
+        label: of the rounds.
+    """
+    rounds = Rounds.of(without_slos(goals), records, label)
+    numbers = [n for n in dict.fromkeys(n for n, _ in rounds.cells) if rounds.disqualification(n) is None]
+    if not numbers:
+        return None
+    distances = {number: [_distance(slo, rounds, numbers, number, records) for slo in goals.slos] for number in numbers}
+    sums = {number: distance_of(each.excess for each in listed) for number, listed in distances.items()}
+    alike = [number for number in numbers if sums[number] <= ALIKE * min(sums.values())]
+    scores = rounds.score_ratios(numbers, alike[0])
+    nearest = max(alike, key=lambda number: scores[number].ratio if number in scores else 1.0)
+    return Nearest(nearest, tuple(sorted(distances[nearest], key=lambda each: -each.excess)))
+
+
+def _distance(
+    slo: Slo, rounds: Rounds, numbers: Sequence[int], number: int, records: Sequence[TrialRecord]
+) -> SloDistance:
+    """Return how far one configuration is from an SLO."""
+    values = {each: _values(rounds, each, slo.metric) for each in numbers}
+    known = {each: listed for each, listed in values.items() if listed}
+    value = low = high = None
+    if number in known:
+        value, low, high = mean_interval(known, number)
+    best, trial = _best(slo, records)
+    return SloDistance(str(slo), value, low, high, slo.violation(value), best, trial, slo.met(best))
+
+
+def _values(rounds: Rounds, number: int, metric: str) -> list[float]:
+    """Return the values of a metric in all rounds; empty if one lacks it."""
+    outcomes = [rounds.cells[number, round_].outcome for round_ in rounds.numbers]
+    values = [outcome.metric(metric) for outcome in outcomes if outcome is not None]
+    present = [value for value in values if value is not None]
+    return present if len(present) == len(rounds.numbers) else []
+
+
+def mean_interval(values: Mapping[int, Sequence[float]], number: int) -> tuple[float, float | None, float | None]:
+    """Return the mean of a configuration's values with its 95 % interval; geometric if all values are positive.
+
+    Args:
+        values: of each configuration, one a round.
+        number: the configuration.
+    """
+    positive = all(value > 0 for listed in values.values() for value in listed)
+    scaled = {each: [math.log(v) if positive else v for v in listed] for each, listed in values.items()}
+    back = finite_exp if positive else float
+    mean = statistics.fmean(scaled[number])
+    degrees = sum(len(listed) - 1 for listed in scaled.values())
+    if not degrees:
+        return back(mean), None, None
+    squares = sum((len(listed) - 1) * statistics.variance(listed) for listed in scaled.values() if len(listed) > 1)
+    half = t_quantile(1 - ALPHA / 2, degrees) * math.sqrt(squares / degrees / len(scaled[number]))
+    return back(mean), back(mean - half), back(mean + half)
+
+
+def _best(slo: Slo, records: Sequence[TrialRecord]) -> tuple[float | None, int | None]:
+    """Return the best value of an SLO's metric in the search, and its trial."""
+    sign = -1.0 if slo.op.startswith(">") else 1.0
+    outcomes = [(r.number, r.outcome) for r in records if not r.round and r.kind is not TrialKind.CAPACITY]
+    measured = [(n, outcome.metric(slo.metric)) for n, outcome in outcomes if outcome is not None and outcome.succeeded]
+    known = [(sign * value, number) for number, value in measured if value is not None]
+    return (sign * min(known)[0], min(known)[1]) if known else (None, None)

@@ -1,0 +1,34 @@
+"""The reference of a study: the trial that scores 1, and that the finalists are compared with in the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.records import TrialKind, TrialRecord
+
+REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
+"""Kinds of trials that can be the reference: the user's baseline goes before the defaults."""
+
+
+def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the user's baseline, or the defaults where it was not given or failed; None if neither was measured."""
+    every = [record for kind in REFERENCES for record in records if record.kind is kind and not record.round]
+    return next((record for record in every if record.outcome is not None and record.outcome.succeeded), None)
+
+
+def name_of(record: TrialRecord) -> str:
+    """Return how texts name a reference."""
+    if record.kind is TrialKind.CURRENT:
+        return "the baseline"
+    return "the defaults" if record.kind is TrialKind.BASELINE else f"trial {record.number}"
+
+
+def failed_references(records: Sequence[TrialRecord]) -> list[str]:
+    """Return a clause for each possible reference that failed: `the defaults failed (engine_crash)`."""
+    clauses = []
+    for kind in REFERENCES:
+        for record in records:
+            failure = record.outcome.failure if record.outcome is not None else None
+            if record.kind is kind and not record.round and failure is not None:
+                clauses.append(f"{name_of(record)} failed ({failure.kind})")
+    return clauses
