@@ -69,6 +69,11 @@ class Parameter:
         return self.spec.changes_answers
 
     @property
+    def changes_stream(self) -> bool:
+        """Whether it changes how the tokens of an answer arrive at a user."""
+        return self.spec.changes_stream
+
+    @property
     def when(self) -> str | None:
         """The condition under which it counts; None for always."""
         return self.spec.when

@@ -117,8 +117,10 @@ class ParameterSpec(_Model):
         json_target: key of a flag's JSON object for the value (`json` in YAML).
         when: condition under which the parameter counts.
         changes_answers: whether it may change the text of the model's answers.
+        changes_stream: whether it changes how the tokens of an answer arrive at a user.
         engine_default: the engine's own default: a value, or cases.
         requires: requirements of the parameter.
+        matters: requirements without which no value makes a difference.
     """
 
     description: StrictStr
@@ -134,8 +136,10 @@ class ParameterSpec(_Model):
     json_target: JsonTarget | None = Field(default=None, alias="json")
     when: ExpressionText | None = None
     changes_answers: StrictBool = False
+    changes_stream: StrictBool = False
     engine_default: Scalar | tuple[DefaultCase, ...] = None
     requires: tuple[Requirement, ...] = ()
+    matters: tuple[Requirement, ...] = ()
 
     @model_validator(mode="after")
     def _check_domain(self) -> ParameterSpec:

@@ -63,14 +63,25 @@ class Space:
         return plain
 
     def resolve(
-        self, context: Context, keep_answers: bool = False, only: Collection[str] | None = None
+        self,
+        context: Context,
+        keep_answers: bool = False,
+        only: Collection[str] | None = None,
+        *,
+        keep_stream: bool = False,
+        wanted: Collection[str] = (),
     ) -> ResolvedSpace:
         """Return the space for one context, without the parts that hardware, engine, model or packages exclude.
+
+        A parameter that makes no difference in the context is possible, but not offered.
 
         Args:
             context: what the space is resolved for.
             keep_answers: drop the parameters that may change the model's answers.
             only: drop all parameters but these.
+            keep_stream: drop the parameters that change how the tokens of an answer arrive.
+            wanted: parameters to offer even if they make no difference or change the stream, such as those of enqueued
+                configurations; those of `only` are wanted, too.
 
         Raises:
             SpaceError: if `only` has a name that is not a parameter, or a parameter that cannot count without others.
@@ -79,7 +90,9 @@ class Space:
         names = Names(self._parameters, facts_of(context), fixed, {})
         if only is not None:
             self._check_only(only, names)
+        wanted = {*wanted, *(only or ())}
         parameters: list[Parameter] = []
+        possible: list[Parameter] = []
         dropped: list[Dropped] = []
         for name, spec in self._parameters.items():
             if only is not None and name not in only:
@@ -96,9 +109,14 @@ class Space:
                 dropped.append(
                     Dropped(name, None, f"it counts only when {spec.when}, and no offered value makes that true")
                 )
-            else:
+                continue
+            possible.append(parameter)
+            idle = None if name in wanted else _idle_reason(spec, names, keep_stream)
+            if idle is None:
                 parameters.append(parameter)
-        return self._with_named(context, tuple(parameters), dropped, fixed)
+            else:
+                dropped.append(Dropped(name, None, idle))
+        return self._with_named(context, tuple(parameters), tuple(possible), dropped, fixed)
 
     def _can_count(
         self, parameter: Parameter, before: Sequence[Parameter], context: Context, fixed: Mapping[str, object]
@@ -125,24 +143,27 @@ class Space:
         self,
         context: Context,
         parameters: tuple[Parameter, ...],
+        possible: tuple[Parameter, ...],
         dropped: list[Dropped],
         fixed: Mapping[str, object],
     ) -> ResolvedSpace:
-        def build(dropped: list[Dropped], named: Mapping[str, NamedConfig]) -> ResolvedSpace:
+        def build(
+            parameters: tuple[Parameter, ...], dropped: list[Dropped], named: Mapping[str, NamedConfig]
+        ) -> ResolvedSpace:
             return ResolvedSpace(
                 self.name, context, parameters, tuple(dropped), named, self._parameters, self._rules, fixed
             )
 
-        without_named = build(dropped, {})
-        possible: dict[str, NamedConfig] = {}
+        without_named = build(possible, dropped, {})
+        kept: dict[str, NamedConfig] = {}
         for name, named in self._named.items():
             try:
                 without_named.complete(named.config)
             except SpaceError as error:
                 dropped.append(Dropped(f"named:{name}", None, str(error)))
             else:
-                possible[name] = named
-        return build(dropped, possible)
+                kept[name] = named
+        return build(parameters, dropped, kept)
 
     def engine_default(self, name: str, context: Context) -> ParameterValue:
         """Return the engine's own default of a declared parameter; None if it is not known.
@@ -196,6 +217,13 @@ def _parameter_reason(
         return "it may change the model's answers, which the study excludes"
     general = [r for r in spec.requires if "value" not in parsed(r.rule).names]
     return _first_false(general, names.lookup, names)
+
+
+def _idle_reason(spec: ParameterSpec, names: Names, keep_stream: bool) -> str | None:
+    """Return why a possible parameter is not offered; None if it is."""
+    if keep_stream and spec.changes_stream:
+        return "it changes how tokens arrive at a user; an SLO on ITL bounds that, and a study can allow bunched tokens"
+    return _first_false(spec.matters, names.lookup, names)
 
 
 def _possible_values(

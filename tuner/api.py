@@ -149,6 +149,7 @@ def optimize(
     space: str | None = None,
     only: Sequence[str] = (),
     keep_answers: bool = False,
+    bunched_tokens: bool = False,
     enqueue: Sequence[str] = (),
     server_arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
@@ -196,6 +197,7 @@ def optimize(
         space: a shipped search space or a YAML file.
         only: tune only these parameters.
         keep_answers: leave out parameters that change the model's answers.
+        bunched_tokens: offer parameters that send tokens to users in groups, also without an SLO on ITL.
         enqueue: configurations to measure before the search, by name or as JSON.
         server_arguments: flags of every server.
         env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
@@ -235,7 +237,7 @@ def optimize(
         ),
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective), tuple(slo)),
-        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue)),
+        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue), bunched_tokens),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),
         server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),

@@ -29,8 +29,9 @@ from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import read_records
 from tuner.workloads.arrivals import Constant, Poisson
 from tuner.workloads.lengths import Length
+from tuner.workloads.request_class import RequestClass
 from tuner.workloads.schedule import make_schedule
-from tuner.workloads.traffic import RequestClass, Traffic
+from tuner.workloads.traffic import Traffic
 
 MODEL_NAME = "fake"
 PROMPT_WORDS = 32

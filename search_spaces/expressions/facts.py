@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions.language import UNKNOWN, version_tuple
+from search_spaces.units import GIB
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Context:
         packages: packages that the engine's environment can import.
         concurrency: requests in flight at most.
         input_len, output_len: tokens of the longest prompt and of the longest answer.
+        priorities: whether the workload's requests have different priorities.
         draft_model: a small model for speculative decoding.
         checkpoints: the checkpoint of each quantization method that a study offers.
         base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
@@ -36,6 +38,7 @@ class Context:
     concurrency: int | None = None
     input_len: int | None = None
     output_len: int | None = None
+    priorities: bool | None = None
     draft_model: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     base_argv: tuple[str, ...] = ()
@@ -46,6 +49,9 @@ def _model_facts(model: ModelShape | None) -> dict[str, object]:
     facts: dict[str, object] = {f"model.{name}": None if model is None else getattr(model, name) for name in names}
     facts["model.dtype"] = None if model is None else model.dtype.removeprefix("torch.")
     facts["model.quantization"] = None if model is None else (model.quantization or "none")
+    bits = 16 if model is None or model.quantization is None else 4
+    facts["model.weight_gib"] = None if model is None else model.weight_bytes(bits) / GIB
+    facts["model.kv_gib_per_token"] = None if model is None else model.kv_bytes_per_token(2) / GIB
     return facts
 
 
@@ -69,6 +75,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "workload.concurrency": context.concurrency,
         "workload.input_len": context.input_len,
         "workload.output_len": context.output_len,
+        "workload.priorities": context.priorities,
         **_model_facts(context.model),
     }
     return {name: UNKNOWN if value is None else value for name, value in facts.items()}

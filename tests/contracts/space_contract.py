@@ -171,8 +171,8 @@ class SpaceContract:
         assert resolved.complete(defaults) == defaults
 
     def test_named_configurations_lie_in_the_space(self, space: Space, context: Context) -> None:
-        resolved = space.resolve(context)
-        for name, named in resolved.named.items():
+        for name, named in space.resolve(context).named.items():
+            resolved = space.resolve(context, wanted=named.config)
             assert resolved.contains(named.config), name
             assert resolved.violations(named.config) == [], name
             assert resolved.render(named.config) != Rendered(), name

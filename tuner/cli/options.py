@@ -96,6 +96,14 @@ KeepAnswers = Annotated[
     bool,
     flag(SPACE, "Leave out parameters that change the model's answers.", "--keep-answers"),
 ]
+BunchedTokens = Annotated[
+    bool,
+    flag(
+        SPACE,
+        "Offer parameters that send tokens to users in groups, also without an SLO on ITL.",
+        "--allow-bunched-tokens",
+    ),
+]
 Storage = Annotated[
     str | None,
     option(
@@ -118,6 +126,7 @@ AsJson = Annotated[bool, flag(OUTPUT, "Print JSON.", "--json")]
 AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 
 _OPTIONS = {
+    "bunched_tokens": "--allow-bunched-tokens",
     "max_concurrency": "--users",
     "num_prompts": "--prompts",
     "output": "-o",

@@ -10,7 +10,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request. `at_s` is when it is due (None in a closed loop), `prompt_tokens` and `max_tokens` its lengths."""
+    """One request. `at_s` is when it is due (None in a closed loop), `prompt_tokens` and `max_tokens` its lengths.
+
+    A server with priority scheduling admits requests of a lower `priority` first.
+    """
 
     index: int
     name: str
@@ -18,6 +21,7 @@ class PlannedRequest:
     prompt: str
     prompt_tokens: int
     max_tokens: int
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class RequestPlan:
             "stream": True,
             "stream_options": {"include_usage": True},
             "ignore_eos": True,
+            **({"priority": request.priority} if request.priority else {}),
         }
         return json.dumps(fields).encode()
 

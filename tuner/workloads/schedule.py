@@ -17,8 +17,9 @@ from numpy.random import Generator, SeedSequence
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Closed
 from tuner.workloads.files import MAX_REQUESTS
+from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.texts import read_texts
-from tuner.workloads.traffic import RequestClass, TextFile, Traffic
+from tuner.workloads.traffic import Traffic
 
 
 @dataclass(frozen=True)

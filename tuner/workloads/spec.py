@@ -43,6 +43,11 @@ class ClosedLoop(BaseModel):
         """Tokens of the longest request, prompt and answer together."""
         return self.input_len + self.output_len
 
+    @property
+    def priorities(self) -> bool:
+        """False: all requests are alike."""
+        return False
+
     def repeat_seed(self, index: int) -> int:
         """Return the client's seed for repeat `index` (0-based)."""
         return self.seed + index

@@ -73,6 +73,11 @@ class Suite(BaseModel):
         return max(self.parts().values(), key=lambda traffic: traffic.longest_request)
 
     @property
+    def priorities(self) -> bool:
+        """Whether requests of a workload have different priorities."""
+        return any(traffic.priorities for traffic in self.loads.values())
+
+    @property
     def longest_request(self) -> int:
         """Tokens of the longest request of any workload."""
         return self.longest_workload.longest_request

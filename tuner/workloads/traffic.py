@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -28,82 +28,7 @@ from tuner.errors import UserError
 from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, TraceArrivals
 from tuner.workloads.class_slo import ClassSlo, read_class_slo
 from tuner.workloads.files import LARGEST_LENGTH, MAX_REQUESTS, read_model
-from tuner.workloads.lengths import LengthOrFixed, Tokens
-from tuner.workloads.texts import read_texts
-
-
-class Prefix(BaseModel):
-    """Documents that the prompts of a class begin with, so that a prefix cache can reuse them.
-
-    A prompt is one document and then `input` tokens of its own. Document k of K is chosen with a probability
-    proportional to k ** -zipf; with zipf 0, all documents are equally likely.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: Tokens
-    documents: int = Field(1, ge=1, le=1_000_000)
-    zipf: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-
-    def probabilities(self) -> list[float]:
-        """Return the probability of each document."""
-        weights = [float(k) ** -self.zipf for k in range(1, self.documents + 1)]
-        total = sum(weights)
-        return [weight / total for weight in weights]
-
-
-class TextFile(BaseModel):
-    """A file with the user's own prompts; see `tuner.workloads.texts`. Each is sent once before any is sent again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    file: Path
-
-
-class RequestClass(BaseModel):
-    """A request class: requests that share length distributions, text and an SLO.
-
-    Attributes:
-        weight: the class's share of all requests, relative to the other classes' weights.
-        input: tokens of a prompt under the model's tokenizer, without shared prefixes; None for prompts from a file.
-        output: tokens of an answer; with prompts from a file, only for those that state no length.
-        prefix: documents that the prompts begin with.
-        text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
-            speculation can draft; or a file with the user's own prompts.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    input: LengthOrFixed | None = None
-    output: LengthOrFixed | None = None
-    prefix: Prefix | None = None
-    text: Literal["random", "repetitive"] | TextFile = "random"
-
-    @model_validator(mode="after")
-    def _has_lengths(self) -> RequestClass:
-        if isinstance(self.text, TextFile):
-            if self.input is not None:
-                raise ValueError("prompts from a file have their own lengths; leave `input` out")
-            if self.output is None and any(
-                t.output_tokens is None and not t.answer for t in read_texts(self.text.file)
-            ):
-                raise ValueError("some prompts of the file state no length of their answer; give `output`")
-        elif self.input is None or self.output is None:
-            raise ValueError("generated prompts need `input` and `output`, their lengths in tokens")
-        return self
-
-    def longest(self) -> int:
-        """Return the tokens of the longest request, as far as they are known without a tokenizer."""
-        own = 0 if self.input is None else self.input.longest()
-        return (self.prefix.tokens if self.prefix else 0) + own + self.longest_output()
-
-    def longest_output(self) -> int:
-        """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
-        lengths = [1 if self.output is None else self.output.longest()]
-        if isinstance(self.text, TextFile):
-            lengths += [text.output_tokens or 1 for text in read_texts(self.text.file)]
-        return max(lengths)
+from tuner.workloads.request_class import RequestClass, TextFile
 
 
 class Traffic(BaseModel):
@@ -188,6 +113,11 @@ class Traffic(BaseModel):
     def sent_classes(self) -> dict[str, RequestClass]:
         """The classes with a weight above 0."""
         return {name: each for name, each in self.classes.items() if each.weight > 0}
+
+    @property
+    def priorities(self) -> bool:
+        """Whether requests have different priorities."""
+        return len({each.priority for each in self.sent_classes.values()}) > 1
 
     @property
     def users(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.loadgen.loads import due, plan
@@ -42,3 +43,9 @@ def test_the_body_requests_a_stream_of_exactly_max_tokens_with_usage() -> None:
         "stream_options": {"include_usage": True},
         "ignore_eos": True,
     }
+
+
+def test_a_priority_is_sent_unless_it_is_0() -> None:
+    plan = RequestPlan("http://server", "m", None, None, 1.0, 2.0)
+    assert "priority" not in json.loads(plan.body(replace(REQUEST, prompt="a")))
+    assert json.loads(plan.body(replace(REQUEST, prompt="a", priority=-2)))["priority"] == -2

@@ -90,7 +90,7 @@ def test_unknown_facts_exclude_nothing() -> None:
 
 def test_lengths_must_hold_the_workload_and_fit_the_model() -> None:
     context = replace(generous("t4", "0.25.1"), input_len=600, model=replace(QWEN, max_position_embeddings=4096))
-    space = load_space("vllm").resolve(context)
+    space = load_space("vllm").resolve(context, wanted=("max_model_len",))
     assert values(space, "max_model_len") == (None, 1152, 1536, 2048, 4096)
     assert reason(space, "max_model_len", 1024) == "a request of 600 + 512 tokens does not fit into 1024"
     assert reason(space, "max_model_len", 8192) == "the model has 4096 positions only"
@@ -280,3 +280,39 @@ def test_parameters_of_the_server_arguments_are_dropped() -> None:
     assert {"max_model_len", "cudagraph_mode", "speculative", "suffix_tokens"}.isdisjoint(
         p.name for p in space.parameters
     )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "length", "offered"), [("t4", 32768, False), ("t4", 524288, True), ("h200", 524288, False)]
+)
+def test_a_length_is_offered_where_memory_may_not_hold_the_model_s_own(gpu: str, length: int, offered: bool) -> None:
+    # a T4: 0.7 x 14.56 = 10.2 GiB for 0.92 GiB of weights and twice the cache, 12 KiB a token: up to 405,000 tokens
+    context = replace(generous(gpu, "0.25.1"), model=replace(QWEN, max_position_embeddings=length))
+    space = load_space("vllm").resolve(context)
+    assert ("max_model_len" in {parameter.name for parameter in space.parameters}) is offered
+    if not offered:
+        assert reason(space, "max_model_len").startswith(f"the KV cache holds the model's own {length} tokens")
+
+
+def test_a_small_share_of_memory_keeps_the_length() -> None:
+    context = replace(generous("t4", "0.25.1"), base_argv=("--gpu-memory-utilization", "0.2"))
+    assert "max_model_len" in {each.name for each in load_space("vllm").resolve(context).parameters}
+
+
+@pytest.mark.parametrize(("priorities", "offered"), [(None, True), (False, False), (True, True)])
+def test_a_scheduling_policy_needs_priorities(priorities: bool | None, offered: bool) -> None:
+    space = load_space("vllm").resolve(replace(generous("t4", "0.25.1"), priorities=priorities))
+    assert ("scheduling_policy" in {each.name for each in space.parameters}) is offered
+    if not offered:
+        assert "no different priorities" in reason(space, "scheduling_policy")
+        wanted = load_space("vllm").resolve(space.context, wanted=("scheduling_policy",))
+        assert wanted.contains({"scheduling_policy": "priority"})
+
+
+def test_bunched_tokens_are_offered_on_request_only() -> None:
+    vllm, context = load_space("vllm"), generous("h200", "0.25.1")
+    kept = vllm.resolve(context, keep_stream=True)
+    assert "changes how tokens arrive at a user" in reason(kept, "stream_interval")
+    assert "stream-8" in kept.named
+    assert vllm.resolve(context, keep_stream=True, wanted=("stream_interval",)).contains({"stream_interval": 8})
+    assert vllm.resolve(context).contains({"stream_interval": 8})

@@ -19,7 +19,6 @@ from search_spaces import (
     Context,
     HardwareProfile,
     ModelShape,
-    ParameterValue,
     ResolvedSpace,
     Space,
     SpaceError,
@@ -32,12 +31,13 @@ from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.study.specification.enqueued import enqueued, enqueued_values, read_configuration, unknown_configuration
 from tuner.study.specification.find_model import find_model, find_simulated_model
 from tuner.study.specification.naming import check_study_name, default_name
-from tuner.study.specification.resolve_workload import find_goals, find_workload, too_long
+from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
-from tuner.study.specification.spec import Enqueued, StudySpec
+from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
 
@@ -142,7 +142,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
-        enqueue=tuple(_enqueued(space, text) for text in plan.enqueue),
+        enqueue=tuple(enqueued(space, text) for text in plan.enqueue),
         search_prompts=_search_prompts(settings, plan.workload),
         search=settings.search,
         confirmation=settings.confirmation,
@@ -230,9 +230,9 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
 def _check_names(plan: StudyPlan) -> None:
     """Refuse names of parameters and configurations that the declared space does not have."""
     for text in plan.enqueue:
-        config = _read_configuration(text)
+        config = read_configuration(text)
         if config is None and text not in plan.space.named:
-            raise _unknown_configuration(text, plan.space.named)
+            raise unknown_configuration(text, plan.space.named)
         _check_parameters(plan.space, "enqueue", text, config or {})
     for name in plan.settings.space.only:
         _check_parameters(plan.space, "only", name, (name,))
@@ -244,36 +244,6 @@ def _check_parameters(space: Space, field: str, value: str, names: Iterable[str]
             near = difflib.get_close_matches(name, space.parameter_names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(space.parameter_names)}"
             raise SettingError(field, value, f"space {space.name!r} has no parameter {name!r}", hint)
-
-
-def _read_configuration(text: str) -> dict[str, ParameterValue] | None:
-    """Return a configuration that is written as JSON, such as `{"max_num_seqs": 64}`; None for a name."""
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "too large"
-        rule = f"not valid JSON ({reason})"
-        raise SettingError("enqueue", text, rule, 'write for example {"max_num_seqs": 64}') from None
-    assert isinstance(config, dict)
-    return config
-
-
-def _unknown_configuration(name: str, named: Iterable[str]) -> SettingError:
-    known = ", ".join(named) or "none for this space and hardware"
-    return SettingError("enqueue", name, f"no configuration has this name; known: {known}")
-
-
-def _enqueued(space: ResolvedSpace, text: str) -> Enqueued:
-    """Return a configuration, by its name in the space or as JSON."""
-    config = _read_configuration(text)
-    if config is None and text not in space.named:
-        raise _unknown_configuration(text, space.named)
-    try:
-        return Enqueued(text, space.complete(space.named[text].config if config is None else config))
-    except SpaceError as error:
-        raise SettingError("enqueue", text, str(error)) from None
 
 
 def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> ResolvedSpace:
@@ -288,13 +258,20 @@ def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> 
         concurrency=plan.workload.max_concurrency,
         input_len=plan.workload.input_len,
         output_len=plan.workload.output_len,
+        priorities=plan.workload.priorities,
         draft_model=settings.model.draft_model,
         checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
     )
-    only = settings.space.only or None
+    wanted = {name for text in plan.enqueue for name in enqueued_values(plan.space, text)}
     try:
-        space = plan.space.resolve(context, keep_answers=settings.space.keep_answers, only=only)
+        space = plan.space.resolve(
+            context,
+            keep_answers=settings.space.keep_answers,
+            only=settings.space.only or None,
+            keep_stream=not (settings.space.bunched_tokens or has_itl_slo(plan.goals, plan.workload)),
+            wanted=wanted,
+        )
     except SpaceError as error:
         raise UserError(str(error)) from None
     if not space.parameters:

@@ -23,6 +23,9 @@ TRAFFIC_OBJECTIVES = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
 GOODPUT_OBJECTIVES = ("goodput:40", "p99_tpot_ms", "p99_ttft_ms")
 """Default objectives of traffic from a file; the second where its classes have SLOs."""
 
+ITL = "_itl_ms"
+"""Part of every metric of the inter-token latency."""
+
 
 def make_goals(objectives: Sequence[str], slos: Sequence[str]) -> Goals:
     """Read objectives and SLOs; the score also weighs the success rate.
@@ -68,6 +71,16 @@ def find_goals(preset: Preset, workload: Workload, given: GoalSettings, *, own: 
         _check_measured("slo", slo.metric, workload)
     _check_capacity(goals, workload)
     return goals
+
+
+def has_itl_slo(goals: Goals, workload: Workload) -> bool:
+    """Return whether an objective or an SLO, of the study or of a request class, is on the inter-token latency."""
+    metrics = [*(slo.metric for slo in goals.slos), *(objective.metric for objective in goals.objectives)]
+    if any(ITL in name for name in metrics):
+        return True
+    return not isinstance(workload, ClosedLoop) and any(
+        "itl" in slo.request.bounds_ms for slo in workload.slos.values()
+    )
 
 
 def _class_slos(traffic: Traffic | Suite) -> list[str]:

@@ -76,13 +76,15 @@ class SpaceSettings:
     """The search space: the name of a shipped one or a YAML file.
 
     `only` restricts it to the named parameters; `keep_answers` leaves out parameters that change the model's
-    answers. `enqueue` are configurations that are measured before the search, by name or as JSON.
+    answers. `enqueue` are configurations that are measured before the search, by name or as JSON. `bunched_tokens`
+    offers parameters that change how tokens arrive at a user; without it they need an SLO on ITL.
     """
 
     name: str | None = None
     only: tuple[str, ...] = ()
     keep_answers: bool = False
     enqueue: tuple[str, ...] = ()
+    bunched_tokens: bool = False
 
 
 @dataclass(frozen=True)

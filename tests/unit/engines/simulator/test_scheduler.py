@@ -146,3 +146,29 @@ def test_a_decode_that_a_prompt_preempts_gets_no_token_in_that_step(fast_forward
     assert short.generated == before
     # 26 + 7 - 1 tokens were computed: two whole blocks stay cached
     assert short.cached_blocks(16) == 2
+
+
+@pytest.mark.parametrize(("arguments", "order"), [((), [0, 1, 2]), (("--scheduling-policy", "priority"), [2, 0, 1])])
+def test_with_priority_scheduling_a_lower_priority_is_first(arguments: tuple[str, ...], order: list[int]) -> None:
+    made = scheduler("--max-num-seqs", "1", *arguments)
+    for index, priority in enumerate((5, 5, -1)):
+        made.add(Sequence(Prompt(index, 10, 1, priority=priority), made.config.block_size, float(index)))
+    admitted = []
+    while made.busy:
+        made.plan(0.0)
+        admitted += [sequence.index for sequence, _ in made.prefilling.values()]
+        made.finish()
+    assert admitted == order
+
+
+def test_with_priority_scheduling_the_highest_priority_is_preempted() -> None:
+    made = scheduler("--scheduling-policy", "priority", "--block-size", "16", blocks=5)
+    urgent = Sequence(Prompt(0, 32, 40, priority=0), 16, 1.0)
+    patient = Sequence(Prompt(1, 32, 40, priority=3), 16, 0.0)
+    for each in (urgent, patient):
+        made.add(each)
+    while not made.counts.preemptions:  # 4 of 5 blocks hold the prompts; the first tokens need a block each
+        made.plan(0.0)
+        made.finish()
+    assert list(made.waiting) == [patient]
+    assert urgent.order in made.running

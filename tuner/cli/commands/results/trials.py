@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from storage.records import TrialRecord
 
 _SCORE, _NUMBER = "score", "number"
+_ITL = "p99_itl_ms"
 _PLAIN_WIDTH = 140
 _HOLES = 8
 """Dropped numbers that the note below the table names."""
@@ -99,6 +100,8 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
     names = [objective.metric for objective in stored.objectives]
     if sort not in (None, _SCORE, _NUMBER) and sort not in names:
         names.insert(0, sort)
+    if _ITL not in names and any(trial.outcome and trial.outcome.metric(_ITL) is not None for trial in found):
+        names.append(_ITL)
     title = f"{stored.record.name} ({stored.record.provenance.value})"
     table = new_table()
     fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH))

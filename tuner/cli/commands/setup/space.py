@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.help import option
-from tuner.cli.options import AsJson, KeepAnswers
+from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers
 
 if TYPE_CHECKING:
     from search_spaces import HardwareProfile, ResolvedSpace
@@ -25,14 +25,17 @@ def space(
     preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
     vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
     keep_answers: KeepAnswers = False,
+    bunched_tokens: BunchedTokens = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the search space on a card.
 
-    Lists parameters with their values and defaults, the choices that are ruled out and why, and the named
-    configurations.
+    Lists parameters with their values and defaults, what is not offered and why, and the named configurations. Model
+    and workload are the preset's.
     """
-    from search_spaces import Context, hardware_named, load_space
+    from search_spaces import Context, hardware_named, known_model, load_space
+    from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
+    from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
     from tuner.workloads.presets import load_preset
 
@@ -43,13 +46,16 @@ def space(
         hardware=hardware,
         engine_version=vllm_version,
         flags=None,
-        model=None,
+        model=known_model(chosen.model),
         packages=None,
         concurrency=chosen.workload.max_concurrency,
         input_len=chosen.workload.input_len,
         output_len=chosen.workload.output_len,
+        priorities=chosen.workload.priorities,
     )
-    resolved = load_space(name or default).resolve(context, keep_answers=keep_answers)
+    goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
+    keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))
+    resolved = load_space(name or default).resolve(context, keep_answers=keep_answers, keep_stream=keep_stream)
     if as_json:
         print(json.dumps(_as_json(resolved, hardware), indent=1))
     else:
@@ -60,7 +66,10 @@ def _as_json(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, ob
     return {
         "hardware": hardware.name,
         "parameters": [
-            {"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when, "changes_answers": p.changes_answers}
+            {
+                **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when},
+                **{"changes_answers": p.changes_answers, "changes_stream": p.changes_stream},
+            }
             for p in resolved.parameters
         ],
         "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
@@ -79,15 +88,17 @@ def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | No
     for heading in ("parameter", "values", "default", "only when"):
         table.add_column(heading, no_wrap=heading == "parameter", overflow="fold")
     for parameter in resolved.parameters:
-        mark = " *" if parameter.changes_answers else ""
+        mark = " *" if parameter.changes_answers else " +" if parameter.changes_stream else ""
         default = "" if parameter.name not in defaults else str(defaults[parameter.name])
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
     show(f"search space {resolved.name} on {hardware.name}, vLLM {version or 'of any version'}", table, width=140)
     if any(parameter.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
+    if any(parameter.changes_stream for parameter in resolved.parameters):
+        print("+ changes how tokens arrive at a user; it is offered with an SLO on ITL or --allow-bunched-tokens")
     if resolved.dropped:
         dropped = [(f"{d.parameter}{'' if d.value is None else f' = {d.value}'}", d.reason) for d in resolved.dropped]
-        show("", Text("ruled out", style="bold"), labelled(dropped), width=140)
+        show("", Text("not offered", style="bold"), labelled(dropped), width=140)
     if resolved.named:
         named = [(name, f"{known.note} [{known.source}]") for name, known in resolved.named.items()]
         show("", Text("named configurations, for --enqueue", style="bold"), labelled(named), width=140)

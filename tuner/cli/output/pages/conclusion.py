@@ -24,6 +24,8 @@ MUCH_WORSE = 1.25
 
 INTERVAL = "95 % interval"
 RISK = "fails or misses\nan SLO without it"
+ITL = "p99_itl_ms"
+"""The metric that stands in every table: flags that send tokens in groups improve others at its cost."""
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
@@ -161,7 +163,7 @@ def comparison_table(findings: Findings) -> Table | None:
     for heading in ("metric", f"{name} #{baseline}".strip(), f"#{number}", "ratio", INTERVAL, "SLO"):
         table.add_column(heading, justify="left" if heading in ("metric", "SLO") else "right", no_wrap=True)
     table.add_row("score", "1", *_score_cells(findings, number, contender), "")
-    for name in _metrics(findings):
+    for name in _shown_metrics(findings, other):
         values = other.metric(name), one.metric(name)
         ratio = (contender or {}).get("metrics", {}).get(name) or _plain_ratio(*values)
         table.add_row(
@@ -194,6 +196,13 @@ def worse_metrics(findings: Findings) -> list[str]:
 
 def _metrics(findings: Findings) -> list[str]:
     return list(dict.fromkeys([*(o.metric for o in findings.objectives), *(slo.metric for slo in findings.slos)]))
+
+
+def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[str]:
+    """Return the metrics of objectives and SLOs, and p99 ITL where it was measured."""
+    names = _metrics(findings)
+    measured = reference is not None and reference.metric(ITL) is not None
+    return [*names, ITL] if measured and ITL not in names else names
 
 
 def _contender(findings: Findings, number: int) -> Mapping[str, Any] | None:
@@ -229,7 +238,10 @@ def finalists_table(findings: Findings) -> Table | None:
     if len(contenders) < 2:
         return None
     table = new_table()
+    reference = findings.pooled(findings.baseline)
     names = [objective.metric for objective in findings.objectives]
+    if reference is not None and reference.metric(ITL) is not None and ITL not in names:
+        names.append(ITL)
     for heading in ("finalist", "score", INTERVAL, *names):
         table.add_column(heading, justify="left" if heading == "finalist" else "right", no_wrap=True)
     for each in sorted(contenders, key=lambda each: -(each["score"] or {"ratio": 0.0})["ratio"]):
@@ -239,9 +251,15 @@ def finalists_table(findings: Findings) -> Table | None:
             f"#{number}{mark}",
             f"{score['ratio']:.3f}" if score else text.ABSENT,
             _interval(score),
-            *(_ratio(each["metrics"].get(name)) for name in names),
+            *(_ratio(each["metrics"].get(name) or _itl_ratio(findings, number, name)) for name in names),
         )
     return table
+
+
+def _itl_ratio(findings: Findings, number: int, name: str) -> Mapping[str, Any] | None:
+    """Return the ratio of p99 ITL, which the conclusion has only where a goal is on it; None for other metrics."""
+    one, other = findings.pooled(number), findings.pooled(findings.baseline)
+    return None if name != ITL or one is None or other is None else _plain_ratio(other.metric(name), one.metric(name))
 
 
 def flags_table(findings: Findings) -> Table | None:

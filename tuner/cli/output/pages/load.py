@@ -10,7 +10,16 @@ from tuner.errors import EXIT_OURS
 from tuner.use_cases.load import LoadResult
 from tuner.workloads.suite import Suite
 
-SHOWN = ("success_rate", "goodput_share", "p50_ttft_ms", "p95_ttft_ms", "p95_tpot_ms", "p95_itl_ms", "p95_e2el_ms")
+SHOWN = (
+    "success_rate",
+    "goodput_share",
+    "p50_ttft_ms",
+    "p95_ttft_ms",
+    "p95_tpot_ms",
+    "p95_itl_ms",
+    "p99_itl_ms",
+    "p95_e2el_ms",
+)
 
 
 def report(result: LoadResult, *, as_json: bool) -> int:

@@ -12,7 +12,15 @@ from tuner.cli.output.parts.labelled import labelled
 from tuner.engines.simulator.parameters import error_bands
 from tuner.use_cases.simulate import Simulation
 
-SHOWN = ("output_throughput", "request_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+SHOWN = (
+    "output_throughput",
+    "request_throughput",
+    "mean_ttft_ms",
+    "p99_ttft_ms",
+    "mean_tpot_ms",
+    "p99_tpot_ms",
+    "p99_itl_ms",
+)
 
 
 def report(simulation: Simulation, *, as_json: bool) -> None:

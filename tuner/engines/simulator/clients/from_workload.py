@@ -6,10 +6,11 @@ from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, benc
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.memory.block_pool import Chain
 from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.texts import read_texts
-from tuner.workloads.traffic import RequestClass, TextFile, Traffic
+from tuner.workloads.traffic import Traffic
 
 _CHARACTERS_PER_TOKEN = 4
 """Estimate for the user's own prompts: the simulator has no tokenizer."""
@@ -58,7 +59,10 @@ def _request(traffic: Traffic, offered: OfferedRequest, prefixes: _SharedPrefixe
         own_tokens, output = _estimated_lengths(request_class, offered, own_tokens, output)
     prefix_tokens = traffic.system_prompt + (request_class.prefix.tokens if request_class.prefix is not None else 0)
     shared = () if prefixes is None else prefixes.of(offered.name, request_class, offered.document)
-    prompt = Prompt(offered.index, prefix_tokens + own_tokens, output, shared, request_class.text == "repetitive")
+    repetitive = request_class.text == "repetitive"
+    prompt = Prompt(
+        offered.index, prefix_tokens + own_tokens, output, shared, repetitive, priority=request_class.priority
+    )
     deadline = None if offered.at_s is None else offered.at_s + traffic.timeout_s
     return SimulatedRequest(prompt, offered.name, offered.at_s, deadline)
 

@@ -51,6 +51,7 @@ class ServeConfig:
         long_prefill_threshold: tokens of a prompt in one step at most; 0 for no limit.
         reserve_full: whether a request is admitted only if its whole prompt fits.
         watermark: share of the blocks that admission leaves free.
+        priority_scheduling: whether requests of a lower priority are admitted first.
         async_scheduling: whether the host plans a step while the step before runs.
         max_active: sequences that run at once at most; None for no other limit than `max_num_seqs`.
         max_queued_requests: requests that wait at most; None for no limit.
@@ -81,6 +82,7 @@ class ServeConfig:
     long_prefill_threshold: int
     reserve_full: bool
     watermark: float
+    priority_scheduling: bool
     async_scheduling: bool
     max_active: int | None
     max_queued_requests: int | None
@@ -162,9 +164,8 @@ def _resolve(
     dtype = find_dtype(flags["dtype"], model, card)
     quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
     kv_dtype = flags["kv_cache_dtype"] or "auto"
-    kv_element_bytes = find_kv_element_bytes(kv_dtype, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
-    kernels, draft_tokens = attention_kernels(backend, card), speculation.tokens if speculation else 0
+    kernels = attention_kernels(backend, card)
     return ServeConfig(
         version=version,
         model=model,
@@ -172,7 +173,7 @@ def _resolve(
         dtype=dtype,
         quantization=quantization,
         weight_bits=weight_bits,
-        kv_element_bytes=kv_element_bytes,
+        kv_element_bytes=find_kv_element_bytes(kv_dtype, card, version),
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -184,6 +185,7 @@ def _resolve(
         long_prefill_threshold=flags["long_prefill_token_threshold"] or 0,
         reserve_full=version >= (0, 25) and flags["scheduler_reserve_full_isl"] is not False,
         watermark=flags["watermark"] or 0.0,
+        priority_scheduling=flags["scheduling_policy"] == "priority",
         async_scheduling=_async_scheduling(flags["async_scheduling"], speculation, version),
         max_active=flags["max_num_active_seqs"],
         max_queued_requests=flags["max_num_queued_reqs"],
@@ -191,7 +193,7 @@ def _resolve(
         stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, kernels, seqs, tokens, draft_tokens),
+        graphs=find_cuda_graphs(flags, version, kernels, seqs, tokens, speculation.tokens if speculation else 0),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
     )

@@ -3,7 +3,7 @@
 A step serves running requests first, then waiting ones, first come, first served. It ends when the token budget
 (`max_num_batched_tokens`), `max_num_seqs` or the free KV cache blocks are used up. A request that lacks a block
 preempts the request that was admitted last. The preempted request loses its cache and computes it again when it is
-readmitted. The `priority` policy does the same, because the requests have no priorities.
+readmitted. With the policy `priority`, a lower (priority, arrival) is admitted first and the highest one is preempted.
 
 A chunk of c tokens after k computed ones compares c × (k + (c + 1) / 2) pairs of tokens in attention.
 """
@@ -90,7 +90,7 @@ class Scheduler:
         if late:
             self.late.append(sequence)
         else:
-            self.waiting.append(sequence)
+            self._queue([sequence])
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a request, running or queued."""
@@ -141,8 +141,13 @@ class Scheduler:
         return self._step(pairs)
 
     def _queue_late(self) -> None:
-        self.waiting.extend(self.late)
+        self._queue(self.late)
         self.late.clear()
+
+    def _queue(self, sequences: list[Sequence]) -> None:
+        self.waiting.extend(sequences)
+        if self.config.priority_scheduling:
+            self.waiting = deque(sorted(self.waiting, key=Sequence.rank))
 
     def _plan_decodes(self) -> int:
         """Take the blocks that this step's decodes need, with preemptions if necessary; return their tokens."""
@@ -234,13 +239,16 @@ class Scheduler:
         return chunk * (sequence.computed + (chunk + 1) / 2)
 
     def _preempt(self) -> Sequence:
-        """Preempt the request that was admitted last; it becomes the first in the queue."""
+        """Preempt the request that was admitted last, or has the highest rank; it is the first in the queue again."""
         self._has_preempted = True
         self.counts.preemptions += 1
-        victim = next(reversed(self.running.values()))
+        running = self.running.values()
+        victim = max(running, key=Sequence.rank) if self.config.priority_scheduling else next(reversed(running))
         self._remove(victim)
         victim.preempt(self.pool, self.config.block_size)
         self.waiting.appendleft(victim)
+        if self.config.priority_scheduling:
+            self._queue([])
         return victim
 
     def _members(self) -> DecodingSequences:

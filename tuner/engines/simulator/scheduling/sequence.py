@@ -17,6 +17,7 @@ class Prompt:
         output: length of the answer.
         shared: the chains that the prompt begins with, each with its length.
         repetitive: whether the text repeats itself, so that drafts are often right.
+        priority: with priority scheduling, lower ones are admitted first.
     """
 
     index: int
@@ -24,6 +25,7 @@ class Prompt:
     output: int
     shared: tuple[tuple[Chain, int], ...] = ()
     repetitive: bool = False
+    priority: int = 0
 
 
 class Sequence:
@@ -33,7 +35,7 @@ class Sequence:
         index: the request's number.
         prompt: tokens of the prompt.
         output: tokens of the whole answer.
-        repetitive: as in `Prompt`.
+        repetitive, priority: as in `Prompt`.
         arrived_s: when the request reached the engine, in seconds.
         scheduled_s: when it first left the queue; None until then.
         computed: tokens whose keys and values are in the cache; 0 after a preemption.
@@ -52,7 +54,8 @@ class Sequence:
 
     __slots__ = (
         *("arrived_s", "blocks", "chains", "computed", "draft", "finish_at", "generated", "held", "index"),
-        *("joined", "loop_at", "order", "output", "own", "phase", "prompt", "repetitive", "scheduled_s", "segments"),
+        *("joined", "loop_at", "order", "output", "own", "phase", "priority", "prompt", "repetitive"),
+        *("scheduled_s", "segments"),
     )
 
     def __init__(self, prompt: Prompt, block_size: int, arrived_s: float) -> None:
@@ -60,6 +63,7 @@ class Sequence:
         self.prompt = prompt.tokens
         self.output = prompt.output
         self.repetitive = prompt.repetitive
+        self.priority = prompt.priority
         self.arrived_s = arrived_s
         self.scheduled_s: float | None = None
         self.computed = 0
@@ -78,6 +82,10 @@ class Sequence:
     def tokens(self) -> int:
         """Tokens of the prompt and of the answer so far."""
         return self.prompt + self.generated
+
+    def rank(self) -> tuple[int, float]:
+        """Return its place in a queue by priority; the lowest one is next."""
+        return self.priority, self.arrived_s
 
     def cached_blocks(self, block_size: int) -> int:
         """Return how many of its first blocks are cached. Its last token is computed in any case."""

@@ -22,10 +22,11 @@ from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.processes.records import ProcessRecords
+from tuner.workloads.request_class import TextFile
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.texts import UserText, read_texts
-from tuner.workloads.traffic import TextFile, Traffic
+from tuner.workloads.traffic import Traffic
 
 TOLERABLE_DELAY_S = 0.005
 """Delays of the generator up to this never make a run invalid."""
@@ -176,7 +177,8 @@ def _planned_request(
     text = _text(traffic, offered)
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
     assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
-    return PlannedRequest(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens)
+    priority = traffic.classes[offered.name].priority
+    return PlannedRequest(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens, priority)
 
 
 def _environment(inherited: Mapping[str, str], api_key: str | None) -> dict[str, str]:

@@ -1,0 +1,97 @@
+"""Request classes of traffic: the lengths, texts, shared prefixes and priority of their requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from tuner.workloads.files import LARGEST_LENGTH
+from tuner.workloads.lengths import LengthOrFixed, Tokens
+from tuner.workloads.texts import read_texts
+
+
+class Prefix(BaseModel):
+    """Documents that the prompts of a class begin with, so that a prefix cache can reuse them.
+
+    A prompt is one document and then `input` tokens of its own. Document k of K is chosen with a probability
+    proportional to k ** -zipf; with zipf 0, all documents are equally likely.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: Tokens
+    documents: int = Field(1, ge=1, le=1_000_000)
+    zipf: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    def probabilities(self) -> list[float]:
+        """Return the probability of each document."""
+        weights = [float(k) ** -self.zipf for k in range(1, self.documents + 1)]
+        total = sum(weights)
+        return [weight / total for weight in weights]
+
+
+class TextFile(BaseModel):
+    """A file with the user's own prompts; see `tuner.workloads.texts`. Each is sent once before any is sent again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Path
+
+
+class RequestClass(BaseModel):
+    """A request class: requests that share length distributions, text and an SLO.
+
+    Attributes:
+        weight: the class's share of all requests, relative to the other classes' weights.
+        input: tokens of a prompt under the model's tokenizer, without shared prefixes; None for prompts from a file.
+        output: tokens of an answer; with prompts from a file, only for those that state no length.
+        priority: the priority of its requests. A server with `--scheduling-policy priority` admits lower ones first;
+            any other ignores it.
+        prefix: documents that the prompts begin with.
+        text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
+            speculation can draft; or a file with the user's own prompts.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    input: LengthOrFixed | None = None
+    output: LengthOrFixed | None = None
+    prefix: Prefix | None = None
+    text: Literal["random", "repetitive"] | TextFile = "random"
+    priority: int = Field(0, strict=True, ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)
+
+    @model_serializer(mode="wrap")
+    def _without_priority(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave priority 0 out, so that a study from before priorities existed has the same workload."""
+        fields: dict[str, Any] = dump(self)
+        if not self.priority:
+            fields.pop("priority", None)
+        return fields
+
+    @model_validator(mode="after")
+    def _has_lengths(self) -> RequestClass:
+        if isinstance(self.text, TextFile):
+            if self.input is not None:
+                raise ValueError("prompts from a file have their own lengths; leave `input` out")
+            if self.output is None and any(
+                t.output_tokens is None and not t.answer for t in read_texts(self.text.file)
+            ):
+                raise ValueError("some prompts of the file state no length of their answer; give `output`")
+        elif self.input is None or self.output is None:
+            raise ValueError("generated prompts need `input` and `output`, their lengths in tokens")
+        return self
+
+    def longest(self) -> int:
+        """Return the tokens of the longest request, as far as they are known without a tokenizer."""
+        own = 0 if self.input is None else self.input.longest()
+        return (self.prefix.tokens if self.prefix else 0) + own + self.longest_output()
+
+    def longest_output(self) -> int:
+        """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
+        lengths = [1 if self.output is None else self.output.longest()]
+        if isinstance(self.text, TextFile):
+            lengths += [text.output_tokens or 1 for text in read_texts(self.text.file)]
+        return max(lengths)
