@@ -87,6 +87,12 @@ def _rates_and_shares() -> Iterable[Metric]:
         higher,
         "Requests that met the SLO of their class as a share of all offered requests, from 0 to 1.",
     )
+    yield Metric(
+        "quality",
+        "share",
+        higher,
+        "Accuracy on the questions of a task, from 0 to 1, divided by the unquantized model's accuracy.",
+    )
     yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
 
 

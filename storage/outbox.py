@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 
+from storage.answers.store import AnswersStore
 from storage.errors import StorageError
 from storage.records import TrialRecord
 from storage.tables.lookup import existing_study, finished_trial_ids, read_trials, trial_text
 from storage.tables.models import SyncRow, TrialRow
-from storage.transactions import Transactions
 
 
-class Outbox(Transactions):
+class Outbox(AnswersStore):
     """The part of the store that tracks which trials MLflow contains."""
 
     def unsynced(self, study: str | None = None, limit: int = 100) -> list[TrialRecord]:

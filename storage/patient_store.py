@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
+from storage.answers.record import AnswersKey, AnswersRecord
 from storage.errors import StorageError
 from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord, Verdict
 from storage.store import Store
@@ -144,6 +145,14 @@ class PatientStore(Store):
     def logged_counts(self, study: str) -> tuple[int, int]:
         """Count the trials that MLflow has, see `Store`."""
         return self._repeat(partial(super().logged_counts, study))
+
+    def answers(self, key: AnswersKey) -> AnswersRecord | None:
+        """Read what a server answered, see `Store`."""
+        return self._repeat(partial(super().answers, key))
+
+    def add_answers(self, record: AnswersRecord) -> None:
+        """Store what a server answered, see `Store`."""
+        self._repeat(partial(super().add_answers, record))
 
 
 def _times(attempt: TrialOutcome | FailedAttempt) -> tuple[object, ...]:

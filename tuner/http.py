@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -104,10 +105,28 @@ def get_local(
         return Reply(None, problem=str(error)) if error.connected else None
 
 
-def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
+def post_json(url: str, body: object, limits: ReadLimits, headers: Mapping[str, str] | None = None) -> Reply:
+    """Return the answer to a POST of JSON to a server of this machine; proxies are ignored, as by `get_local`.
+
+    Args:
+        url: of plain HTTP.
+        body: plain JSON.
+        limits: what is accepted.
+        headers: of the request.
+
+    Raises:
+        HttpError: without a valid answer within the limits.
+    """
+    client = httpx.AsyncClient(
+        headers={**(headers or {}), "content-type": "application/json"}, trust_env=False, verify=False, timeout=None
+    )
+    return _run(client, "POST", url, limits, json.dumps(body).encode())
+
+
+def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits, content: bytes | None = None) -> Reply:
     """Send the request in an event loop of its own: only a cancelled task ends a read of a trickled head."""
     try:
-        return _in_own_loop(_read(client, method, url, limits))
+        return _in_own_loop(_read(client, method, url, limits, content))
     except TimeoutError:
         raise HttpError(f"no whole answer within {limits.deadline_s:.3g} s") from None
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -132,9 +151,12 @@ def _loop_runs() -> bool:
     return True
 
 
-async def _read(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits) -> Reply:
+async def _read(
+    client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits, content: bytes | None = None
+) -> Reply:
     identity = {"accept-encoding": "identity"}  # a compressed body may be a thousand times its size
-    async with asyncio.timeout(limits.deadline_s), client, client.stream(method, url, headers=identity) as response:
+    sent = client.stream(method, url, headers=identity, content=content)
+    async with asyncio.timeout(limits.deadline_s), client, sent as response:
         _check_head(response, limits)
         body = bytearray()
         async for chunk in response.aiter_raw():

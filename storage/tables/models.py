@@ -222,9 +222,28 @@ class SyncRow(Base):
     synced_at: Mapped[datetime]
 
 
+class AnswersRow(Base):
+    """What a server answered in a quality check: the fields of `storage.answers.record.AnswersRecord`."""
+
+    __tablename__ = "tuner_answers"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(KEYWORD_LENGTH), unique=True)
+    weights: Mapped[str] = mapped_column(String(KEYWORD_LENGTH))
+    formats: Mapped[list[str]]
+    engine: Mapped[str] = mapped_column(CleanText)
+    device: Mapped[str] = mapped_column(CleanText)
+    asked: Mapped[str] = mapped_column(String(KEYWORD_LENGTH))
+    model: Mapped[str] = mapped_column(CleanText)
+    created_at: Mapped[datetime]
+    seconds: Mapped[float]
+    answers: Mapped[dict[str, Any]]
+
+
 __all__ = [
     "NAME_LENGTH",
     "TABLE_PREFIX",
+    "AnswersRow",
     "Base",
     "FailureRow",
     "RepeatRow",

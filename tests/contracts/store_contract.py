@@ -11,6 +11,7 @@ import pytest
 from storage import FailedAttempt, StorageError, Store
 from storage.records import FailureKind, Provenance, ServerFacts, TrialKind, Verdict
 from tests import store_samples as samples
+from tests.contracts.answers_contract import AnswersContract
 from tests.contracts.store_processes import ProcessContract, SizeContract, StoreFixture
 
 
@@ -320,5 +321,7 @@ class OutboxContract(StoreFixture):
         assert len(begun.unsynced(limit=1)[0].outcome.repeats) == 2  # type: ignore[union-attr]
 
 
-class StoreContract(StudyContract, TrialContract, RetryContract, OutboxContract, ProcessContract, SizeContract):
+class StoreContract(
+    StudyContract, TrialContract, RetryContract, OutboxContract, AnswersContract, ProcessContract, SizeContract
+):
     """The whole contract."""

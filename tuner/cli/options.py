@@ -66,6 +66,16 @@ Slos = Annotated[
     list[str] | None,
     option(GOALS, "'METRIC<VALUE'", "Bound on a metric, such as 'p99_ttft_ms<500'.", "--slo", shown="the workload's"),
 ]
+QualityTask = Annotated[
+    str | None,
+    option(
+        GOALS,
+        "FILE",
+        "Questions that quality is measured with: JSONL lines with `prompt`, `answer` and optionally `regex`.",
+        "--quality-task",
+        shown="none",
+    ),
+]
 Rate = Annotated[
     float | None,
     option(WORKLOAD, "NUMBER", "Mean request rate of traffic, in requests per second.", shown="the workload's"),

@@ -14,6 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from storage import StorageError, database, open_store
+from storage.answers.record import AnswersKey
 from storage.records import ServerFacts
 from storage.tables.models import Base, ServerFactsRow
 from tests import store_samples as samples
@@ -63,6 +64,20 @@ def test_a_downgrade_drops_all_tables(url: str, engine: Engine) -> None:
     assert differences(engine) == []
 
 
+def test_a_database_of_the_first_schema_keeps_its_studies_and_gets_the_answers(url: str, engine: Engine) -> None:
+    store = open_store(url)
+    store.create_study(samples.study())
+    store.close()
+    with database.writing_engine(engine).begin() as connection:
+        command.downgrade(database.migration_config(connection), "0001")
+    assert "tuner_answers" not in inspect(engine).get_table_names()
+    store = open_store(url)
+    assert store.studies() == [samples.study()]
+    assert store.answers(AnswersKey("w", (), "vllm 0.32.0", "cpu", "q")) is None
+    store.close()
+    assert differences(engine) == []
+
+
 def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
@@ -99,7 +114,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0001\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0002\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

@@ -112,6 +112,11 @@ class VllmServer:
         """The port on 127.0.0.1."""
         return self._lease.port
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that its API requires."""
+        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+
     def wait_ready(self, cancelled: CancelToken) -> None:
         """See `Server`; a forked server that fails without a known cause is started once more, as the command."""
         try:
@@ -127,8 +132,7 @@ class VllmServer:
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
         name, deadline = self._model.served_name, self._limits.startup_s
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
-        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, headers)
+        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, self.headers)
 
     def _start_command(self, command: CommandStart) -> None:
         self._process.stop(STARTING_STOP_S)

@@ -1,0 +1,1 @@
+"""What servers answered to the questions of a quality check."""

@@ -1,0 +1,145 @@
+"""The use case of `tuner quality`: whether a configuration keeps the answers of the unquantized model."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage import open_store
+from storage.waiting import DatabaseWait
+from tuner.engines.base import EngineSettings
+from tuner.engines.factory import EngineFactory
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.installation.executable import find_executable
+from tuner.errors import SettingError, UserError
+from tuner.processes.identity import own_identity
+from tuner.quality.examiner import ExamFailed, Examiner, Quality, Variant
+from tuner.quality.task import Task, read_task
+from tuner.scoring.slo import Slo, parse_slo
+from tuner.specs import Limits
+from tuner.study.specification.find_model import find_model
+from tuner.study.specification.secret_settings import refer_to_secrets
+from tuner.study.specification.settings import ServerSettings
+from tuner.use_cases.devices import find_devices
+from tuner.use_cases.places import home, storage_url
+
+FORMAT_FLAGS = frozenset(
+    {"--quantization", "-q", "--kv-cache-dtype", "--speculative-config", "--quantization-config", "--hf-overrides"}
+)
+"""Flags that change answers: the reference is served without them."""
+
+FORMAT_VARIABLES = frozenset({"VLLM_MARLIN_INPUT_DTYPE"})
+"""Environment variables that change answers."""
+
+
+@dataclass(frozen=True)
+class QualitySettings:
+    """A candidate and the reference.
+
+    `model` and `server` are the candidate's. `reference` is the unquantized model, None for `model`; it is served
+    with the candidate's flags, but those that change answers. `task` is a JSONL file, None for token probabilities
+    only. `slo` is the bound on `quality`.
+    """
+
+    model: str
+    reference: str | None
+    task: str | None
+    slo: str
+    vllm: str | None
+    server: ServerSettings
+    storage: str | None
+    startup_s: float
+
+
+@dataclass(frozen=True)
+class QualityReport:
+    """The result, with what was compared."""
+
+    candidate: Variant
+    reference: Variant
+    quality: Quality
+    slo: Slo
+    task: str | None
+
+
+def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityReport:
+    """Compare a candidate with the reference.
+
+    Raises:
+        UserError: for a setting that cannot work, or a model that cannot be served.
+    """
+    slo = read_quality_slo(settings.slo)
+    task = None if settings.task is None else read_task(settings.task)
+    server, secrets = refer_to_secrets(settings.server, os.environ)
+    model, _ = find_model(settings.model, None)
+    original, _ = find_model(settings.reference or settings.model, None)
+    candidate = Variant(model, server.arguments, server.environment)
+    reference = reference_of(Variant(original, server.arguments, server.environment))
+    executable = os.fspath(find_executable(settings.vllm))
+    devices = find_devices(1)
+    url = storage_url(settings.storage, create=True)
+    folder = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path("tuner_study")
+    engine_settings = EngineSettings("vllm", executable, home(), driver=own_identity(), secrets=secrets)
+    with closing(open_store(url, DatabaseWait(lambda _: None, stop))) as store:
+        engine = EngineFactory(engine_settings)(0)
+        assert isinstance(engine, VllmEngine)
+        with closing(engine):
+            limits = Limits(startup_s=settings.startup_s)
+            examiner = Examiner(engine, devices.names[0], store, folder.resolve() / "quality", task, limits, stop)
+            check_reference(examiner, reference, task)
+            quality = _compare(examiner, reference, candidate)
+    return QualityReport(candidate, reference, quality, slo, settings.task)
+
+
+def read_quality_slo(text: str) -> Slo:
+    """Return the bound on `quality`.
+
+    Raises:
+        SettingError: for another metric, and a bound that is no share.
+    """
+    slo = parse_slo(text)
+    if slo.metric != "quality" or slo.op not in (">=", ">") or not 0 < slo.threshold <= 1:
+        raise SettingError("slo", text, "it bounds no quality", "give for example 'quality>=0.99'")
+    return slo
+
+
+def reference_of(variant: Variant) -> Variant:
+    """Return the variant without the flags and variables that change answers."""
+    kept: list[str] = []
+    skip = False
+    for word in variant.argv:
+        flag, equals, _ = word.partition("=")
+        if flag.startswith("-"):
+            skip = flag.split(".")[0].replace("_", "-") in FORMAT_FLAGS
+        if not skip:
+            kept.append(word)
+        elif equals:
+            skip = False
+    environment = {name: value for name, value in variant.environment.items() if name not in FORMAT_VARIABLES}
+    return replace(variant, argv=tuple(kept), environment=environment)
+
+
+def check_reference(examiner: Examiner, reference: Variant, task: Task | None) -> None:
+    """Ask the reference, so that one that cannot be served is an error before anything else starts.
+
+    Raises:
+        UserError: if it cannot be served, or answers no question right.
+    """
+    try:
+        answers = examiner.answers(reference).answers
+    except ExamFailed as failed:
+        remedy = "give a model that fits by {reference}, or leave the quality out"
+        raise SettingError("reference", reference.model.name, f"it cannot be served: {failed}", remedy) from None
+    if task is not None and not any(answers["right"]):
+        rule = f"the reference answers none of {len(task.questions)} questions right"
+        raise SettingError("quality_task", None, rule, "check `prompt`, `answer` and `regex` in {quality_task}")
+
+
+def _compare(examiner: Examiner, reference: Variant, candidate: Variant) -> Quality:
+    try:
+        return examiner.compare(reference, candidate)
+    except ExamFailed as failed:
+        raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}") from None
