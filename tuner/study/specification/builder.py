@@ -24,6 +24,7 @@ from search_spaces import (
     SpaceError,
     load_space,
 )
+from storage.records import Provenance
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, UserError
@@ -223,7 +224,9 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         if flag not in engine.flags:
             near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
             hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
-            rule = f"{engine.name} {engine.version} has no such flag"
+            simulated = engine.provenance is Provenance.SIMULATED
+            rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
+            hint = hint if near or not simulated else "measure it with {engine} vllm"
             raise SettingError("server_arguments", name, rule, hint)
 
 

@@ -63,9 +63,7 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     if shape is None:
         near = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? or give" if near else "give"
-        raise SettingError(
-            "model", name, "the simulator does not contain this model", f"{hint} a folder with its config.json"
-        )
+        raise SettingError("model", name, "this model is not simulated", f"{hint} a folder with its config.json")
     return reference, shape
 
 

@@ -101,7 +101,7 @@ def test_flashinfer_has_no_full_graph_for_drafts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-num-sqs", "3"], "unrecognized arguments: --max-num-sqs 3"),
+        (["--max-num-sqs", "3"], "--max-num-sqs 3: not simulated; did you mean --max-num-seqs?"),
         (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
         (["--speculative-config", "ngram"], "Value ngram cannot be converted to JSON."),
         (
@@ -114,7 +114,7 @@ def test_flashinfer_has_no_full_graph_for_drafts() -> None:
         (["--block-size", "8"], "No common block size for 8."),
         (["--attention-backend", "FLASH_ATTN"], "Reason: ['compute capability not supported']"),
         (["--attention-backend", "auto"], "Unknown attention backend: 'auto'"),
-        (["--quantization", "nope"], "Unknown quantization method: nope"),
+        (["--quantization", "nope"], "--quantization nope: not simulated; measure that with the engine vllm"),
         (["--quantization", "awq"], "Cannot find the config file for awq"),
         (["-O4"], "Input should be 0, 1, 2 or 3"),
         (["--max-cudagraph-capture-size", "0"], "Maximum cudagraph size should be greater than or equal to 1"),

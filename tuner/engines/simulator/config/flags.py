@@ -52,6 +52,10 @@ class FlagError(ValueError):
     """An argument that vLLM would refuse; the message is one line."""
 
 
+class UnknownFlagError(FlagError):
+    """A flag that the simulator does not read, although vLLM may have it."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise FlagError(message)
@@ -64,12 +68,14 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         arguments: the arguments after `vllm serve MODEL`.
 
     Raises:
-        FlagError: for an unknown flag or a value of the wrong type.
+        UnknownFlagError: for a flag that is not simulated, which vLLM may have.
+        FlagError: for a value of the wrong type.
     """
     flags, rest = _parser().parse_known_args([word for each in arguments for word in _with_long_name(each)])
     if rest:
         near = difflib.get_close_matches(rest[0].partition("=")[0], sorted(flag_names()), n=1)
-        raise FlagError(f"unrecognized arguments: {' '.join(rest)}" + (f"; did you mean {near[0]}?" if near else ""))
+        hint = f"did you mean {near[0]}?" if near else "measure that with the engine vllm"
+        raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {hint}")
     return vars(flags)
 
 

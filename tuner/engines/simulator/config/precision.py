@@ -25,6 +25,7 @@ _METHODS = {
     "compressed-tensors": (70, 4),
 }
 """Quantization methods: the least compute capability (75 is 7.5) and the bits of a weight."""
+_METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 
 
@@ -65,7 +66,9 @@ def find_quantization(
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
-    if method not in _METHODS or (method == "bitsandbytes" and version >= (0, 28)):
+    if method not in _METHODS:
+        raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
+    if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
         raise ConfigRefused(f"Unknown quantization method: {method}. Must be one of {sorted(_METHODS)}.")
     if checkpoint is not None and method.split("_")[0] != checkpoint.split("_")[0]:
         raise ConfigRefused(
@@ -90,11 +93,18 @@ def find_quantization(
 def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
     """Return the bytes of one number in the KV cache for the value of `--kv-cache-dtype`."""
     element_bytes = {**_KV_ELEMENT_BYTES, **(_KV_ELEMENT_BYTES_FROM_0_25 if version >= (0, 25) else {})}
+    if given not in {**_KV_ELEMENT_BYTES, **_KV_ELEMENT_BYTES_FROM_0_25}:
+        raise NotSimulated(f"--kv-cache-dtype {given}: not simulated; measure that with the engine vllm")
     if given not in element_bytes:
         raise ConfigRefused(
             f"argument --kv-cache-dtype: invalid choice: '{given}' (choose from {', '.join(element_bytes)})"
         )
-    if given.startswith("fp8") and "fp8" not in card.tflops and (version >= (0, 25) or _capability(card) >= 80):
+    if given.startswith("fp8") and "fp8" not in card.tflops and version < (0, 25) and _capability(card) < 80:
+        raise NotSimulated(
+            f"--kv-cache-dtype {given} on {card.name}: not simulated, because no run of it is recorded; vLLM's "
+            "selector accepts it with FlashInfer; measure that with the engine vllm"
+        )
+    if given.startswith("fp8") and "fp8" not in card.tflops:
         capability = ".".join(map(str, card.compute_capability or ()))
         raise ConfigRefused(
             f"FP8 KV cache is not supported by the Triton attention backend on {card.name} (compute capability "
@@ -111,8 +121,10 @@ def find_backend(
     if given is None or (given.lower() == "auto" and version >= (0, 25)):
         return usable[0]
     name = given.upper()
-    if name not in _BACKENDS:
+    if name == "AUTO":
         raise ConfigRefused(f"Unknown attention backend: '{given}'. Valid options are: {', '.join(_BACKENDS)}")
+    if name not in _BACKENDS:
+        raise NotSimulated(f"--attention-backend {given}: not simulated; these are: {', '.join(_BACKENDS)}")
     if name not in usable:
         raise ConfigRefused(
             f"Selected backend AttentionBackendEnum.{name} is not valid for this configuration. Reason: "

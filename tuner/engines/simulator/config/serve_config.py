@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape
 from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_graphs
-from tuner.engines.simulator.config.flags import FlagError, parse_flags
+from tuner.engines.simulator.config.flags import FlagError, UnknownFlagError, parse_flags
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
     NotSimulated,
@@ -119,6 +119,8 @@ def resolve_serve_config(
     try:
         flags = parse_flags(arguments)
         return _resolve(flags, environment, model, card, version, packages)
+    except UnknownFlagError as error:
+        raise NotSimulated(str(error)) from None
     except FlagError as error:
         raise ConfigRefused(f"vllm serve: error: {error}") from None
     except ConfigRefused:
@@ -157,15 +159,15 @@ def _resolve(
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> ServeConfig:
-    _refuse_unsimulated(flags)
+    _refuse_unsimulated(flags, version)
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
     length = _max_model_len(flags["max_model_len"], model, environment)
     seqs, tokens = _batch_limits(flags, card, version, length)
     dtype = find_dtype(flags["dtype"], model, card)
     quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
-    kv_dtype = flags["kv_cache_dtype"] or "auto"
+    kv_dtype, kv_element_bytes = _kv_cache_format(flags, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
-    kernels = attention_kernels(backend, card)
+    drafts = speculation.tokens if speculation else 0
     return ServeConfig(
         version=version,
         model=model,
@@ -173,7 +175,7 @@ def _resolve(
         dtype=dtype,
         quantization=quantization,
         weight_bits=weight_bits,
-        kv_element_bytes=find_kv_element_bytes(kv_dtype, card, version),
+        kv_element_bytes=kv_element_bytes,
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -193,19 +195,27 @@ def _resolve(
         stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, kernels, seqs, tokens, speculation.tokens if speculation else 0),
+        graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, drafts),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
     )
 
 
-def _refuse_unsimulated(flags: Mapping[str, Any]) -> None:
+def _refuse_unsimulated(flags: Mapping[str, Any], version: tuple[int, ...]) -> None:
+    if flags["performance_mode"] and version < (0, 19):
+        raise ConfigRefused("unrecognized arguments: --performance-mode")
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if flags[name] not in (None, 1):
             flag = "--" + name.replace("_", "-")
             raise NotSimulated(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
     if flags["cpu_offload_gb"]:
         raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
+
+
+def _kv_cache_format(flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...]) -> tuple[str, float]:
+    """Return the format of the KV cache and the bytes of a number in it."""
+    kv_dtype = flags["kv_cache_dtype"] or "auto"
+    return kv_dtype, find_kv_element_bytes(kv_dtype, card, version)
 
 
 def _at_least_one(name: str, value: int | None) -> int:
