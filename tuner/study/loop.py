@@ -17,6 +17,7 @@ from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, Tr
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
+from tuner.study.conclusion.reference import REFERENCES, reference_of
 from tuner.study.kept_outcomes import KeptOutcomes
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem
@@ -202,7 +203,7 @@ class Loop:
         self._kept.remove(item.number, item.round)
         if item.round == 0:
             self._optuna_study.tell(item.number, verdict)
-        if item.kind is TrialKind.BASELINE or (outcome.succeeded and verdict is not None and verdict.score is None):
+        if item.kind in REFERENCES or (outcome.succeeded and verdict is not None and verdict.score is None):
             self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
@@ -211,7 +212,8 @@ class Loop:
 
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
         """Return the metrics that score 1 for this trial; None before the defaults are measured."""
-        if item.kind is TrialKind.BASELINE:
+        is_reference = TrialKind.BASELINE if self._spec.baseline is None else TrialKind.CURRENT
+        if item.kind is is_reference:
             return self._spec.goals.metrics(outcome) if outcome.succeeded else None
         return self._cached_reference(self._has_own_workload(item.round))
 
@@ -229,16 +231,21 @@ class Loop:
         return self._references[of_rounds]
 
     def _find_reference(self, of_rounds: bool) -> Mapping[str, float | None] | None:
-        """Return the metrics of the defaults, or of the first successful trial if the defaults failed or are left out.
+        """Return the metrics of the reference, or of the first successful trial if there is none.
+
+        The reference is the user's baseline, or the defaults where it is not given or failed.
 
         Args:
             of_rounds: whether to use measurements of rounds, which then have another workload than the search.
         """
         every = self._store.trials(self._spec.name, finished=True)
-        defaults = [r.number for r in every if r.kind is TrialKind.BASELINE]
+        if self._spec.baseline is not None and not any(r.kind is TrialKind.CURRENT for r in every):
+            return None
+        reference = reference_of(every)
         finished = [r for r in every if (r.round > 0) == of_rounds]
-        baseline = [r for r in finished if r.number in defaults]
-        if not baseline and self._spec.confirmation.baseline_repeats:
+        baseline = [r for r in finished if reference is not None and r.number == reference.number]
+        has_begun = bool(baseline) or any(r.kind in REFERENCES for r in finished)
+        if not has_begun and self._spec.confirmation.baseline_repeats:
             return None
         ranked = [*_in_order(baseline), *_in_order([] if of_rounds else finished)]
         return self._spec.goals.metrics(ranked[0]) if ranked else None

@@ -11,7 +11,7 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,14 @@ from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy, source_studies
-from tuner.study.specification.enqueued import enqueued, enqueued_values, read_configuration, unknown_configuration
+from tuner.study.specification.configurations import (
+    are_flags,
+    check_configuration,
+    check_parameters,
+    enqueued_values,
+    read_baseline,
+    read_enqueued,
+)
 from tuner.study.specification.find_model import find_model, find_simulated_model
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
@@ -143,7 +150,8 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
-        enqueue=tuple(enqueued(space, text) for text in plan.enqueue),
+        enqueue=tuple(read_enqueued(space, "enqueue", text) for text in plan.enqueue),
+        baseline=None if settings.space.baseline is None else read_baseline(space, settings.space.baseline),
         search_prompts=_search_prompts(settings, plan.workload),
         search=settings.search,
         confirmation=settings.confirmation,
@@ -233,20 +241,12 @@ def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
 def _check_names(plan: StudyPlan) -> None:
     """Refuse names of parameters and configurations that the declared space does not have."""
     for text in plan.enqueue:
-        config = read_configuration(text)
-        if config is None and text not in plan.space.named:
-            raise unknown_configuration(text, plan.space.named)
-        _check_parameters(plan.space, "enqueue", text, config or {})
+        check_configuration(plan.space, "enqueue", text)
+    baseline = plan.settings.space.baseline
+    if baseline is not None and not are_flags(baseline):
+        check_configuration(plan.space, "baseline", baseline)
     for name in plan.settings.space.only:
-        _check_parameters(plan.space, "only", name, (name,))
-
-
-def _check_parameters(space: Space, field: str, value: str, names: Iterable[str]) -> None:
-    for name in names:
-        if name not in space.parameter_names:
-            near = difflib.get_close_matches(name, space.parameter_names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(space.parameter_names)}"
-            raise SettingError(field, value, f"space {space.name!r} has no parameter {name!r}", hint)
+        check_parameters(plan.space, "only", name, (name,))
 
 
 def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> ResolvedSpace:
@@ -266,7 +266,10 @@ def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> 
         checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
     )
-    wanted = {name for text in plan.enqueue for name in enqueued_values(plan.space, text)}
+    named = [("enqueue", text) for text in plan.enqueue]
+    if settings.space.baseline is not None and not are_flags(settings.space.baseline):
+        named.append(("baseline", settings.space.baseline))
+    wanted = {name for field, text in named for name in enqueued_values(plan.space, field, text)}
     try:
         space = plan.space.resolve(
             context,

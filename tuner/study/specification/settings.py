@@ -77,7 +77,8 @@ class SpaceSettings:
 
     `only` restricts it to the named parameters; `keep_answers` leaves out parameters that change the model's
     answers. `enqueue` are configurations that are measured before the search, by name or as JSON. `bunched_tokens`
-    offers parameters that change how tokens arrive at a user; without it they need an SLO on ITL.
+    offers parameters that change how tokens arrive at a user; without it they need an SLO on ITL. `baseline` is what
+    the user runs today, by name, as JSON or as flags.
     """
 
     name: str | None = None
@@ -85,6 +86,7 @@ class SpaceSettings:
     keep_answers: bool = False
     enqueue: tuple[str, ...] = ()
     bunched_tokens: bool = False
+    baseline: str | None = None
 
 
 @dataclass(frozen=True)

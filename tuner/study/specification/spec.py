@@ -32,7 +32,8 @@ class Enqueued:
 class StudySpec:
     """One study. Its `premise` must be the same when the study is resumed.
 
-    `search_prompts` is the number of requests of a closed loop in the search; None: all of them, as in a round.
+    `baseline` is what the user runs today, with which the winner is compared; None: the defaults. `search_prompts` is
+    the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change.
     """
 
@@ -45,6 +46,7 @@ class StudySpec:
     server: ServerSettings
     artifacts: Path
     enqueue: tuple[Enqueued, ...] = ()
+    baseline: Enqueued | None = None
     search_prompts: int | None = None
     search: SearchSettings = field(default_factory=SearchSettings)
     confirmation: ConfirmationSettings = field(default_factory=ConfirmationSettings)
@@ -66,6 +68,7 @@ class StudySpec:
             "slos": [str(slo) for slo in self.goals.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.server.arguments), "environment": dict(self.server.environment)},
+            **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
 
@@ -157,6 +160,7 @@ _MATTERS = {
     "server": "server setting",
     "engine": "engine",
     "space": "search space",
+    "baseline": "baseline",
     "search": "number of prompts in the search",
     "model.tokenizer": "tokenizer",
 }

@@ -70,6 +70,9 @@ class Proposals:
         labels = {r.label for r in self._store.trials(self._spec.name)}
         if self._spec.confirmation.baseline_repeats and TrialKind.BASELINE not in kinds:
             self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, "defaults"))
+        baseline = self._spec.baseline
+        if baseline is not None and TrialKind.CURRENT not in kinds:
+            self._named.append(WorkItem(-1, 0, TrialKind.CURRENT, baseline.config, baseline.label))
         for enqueued in self._spec.enqueue:
             if enqueued.label not in labels:
                 self._named.append(WorkItem(-1, 0, TrialKind.ENQUEUED, enqueued.config, enqueued.label))

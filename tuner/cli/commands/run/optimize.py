@@ -127,6 +127,15 @@ def optimize(
         list[str] | None,
         option(SPACE, "NAME|JSON", "Configuration to measure before the search: a name from `tuner space`, or JSON."),
     ] = None,
+    baseline: Annotated[
+        Text,
+        option(
+            SPACE,
+            "NAME|JSON|FLAGS",
+            "What runs today; the winner is compared with it. A name from `tuner space`, JSON, or flags in quotes.",
+            shown="the defaults",
+        ),
+    ] = None,
     sampler: Annotated[
         str,
         option(
@@ -251,7 +260,9 @@ def optimize(
         ),
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ())),
-        space=settings.SpaceSettings(space, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens),
+        space=settings.SpaceSettings(
+            space, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline
+        ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),

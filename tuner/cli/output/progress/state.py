@@ -7,9 +7,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from storage.records import Phase, Provenance, TrialKind, TrialRecord
+from storage.records import Phase, Provenance, TrialRecord
 from tuner.executors.base import WorkerState
 from tuner.specs import TrialSpec
+from tuner.study.conclusion.reference import REFERENCES, reference_of
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 
 LAST_TRIALS = 12
@@ -71,7 +72,7 @@ class Progress:
             self._measured.add((record.number, record.round))
             return
         self._trials[record.number] = record
-        if record.kind is TrialKind.BASELINE:
+        if record.kind in REFERENCES:
             self._trials = {number: self.rescored(trial) for number, trial in self._trials.items()}
             self.last = deque((self.rescored(trial) for trial in self.last), maxlen=LAST_TRIALS)
 
@@ -87,8 +88,8 @@ class Progress:
 
     @property
     def baseline(self) -> TrialRecord | None:
-        """The defaults' trial, once it has finished."""
-        return next((trial for trial in self._trials.values() if trial.kind is TrialKind.BASELINE), None)
+        """The user's baseline or the defaults, once it has finished."""
+        return reference_of(list(self._trials.values()))
 
     @property
     def best(self) -> TrialRecord | None:
