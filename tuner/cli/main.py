@@ -11,7 +11,7 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands.results import best, export, requests, show, studies, sync, tradeoff, trials, ui
+from tuner.cli.commands.results import best, compare, export, requests, show, studies, sync, tradeoff, trials, ui
 from tuner.cli.commands.run import capacity, load, optimize, quality, simulate
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
@@ -52,7 +52,16 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
 
 _add("Run", optimize.optimize, simulate.simulate, capacity.capacity, quality.quality, passes_flags=True)
 _add("Run", load.load)
-_add("Results", studies.studies, trials.trials, best.best, show.show, tradeoff.tradeoff, requests.requests)
+_add(
+    "Results",
+    studies.studies,
+    trials.trials,
+    best.best,
+    compare.compare,
+    show.show,
+    tradeoff.tradeoff,
+    requests.requests,
+)
 _add("Results", export.export, sync.sync, ui.ui)
 _add("Setup", presets.presets, space.space, doctor.doctor)
 

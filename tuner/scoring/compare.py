@@ -17,9 +17,11 @@ chapter 4 (randomized complete block design).
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from storage.records import TrialOutcome, TrialRecord
 from tuner.scoring.score import finite_exp
 
 ALPHA = 0.05
@@ -117,3 +119,61 @@ def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
         (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
     )
     return residual, degrees
+
+
+@dataclass(frozen=True)
+class MeasuredRatio:
+    """A metric of two configurations: values of the first and second, and the second relative to the first.
+
+    `basis` says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
+    """
+
+    one: float | None
+    other: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    basis: str
+
+
+def measured_ratios(
+    one: Sequence[TrialRecord], other: Sequence[TrialRecord], names: Sequence[str], *, paired: bool
+) -> dict[str, MeasuredRatio]:
+    """Return the ratio of each metric of two trials, with a 95 % interval where there are at least two of each.
+
+    Args:
+        one: the reference's trial and its measurements in rounds.
+        other: those of the trial that is compared with it.
+        names: the metrics.
+        paired: whether both are of one study, so that their rounds are the same.
+    """
+    rounds = [{r.round: r.outcome for r in records if r.outcome and r.outcome.succeeded} for records in (one, other)]
+    common = sorted(({*rounds[0]} & {*rounds[1]}) - {0}) if paired else []
+    return {name: _measured_ratio(rounds, common, name) for name in names}
+
+
+def _measured_ratio(rounds: Sequence[Mapping[int, TrialOutcome]], common: Sequence[int], name: str) -> MeasuredRatio:
+    if common:
+        columns = [[each[round_].metric(name) for round_ in common] for each in rounds]
+        basis = f"{len(common)} rounds" if len(common) > 1 else "1 round"
+    else:
+        chosen = [[o for number, o in each.items() if number] or list(each.values()) for each in rounds]
+        columns = [[r.metrics.get(name) for o in outcomes for r in o.repeats] for outcomes in chosen]
+        basis = f"{len(columns[0])} and {len(columns[1])} repeats"
+    present = [[value for value in column if value is not None] for column in columns]
+    one, other = (statistics.median(values) if values else None for values in present)
+    logs = [[math.log(value) for value in values if value > 0] for values in present]
+    whole = all(values and len(values) == len(column) for values, column in zip(logs, columns, strict=True))
+    if not whole:
+        return MeasuredRatio(one, other, None, None, None, basis)
+    if common:
+        differences = [b - a for a, b in zip(*logs, strict=True)]
+        mean, degrees = statistics.fmean(differences), len(differences) - 1
+        error = statistics.stdev(differences) / math.sqrt(len(differences)) if degrees else None
+    else:
+        mean, degrees = statistics.fmean(logs[1]) - statistics.fmean(logs[0]), min(map(len, logs)) - 1
+        error = math.sqrt(sum(statistics.variance(v) / len(v) for v in logs)) if degrees else None
+    if error is None:
+        return MeasuredRatio(one, other, finite_exp(mean), None, None, basis)
+    half = t_quantile(1 - ALPHA / 2, degrees) * error
+    return MeasuredRatio(one, other, finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), basis)
