@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -118,4 +120,47 @@ def test_a_list_of_models_that_is_none_is_refused(folder: Path, body: bytes, par
     with answering(head + body) as port:
         url = f"http://127.0.0.1:{port}"
         printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
+    refused(printed, folder, part.replace("URL", url))
+
+
+class KeyedModels(BaseHTTPRequestHandler):
+    """Lists its models to those who send the key `right`."""
+
+    def do_GET(self) -> None:
+        allowed = self.headers["Authorization"] == "Bearer right"
+        body = b'{"data": [{"id": "b"}]}' if allowed else b'{"error": "Unauthorized"}'
+        self.send_response(200 if allowed else 401)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize(
+    ("variable", "key", "part"),
+    [
+        ("TUNER_API_KEY", "right", "--model 'a': the server at URL serves b"),
+        ("VLLM_API_KEY", "right", "--model 'a': the server at URL serves b"),
+        (
+            "VLLM_API_KEY",
+            "wrong",
+            "the server answers 401: it needs another API key; set TUNER_API_KEY or VLLM_API_KEY",
+        ),
+        ("VLLM_API_KEY", "", "the server answers 401: it needs an API key; set TUNER_API_KEY or VLLM_API_KEY"),
+    ],
+)
+def test_the_key_of_the_environment_is_sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, key: str, part: str
+) -> None:
+    for name in load_run.KEY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeyedModels) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
+        server.shutdown()
     refused(printed, folder, part.replace("URL", url))

@@ -17,6 +17,7 @@ from tuner.engines.vllm.installation.executable import find_executable, installa
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError
 from tuner.http import JSON, HttpError, ReadLimits, fetch
+from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.processes.records import ProcessRecords
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.specification.resolve_workload import find_goals, find_workload
@@ -28,6 +29,8 @@ from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 HTTP_TIMEOUT_S = 10.0
+KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY")
+"""Environment variables with the server's API key, the first that is set; vLLM reads the second itself."""
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,21 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
     return found, known
 
 
+def server_key() -> str | None:
+    """Return the API key of the server from the environment; None without one."""
+    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
+
+
 def _served(settings: LoadSettings) -> tuple[str, str]:
     """Return the model's name in requests and the location of its tokenizer, as the server reports them."""
+    key = server_key()
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        content = json.loads(fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON)).body)
+        reply = fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
+        if reply.status in (401, 403):
+            rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
+            raise SettingError("url", settings.url, rule, f"set {' or '.join(KEY_VARIABLES)}")
+        content = json.loads(reply.body)
         listed = {str(each["id"]): str(each.get("root") or each["id"]) for each in content["data"]}
     except (HttpError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         rule = f"no OpenAI-compatible server answers there ({error})"
@@ -163,9 +177,8 @@ def _send(
     settings: LoadSettings, tools: PromptTools, traffic: Traffic, index: int, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
     files = TrafficFiles(settings.output.absolute(), f"requests-{index}")
-    job = start_traffic(
-        tools, traffic, index, files, f"{settings.url}/v1/completions", model, tokenizer, settings.limit_s
-    )
+    url = f"{settings.url}/v1/completions"
+    job = start_traffic(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key())
     try:
         job.wait(settings.limit_s + GRACE_S)
     finally:

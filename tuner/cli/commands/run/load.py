@@ -49,7 +49,8 @@ def load(
     """Benchmark a running server and check its SLOs.
 
     Sends the traffic of a preset, a file or a study, and prints metrics by request class. Exits with 1 if an SLO is
-    missed, or if the load generator sent requests so late that the metrics are not valid.
+    missed, or if the load generator sent requests so late that the metrics are not valid. TUNER_API_KEY or VLLM_API_KEY
+    is sent as the server's API key.
 
     tuner load --url http://127.0.0.1:8000 --preset chat
     """
