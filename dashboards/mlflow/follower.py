@@ -8,8 +8,12 @@ one line of JSON: the fields of `SyncReport`, or `error`. A wait for another syn
 
 from __future__ import annotations
 
+from dashboards.mlflow.with_parent import end_with_parent
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    end_with_parent()
+
 import argparse
-import ctypes
 import json
 import os
 import signal
@@ -29,7 +33,6 @@ STORAGE_VARIABLE = "TUNER_SYNC_STORAGE"
 """The variable with the database's URL. It may contain a password, which arguments would show to every user."""
 
 _BATCH = 100
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True)
@@ -189,14 +192,5 @@ def main(arguments: list[str] | None = None) -> int:
         follower.close()
 
 
-def _end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, for example by `kill -9`; the next sync continues.
-
-    If the parent has ended before this call, the end of standard input ends the follower.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
     sys.exit(main())

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboards.mlflow import run_layout
 from dashboards.mlflow.best import best_of
 from dashboards.mlflow.run_layout import MetricPoint
-from dashboards.mlflow.tracking import artifact_root, local_folder, mask_passwords, quiet
+from dashboards.mlflow.tracking import artifact_root, database_file, local_folder, mask_passwords, quiet
 from dashboards.plots import plot_files
 from storage.errors import StorageError, first_line
 from storage.records import StudyRecord, TrialRecord
@@ -27,7 +27,7 @@ from storage.store import Store
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
 }.items():
@@ -50,6 +50,21 @@ class MlflowUnavailable(Exception):
     """MLflow cannot be used. The database keeps all trials, and the next sync logs those that MLflow lacks."""
 
 
+def create_database(uri: str) -> None:
+    """Create the SQLite database of a tracking URI, if there is none, as a whole.
+
+    MLflow makes its tables one by one. A process that is killed meanwhile would leave a database that MLflow refuses
+    for good; here it leaves a file beside it that the next call removes.
+    """
+    database = database_file(uri)
+    if database is None or database.exists():
+        return
+    unfinished = database.with_name(f"{database.name}.part")
+    unfinished.unlink(missing_ok=True)
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{unfinished}").search_experiments(max_results=1)
+    unfinished.replace(database)
+
+
 class RunLog:
     """Creates, finds and fills the runs of studies and trials."""
 
@@ -67,6 +82,7 @@ class RunLog:
             if root is not None:
                 root.parent.mkdir(parents=True, exist_ok=True)
             with quiet():
+                create_database(uri)
                 self._client = mlflow.MlflowClient(tracking_uri=uri)
                 self._client.search_experiments(max_results=1)
         except MLFLOW_ERRORS as error:

@@ -33,8 +33,14 @@ def mask_passwords(text: str) -> str:
 
 def artifact_root(tracking_uri: str) -> Path | None:
     """Return the folder of artifacts beside an SQLite tracking database; None if a server chooses it."""
+    database = database_file(tracking_uri)
+    return None if database is None else database.resolve().parent / "mlartifacts"
+
+
+def database_file(tracking_uri: str) -> Path | None:
+    """Return the file of an SQLite tracking database; None for any other."""
     path = tracking_uri.removeprefix("sqlite:///")
-    return None if path == tracking_uri else Path(path).resolve().parent / "mlartifacts"
+    return None if path == tracking_uri else Path(path)
 
 
 def local_folder(artifact_uri: str) -> Path | None:

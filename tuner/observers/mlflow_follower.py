@@ -38,6 +38,9 @@ BUSY_CPU_S = 0.1
 STORAGE_VARIABLE, TRACKING_VARIABLE = "TUNER_SYNC_STORAGE", "MLFLOW_TRACKING_URI"
 """Both URLs may contain a password, and every user of the machine can read the arguments of a process."""
 
+PARENT_VARIABLE = "TUNER_SYNC_PARENT"
+"""The follower ends with the process that has this id."""
+
 _POLL_S = 0.25
 REPORT_S = 1.0
 REACH_S = 3.0
@@ -79,7 +82,12 @@ class MlflowFollower:
             report: receives MLflow's progress.
         """
         self._command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow", "--study", study]
-        self._environment = {**os.environ, STORAGE_VARIABLE: storage_url, TRACKING_VARIABLE: tracking_uri}
+        self._environment = {
+            **os.environ,
+            STORAGE_VARIABLE: storage_url,
+            TRACKING_VARIABLE: tracking_uri,
+            PARENT_VARIABLE: str(os.getpid()),
+        }
         self._restarts_left = RESTARTS
         self._store = store
         self._study = study

@@ -390,3 +390,31 @@ def test_follow_continues_while_mlflow_is_down(store: Store, url: str) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines
     assert all("cannot be used" in line["error"] for line in lines)
+
+
+def test_a_creation_of_mlflows_database_that_was_cut_off_begins_anew(
+    tmp_path: Path, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """In place of a SIGKILL between two tables."""
+
+    class Cut:
+        def __init__(self, tracking_uri: str) -> None:
+            Path(tracking_uri.removeprefix("sqlite:///")).write_bytes(b"half a database")
+            raise Killed
+
+    monkeypatch.setattr("dashboards.mlflow.log.mlflow.MlflowClient", Cut)
+    with pytest.raises(Killed):
+        sync_to_mlflow(url, tracking_uri=embedded_uri(tmp_path))
+    assert not (tmp_path / "mlflow.db").exists()
+    monkeypatch.undo()
+    finish(store, 0, samples.success())
+    assert sync_to_mlflow(url, tracking_uri=embedded_uri(tmp_path)) == SyncReport(logged=1)
+    assert sorted(path.name for path in tmp_path.glob("mlflow.db*")) == ["mlflow.db"]
+
+
+def test_a_follower_whose_parent_ended_while_it_started_ends_at_once(url: str, store: Store) -> None:
+    environment = {**os.environ, "TUNER_SYNC_STORAGE": url, "TUNER_SYNC_PARENT": "1"}
+    command = [sys.executable, "-m", "dashboards.mlflow.follower", "follow"]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (1, b"")
