@@ -180,7 +180,9 @@ class ResolvedSpace:
 
     def changed(self, config: Mapping[str, ParameterValue]) -> list[str]:
         """Return the names of the parameters that a configuration sets to another value than the engine's default."""
-        defaults = self.engine_defaults()
+        defaults, known = self.engine_defaults(), self.known_defaults()
+        others = {p.name: known.get(p.name) for p in self.parameters if p.name not in defaults and not p.contains(None)}
+        defaults |= {name: value for name, value in others.items() if value is not None}
         return [name for name, value in config.items() if value is not None and defaults.get(name) != value]
 
     def without(self, config: Mapping[str, ParameterValue], name: str) -> dict[str, ParameterValue]:

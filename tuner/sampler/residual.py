@@ -226,6 +226,23 @@ class ResidualSampler(BaseSampler):
             surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
             return eliminate(self._space, surrogate, params[number], {**conditional, **params[defaults]})
 
+    def predicted_scores(self, study: StudyView, numbers: Sequence[int]) -> dict[int, float]:
+        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions.
+
+        Args:
+            study: the trials and directions.
+            numbers: of the trials.
+        """
+        trials = study.get_trials(deepcopy=False)
+        history = self._read(trials)
+        params = {trial.number: trial.params for trial in trials}
+        with single_blas_thread():
+            surrogate = Surrogate(self._settings, self._space.distributions, study.directions, history)
+            if not surrogate.has_predictions:
+                return {}
+            scores = surrogate.predicted_scores([params[number] for number in numbers])
+        return {number: float(score) for number, score in zip(numbers, scores, strict=True)}
+
     def _read(self, trials: Sequence[FrozenTrial]) -> History:
         """Return the history of some trials; their parameters become known."""
         history = read_history(trials, self._failure_constraint)

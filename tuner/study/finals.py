@@ -1,15 +1,15 @@
 """The finals of a study: from the finalists of the search to the smallest configuration that is as good.
 
 1. Rounds compare the finalists and the defaults.
-2. If a finalist wins, rounds compare it with smaller forms of itself: without the flags whose effect may be noise,
-   without half of its flags, and without a quarter. As long as a smaller form wins, its own smaller forms are next.
-3. If few flags remain, each is left out in rounds of their own, which measure its effect. A flag without
-   effect is dropped.
+2. If a finalist wins, rounds compare it with smaller forms of itself: without the flags that are predicted to bring
+   nothing, and without all whose effect may be noise. Where both are worse, half of them is put back. As long as a
+   smaller form wins, its own smaller forms are next.
+3. Flags that remain are left out one by one in rounds of their own, which measure their effects, the largest expected
+   one first. A flag without effect is dropped.
 
-The finalist that won first takes part in all rounds, so that small losses cannot add up, and all its rounds count: if
-it is no better than the defaults in all of them, the defaults stay. Steps 2 and 3 need `reduce`, and end when the
-rounds have taken as many measurements as the search had trials. Every step is planned from the stored trials, so that a
-continued study goes on where it stopped.
+The finalist that won first takes part in all rounds, which all count: if it is no better than the defaults in them, the
+defaults stay. Steps 2 and 3 need `reduce`, and end when the rounds have taken as many measurements as the search had
+trials. Every step is planned from the stored trials, so that a continued study goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.decide import conclude
+from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import measured_effects
 from tuner.study.conclusion.reference import REFERENCES, reference_of
 from tuner.study.conclusion.rounds import Rounds
@@ -39,11 +39,11 @@ from tuner.study.trial_sources.reduction import measured_as, smaller_forms, unme
 WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
 """Endings of a stage after which nothing is concluded; the next run continues it."""
 
+FEW_FLAGS = 4
+"""With so many flags or fewer, each is left out in turn."""
+
 GROUPS = 3
 """How often the winner is compared with smaller forms of itself."""
-
-MEASURED_FLAGS = 4
-"""The effects of up to so many flags are measured; those of more are estimated from the trials."""
 
 LEAST_MEASUREMENTS = 30
 """The rounds may take as many measurements as the search had trials, and so many in any case."""
@@ -89,7 +89,7 @@ class Finals:
         first = self._confirm(finalists)
         if first is None:
             return self._ending, None
-        final, effects = self._refine(first)
+        final, effects = self._settled(first, *self._refine(first))
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
         return RunEnding.DONE, self._stored(_with_history(final.conclusion, first), final.group, effects)
@@ -132,7 +132,9 @@ class Finals:
             self._observer.stage(StagePlan(Stage.REDUCTION, len(source.planned), tuple(source.planned)))
         self._ending = self._loop.run(source, self._time_limit.is_over)
 
-    def _confirm(self, group: Sequence[TrialRecord], incumbent: int | None = None) -> Compared | None:
+    def _confirm(
+        self, group: Sequence[TrialRecord], incumbent: int | None = None, *, provisional: bool = False
+    ) -> Compared | None:
         """Measure a group in rounds and conclude from them; None if they are not complete.
 
         If the whole time limit passes before the last round begins, the next run continues them.
@@ -140,6 +142,7 @@ class Finals:
         Args:
             group: the trials to compare.
             incumbent: number of the winner of earlier rounds.
+            provisional: whether further rounds follow, see `Preference`.
         """
         confirmation = Confirmation(self._spec, self._store, group, self._slots)
         if not confirmation.exhausted():
@@ -148,10 +151,21 @@ class Finals:
         self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
         if self._ending is not RunEnding.DONE:
             return None
-        reduces = self._spec.confirmation.reduce
-        flags = {record.number: len(self._spec.space.changed(record.config)) for record in group if reduces}
-        until_now = [record for record in self._trials() if record.round <= max(confirmation.rounds)]
-        conclusion = conclude(self._spec.goals, until_now, group, confirmation.label, flags, incumbent)
+        return self._concluded(group, self._preference(group, incumbent, provisional))
+
+    def _preference(self, group: Sequence[TrialRecord], incumbent: int | None, provisional: bool) -> Preference:
+        """Return what counts beside the rounds of a group: nothing without a reduction."""
+        if not self._spec.confirmation.reduce:
+            return Preference()
+        flags = {record.number: len(self._spec.space.changed(record.config)) for record in group}
+        return Preference(flags, self._optuna_study.predicted_scores(list(flags)), incumbent, provisional)
+
+    def _concluded(self, group: Sequence[TrialRecord], preference: Preference) -> Compared:
+        """Return what follows from the rounds of a group, and from earlier ones of its members."""
+        records, label = self._trials(), label_of(group)
+        last = max(record.round for record in records if record.label == label)
+        until_now = [record for record in records if record.round <= last]
+        conclusion = conclude(self._spec.goals, until_now, group, label, preference)
         return Compared(tuple(group), conclusion)
 
     def _compare(self, before: Compared, given: Sequence[GivenConfiguration], best: TrialRecord) -> Compared | None:
@@ -168,7 +182,9 @@ class Finals:
             return None
         size = len(group)
         group |= {record.number: record for record in self._measured(given) if record.state == "ok"}
-        return self._confirm(list(group.values()), before.winner.number) if len(group) > size else None
+        if len(group) == size:
+            return None
+        return self._confirm(list(group.values()), before.winner.number, provisional=True)
 
     def _measured(self, given: Sequence[GivenConfiguration]) -> list[TrialRecord]:
         """Return the trials of those configurations that have one."""
@@ -200,9 +216,7 @@ class Finals:
             flags = self._spec.space.changed(winner.config)
             if len(flags) == 1:
                 return compared, self._effects(compared, winner, {flags[0]: compared.group[0]})
-            if len(flags) > MEASURED_FLAGS:
-                break
-            given = self._without_each(winner)
+            given = self._without_each(compared, winner, best)
             smaller = self._compare(compared, list(given.values()), best)
             if smaller is None:
                 break
@@ -213,27 +227,58 @@ class Finals:
             compared = smaller
         return compared, []
 
+    def _settled(
+        self, first: Compared, final: Compared, effects: list[FlagEffect]
+    ) -> tuple[Compared, list[FlagEffect]]:
+        """Return the comparison of which the winner is better than the defaults by its own rounds, and its effects.
+
+        Where the rounds of a smaller form do not show that yet, it is measured once more beside the finalist that won
+        first. Where they do not show it then, that finalist is compared with the defaults again.
+        """
+        best, winner = first.winner, final.winner
+        if best is None or winner is None or final is first or self._ending is not RunEnding.DONE:
+            return final, effects
+        settled = self._concluded(final.group, self._preference(final.group, winner.number, provisional=False))
+        group = {record.number: record for record in (final.group[0], best, winner)}
+        shown = settled.winner is not None and settled.winner.number == winner.number
+        if not shown and len(group) == 3 and self._may_measure(group, []):
+            settled = self._confirm(list(group.values()), winner.number) or settled
+        kept = settled.winner is not None and settled.winner.number == winner.number
+        return settled, effects if kept else []
+
     def _shrink(self, first: Compared, best: TrialRecord) -> Compared:
         """Return the comparison after groups of smaller forms, as long as one of them wins."""
-        compared, space = first, self._spec.space
+        compared, space, cautious = first, self._spec.space, False
         for _ in range(GROUPS):
             winner = compared.winner
-            if winner is None or len(space.changed(winner.config)) <= 1:
+            if winner is None or len(space.changed(winner.config)) <= FEW_FLAGS:
                 break
             later = self._later_than(compared.group)
             order = self._optuna_study.eliminate(winner.number, compared.group[0].number, later)
-            smaller = self._compare(compared, smaller_forms(space, winner, order), best)
+            forms = smaller_forms(space, winner, order, cautious=cautious)
+            smaller = self._compare(compared, forms, best) if forms else compared
             if smaller is None:
                 break
-            compared = smaller
-            if smaller.winner is not None and smaller.winner.number == winner.number:
-                break
+            stays = smaller.winner is not None and smaller.winner.number == winner.number
+            if stays and cautious:
+                return smaller
+            compared, cautious = smaller, stays
         return compared
 
-    def _without_each(self, winner: TrialRecord) -> dict[str, GivenConfiguration]:
-        """Return the winner without each single flag, by the flag's name."""
-        found = reductions(self._spec.space, winner.config, [])
-        return {name: GivenConfiguration(f"#{winner.number} without {name}", *rest) for name, *rest in found}
+    def _without_each(
+        self, compared: Compared, winner: TrialRecord, best: TrialRecord
+    ) -> dict[str, GivenConfiguration]:
+        """Return the winner without each single flag, by name: as many as may be measured, large effects first."""
+        found = {name: rest for name, *rest in reductions(self._spec.space, winner.config, [])}
+        later = self._later_than(compared.group)
+        order = self._optuna_study.eliminate(winner.number, compared.group[0].number, later)
+        names = [step.name for step in reversed(order.steps) if step.name in found]
+        names += [name for name in found if name not in names]
+        given = {name: GivenConfiguration(f"#{winner.number} without {name}", *found[name]) for name in names}
+        group = {record.number: record for record in (compared.group[0], best, winner)}
+        counts = range(len(names), 0, -1)
+        fitting = (count for count in counts if self._may_measure(group, list(given.values())[:count]))
+        return {name: given[name] for name in names[: next(fitting, 0)]}
 
     def _found(self, compared: Compared, given: Mapping[str, GivenConfiguration]) -> dict[str, TrialRecord]:
         """Return the measured configurations among those given, by the same names."""

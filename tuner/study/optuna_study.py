@@ -209,12 +209,9 @@ class OptunaStudy:
         return sampler.flag_effects(trials, number, defaults, names)
 
     def eliminate(self, number: int, defaults: int, without: Collection[int]) -> Elimination:
-        """Return the order in which the parameters of a measured trial can be reset to their defaults.
+        """Return the order in which a trial's parameters can be reset to those of the trial `defaults`.
 
-        Args:
-            number: the trial's.
-            defaults: that of the trial of the defaults.
-            without: numbers of trials to leave out.
+        Trials with the numbers `without` have no influence.
         """
         self.wait_for_predictions()
         sampler = self._residual or residual_sampler(self._space, self._objectives, None)
@@ -222,6 +219,13 @@ class OptunaStudy:
         known = self._space.known_defaults()
         names = [each.name for each in self._space.parameters if each.name in known and each.contains(known[each.name])]
         return sampler.eliminate(trials, number, defaults, {name: known[name] for name in names})
+
+    def predicted_scores(self, numbers: Sequence[int]) -> dict[int, float]:
+        """Return the predicted logarithm of the score of measured trials, by number; empty without predictions."""
+        if self._residual is None:
+            return {}
+        self.wait_for_predictions()
+        return self._residual.predicted_scores(SelectedTrials(self._shown(numbers), self._directions), numbers)
 
     def _begin(
         self, before: int, trial: Trial, config: Config, max_expected_improvement: float | None = None

@@ -116,24 +116,26 @@ rules:
 
 
 @pytest.mark.parametrize(
-    ("names", "unproved", "expected"),
+    ("names", "idle", "unproved", "cautious", "expected"),
     [
-        ("dbac", 0, [{"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
-        ("dbac", 3, [{"c": 2}, {"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
-        ("dbac", 2, [{"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
-        ("cdba", 0, []),  # b needs c
-        ("da", 2, [{"b": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
-        ("d", 0, []),
+        ("dbac", 0, 0, False, []),
+        ("dbac", 0, 3, False, [{"c": 2}]),
+        ("dbac", 2, 3, False, [{"c": 2}, {"a": 2, "c": 2}]),
+        ("dbac", 2, 2, False, [{"a": 2, "c": 2}]),
+        ("dbac", 2, 2, True, [{"a": 2, "b": 2, "c": 2}]),  # half of the idle flags is d
+        ("dbac", 0, 2, True, [{"a": 2, "c": 2}, {"a": 2, "b": 2, "c": 2}]),
+        ("cdba", 0, 1, False, []),  # b needs c
+        ("d", 0, 0, True, []),
     ],
 )
-def test_smaller_forms_lack_what_may_bring_nothing_half_of_the_flags_and_a_quarter(
-    bench: Bench, names: str, unproved: int, expected: list[dict[str, int]]
+def test_smaller_forms_lack_what_may_bring_nothing_or_half_and_a_quarter_of_it(
+    bench: Bench, names: str, idle: int, unproved: int, cautious: bool, expected: list[dict[str, int]]
 ) -> None:
     bench.run(peak_at_16, trials=1, confirm_rounds=0)
     bench.space_file.write_text(FOUR)
     record = replace(bench.records()[0], config={"a": 2, "b": 2, "c": 2, "d": 2})
     steps = [ReductionStep(name, 0.0 if place < unproved else 1.0, 0.0) for place, name in enumerate(names)]
-    forms = smaller_forms(bench.spec().space, record, Elimination(tuple(steps), 0.01))
+    forms = smaller_forms(bench.spec().space, record, Elimination(tuple(steps), 0.01, idle), cautious=cautious)
     assert [dict(given.config) for given in forms] == expected
 
 

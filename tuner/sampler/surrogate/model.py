@@ -170,6 +170,20 @@ class Surrogate:
         """The standard deviation of a measured score."""
         return self._values.noise
 
+    @property
+    def has_predictions(self) -> bool:
+        """Whether the prior means are predictions."""
+        return self._prior.exists
+
+    def predicted_scores(self, configs: Sequence[Params]) -> Vector:
+        """Return the prior mean of each configuration's score."""
+        return np.asarray(self._means(configs)[:, 0])
+
+    def predicted_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
+        """Return the predicted score of one configuration minus that of each other, and zeros as their spreads."""
+        scores = self.predicted_scores([params, *configs])
+        return scores[0] - scores[1:], np.zeros(len(configs))
+
     def score_losses(self, params: Params, configs: Sequence[Params]) -> tuple[Vector, Vector]:
         """Return posterior mean and standard deviation of the score of one configuration minus that of each other."""
         every = [params, *configs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.records import TrialRecord
 from tuner.scoring.compare import Ratio, pooled_ratio
@@ -18,7 +18,28 @@ from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differe
 LARGEST_LOSS = 0.01
 """A loss of the score's logarithm that is small even where the standard error is smaller."""
 
+PREDICTED_SPREAD = 0.02
+"""Standard deviation of the error of a predicted loss."""
+
 NORMAL_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What counts beside the finalists' rounds.
+
+    Attributes:
+        flags: the number of flags of each finalist, by its number; empty: flags do not count.
+        predicted: the predicted logarithm of each finalist's score; empty without predictions.
+        incumbent: the winner of earlier rounds. It is worse than another one only beyond the noise.
+        provisional: whether the winner goes on to further rounds. It may then be a smaller form of which the rounds do
+            not show yet that it is better than the defaults.
+    """
+
+    flags: Mapping[int, int] = field(default_factory=dict)
+    predicted: Mapping[int, float] = field(default_factory=dict)
+    incumbent: int | None = None
+    provisional: bool = False
 
 
 def noise_of(baseline: TrialRecord | None, metric: str) -> float | None:
@@ -37,8 +58,7 @@ def conclude(
     records: Sequence[TrialRecord],
     finalists: Sequence[TrialRecord],
     label: str | None,
-    flags: Mapping[int, int] | None = None,
-    incumbent: int | None = None,
+    preference: Preference = Preference(),
 ) -> Conclusion:
     """Return the conclusion from a study's records.
 
@@ -51,8 +71,7 @@ def conclude(
         records: every trial of the study.
         finalists: the nominated trials, the reference among them if there is one.
         label: the confirmation's name; None without rounds.
-        flags: the number of flags of each finalist, by its number; None: flags do not count.
-        incumbent: the winner of earlier rounds. It is worse than another one only beyond the noise.
+        preference: for small winners.
     """
     baseline = reference_of(records)
     noise = noise_of(baseline, goals.objectives[0].metric)
@@ -70,9 +89,9 @@ def conclude(
     reference = baseline if baseline is not None and is_alive else _numbered(finalists, remaining[0])
     compared = _compared(rounds, records, faults, reference.number)
     if is_alive:
-        return _decide(reference, compared, rounds, records, flags or {}, incumbent, noise)
+        return _decide(reference, compared, rounds, records, preference, noise)
     why = _why_not(None if baseline is None else faults.get(baseline.number), baseline, records)
-    return _decide_among(reference, compared, rounds, records, flags or {}, why, noise)
+    return _decide_among(reference, compared, rounds, records, preference, why, noise)
 
 
 def _numbered(records: Sequence[TrialRecord], number: int) -> TrialRecord:
@@ -114,8 +133,7 @@ def _decide(
     finalists: tuple[ComparedFinalist, ...],
     measured: Rounds,
     records: Sequence[TrialRecord],
-    flags: Mapping[int, int],
-    incumbent: int | None,
+    preference: Preference,
     noise: float | None,
 ) -> Conclusion:
     """Return the smallest of the best finalists whose whole interval lies above 1, or else the reference."""
@@ -129,10 +147,11 @@ def _decide(
         reason = f"keep {name}: no finalist is better beyond the noise ({found}){also}"
         return Conclusion(kept, True, True, reason, rounds, finalists, noise, reference=kept)
     best = max(better, key=lambda number: better[number].ratio)
-    losses = {number: _loss(measured.goals, records, number, best) for number in better}
-    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == incumbent)]
-    winner = min(as_good, key=lambda number: (flags.get(number, 0), -better[number].ratio))
-    reason = f"trial {winner} is better than {name} beyond the noise: score {_text(better[winner])}{also}"
+    candidates = scores if preference.provisional else better
+    losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in candidates}
+    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
+    winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), -scores[number].ratio))
+    reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
     smaller = None if winner == best else Smaller(best, losses[winner].ratio())
     return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
 
@@ -142,7 +161,7 @@ def _decide_among(
     finalists: tuple[ComparedFinalist, ...],
     measured: Rounds,
     records: Sequence[TrialRecord],
-    flags: Mapping[int, int],
+    preference: Preference,
     why: str,
     noise: float | None,
 ) -> Conclusion:
@@ -155,16 +174,17 @@ def _decide_among(
         finalists: the others.
         measured: the rounds.
         records: every trial of the study.
-        flags: the number of flags by trial number.
+        preference: for small winners.
         why: says why the defaults cannot win.
         noise: see `Conclusion`.
     """
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     best = max(better, key=lambda number: better[number].ratio, default=first.number)
-    losses = {number: _loss(measured.goals, records, number, best) for number in (first.number, *scores)}
+    numbers = (first.number, *scores)
+    losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in numbers}
     as_good = [number for number, loss in losses.items() if loss.is_small(certain=False)]
-    winner = min(as_good, key=lambda number: (flags.get(number, 0), number != best))
+    winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), number != best))
     reason = f"trial {winner} met the SLOs in every round; {why}"
     if winner in better:
         reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"
@@ -191,15 +211,25 @@ class _Loss:
         mean: over all rounds in which both were measured, also those of earlier groups; 0 for the best itself.
         error: its standard error; None with a single round.
         rounds: their number.
+        predicted: the predicted loss; None without a prediction.
     """
 
     mean: float
     error: float | None
     rounds: int
+    predicted: float | None = None
 
     def is_small(self, *, certain: bool) -> bool:
         """Return whether the loss is within `LARGEST_LOSS` or a standard error; `certain`: within its 95 % interval."""
-        return self.mean <= max(LARGEST_LOSS, (NORMAL_95 if certain else 1.0) * (self.error or 0.0))
+        mean, error = self._expected()
+        return mean <= max(LARGEST_LOSS, (NORMAL_95 if certain else 1.0) * error)
+
+    def _expected(self) -> tuple[float, float]:
+        """Return mean and standard deviation of the loss: measurement and prediction, weighted by their precision."""
+        if self.error is None or self.predicted is None:
+            return self.mean, self.error or 0.0
+        weight = PREDICTED_SPREAD**2 / (PREDICTED_SPREAD**2 + self.error**2)
+        return weight * self.mean + (1.0 - weight) * self.predicted, math.sqrt(weight) * self.error
 
     def ratio(self) -> Ratio:
         """Return the ratio of the scores."""
@@ -209,14 +239,18 @@ class _Loss:
         return Ratio(finite_exp(-self.mean), finite_exp(-self.mean - half), finite_exp(-self.mean + half), self.rounds)
 
 
-def _loss(goals: Goals, records: Sequence[TrialRecord], number: int, best: int) -> _Loss:
+def _loss(
+    goals: Goals, records: Sequence[TrialRecord], number: int, best: int, predicted: Mapping[int, float]
+) -> _Loss:
     """Return the loss of a trial relative to the best finalist."""
     if number == best:
         return _Loss(0.0, 0.0, 0)
     differences = score_differences(goals, records, best, number)
     known = score_deviation(goals, records)
     error = None if known is None else known[0] * math.sqrt(2 / len(differences))
-    return _Loss(statistics.mean(differences), error, len(differences))
+    known_prediction = number in predicted and best in predicted
+    expected = predicted[best] - predicted[number] if known_prediction else None
+    return _Loss(statistics.mean(differences), error, len(differences), expected)
 
 
 def _text(ratio: Ratio) -> str:

@@ -14,18 +14,34 @@ from tuner.sampler.reduction import Elimination
 from tuner.study.trial_sources.given import GivenConfiguration
 
 
-def smaller_forms(space: ResolvedSpace, record: TrialRecord, order: Elimination) -> list[GivenConfiguration]:
-    """Return a configuration without the flags whose effect may be noise, without half of its flags, and a quarter.
+def smaller_forms(
+    space: ResolvedSpace, record: TrialRecord, order: Elimination, *, cautious: bool = False
+) -> list[GivenConfiguration]:
+    """Return a configuration without the idle flags, and without all whose effect may be noise.
 
     Args:
         space: the search space.
         record: the trial of the configuration.
         order: of the resetting of its flags.
+        cautious: whether those were worse: then without half of the idle flags and a quarter. Where none is known to
+            be idle, all flags count.
     """
     names = [step.name for step in order.steps]
-    counts = {len(order.unproved()), len(names) // 2, len(names) // 4} - {0}
+    several = order.idle or len(names)
+    unknown = _without_known_default(space, record.config)
+    names[order.idle : order.idle] = unknown
+    wide = {order.idle + len(unknown), len(order.unproved()) + len(unknown)}
+    counts = ({several // 2, several // 4} if cautious else wide) - {0}
     found = [without_flags(space, record, names[:count]) for count in sorted(counts, reverse=True)]
     return [given for given in found if given is not None]
+
+
+def _without_known_default(space: ResolvedSpace, config: Config) -> list[str]:
+    """Return the flags that the model cannot reset: their defaults are unknown, and it has no value for their lack."""
+    known = space.known_defaults()
+    unknown = {each.name for each in space.parameters if each.name not in known and not each.contains(None)}
+    conditional = {each.name for each in space.parameters if each.spec.when is not None}
+    return [name for name in space.changed(config) if name in unknown - conditional]
 
 
 def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str]) -> GivenConfiguration | None:
