@@ -24,7 +24,7 @@ from tuner.sampler.flag_effects import FlagEffect
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import measured_effects
-from tuner.study.conclusion.reference import REFERENCES, reference_of
+from tuner.study.conclusion.reference import REFERENCES, reference_of, with_earlier_winner
 from tuner.study.conclusion.rounds import Rounds
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
@@ -92,7 +92,9 @@ class Finals:
         final, effects = self._settled(first, *self._refine(first))
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
-        return RunEnding.DONE, self._stored(_with_history(final.conclusion, first), final.group, effects)
+        leader = None if first.winner is None else first.winner.number
+        conclusion = with_earlier_winner(final.conclusion, leader, first.conclusion.rounds, final.group)
+        return RunEnding.DONE, self._stored(conclusion, final.group, effects)
 
     def nominated(self, count: int) -> list[TrialRecord]:
         """Return the best trials of the search, best first.
@@ -313,16 +315,3 @@ class Finals:
         except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
             self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
             return []
-
-
-def _with_history(conclusion: Conclusion, first: Compared) -> Conclusion:
-    """Return the conclusion. Where the defaults stay although a finalist won the first rounds, its reason says so."""
-    leader = None if first.winner is None or not conclusion.keep_defaults else first.winner.number
-    score = next((each.score for each in conclusion.finalists if each.number == leader), None)
-    if score is None or score.low is None or score.high is None:
-        return conclusion
-    reason = (
-        f"keep the defaults: trial {leader} won {first.conclusion.rounds} rounds, but over all {score.rounds} it is "
-        f"not better beyond the noise: score {score.ratio:.3f} (95 % interval {score.low:.3f} to {score.high:.3f})"
-    )
-    return replace(conclusion, reason=reason)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from storage.records import TrialKind, TrialRecord
+from tuner.study.conclusion.conclusion import Conclusion
 
 REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
 """Kinds of trials that can be the reference: the user's baseline goes before the defaults."""
@@ -32,3 +34,24 @@ def failed_references(records: Sequence[TrialRecord]) -> list[str]:
             if record.kind is kind and not record.round and failure is not None:
                 clauses.append(f"{name_of(record)} failed ({failure.kind})")
     return clauses
+
+
+def with_earlier_winner(
+    conclusion: Conclusion, leader: int | None, rounds: int, group: Sequence[TrialRecord]
+) -> Conclusion:
+    """Return the conclusion. Where the reference stays although a finalist won the first rounds, its reason says so.
+
+    Args:
+        conclusion: from all rounds.
+        leader: number of the winner of the first rounds; None if there was none.
+        rounds: how many rounds it won.
+        group: the trials of the last rounds, the reference first.
+    """
+    score = next((each.score for each in conclusion.finalists if each.number == leader), None)
+    if not conclusion.keep_defaults or score is None or score.low is None or score.high is None:
+        return conclusion
+    reason = (
+        f"keep {name_of(group[0])}: trial {leader} won {rounds} rounds, but over all {score.rounds} it is not better "
+        f"beyond the noise: score {score.ratio:.3f} (95 % interval {score.low:.3f} to {score.high:.3f})"
+    )
+    return replace(conclusion, reason=reason)
