@@ -151,6 +151,19 @@ def test_without_a_winner_or_the_defaults_there_is_no_comparison() -> None:
     assert printed(alone)[1] == "flags of #1"
 
 
+def test_there_is_no_table_of_ratios_without_a_ratio_and_none_of_the_reference_with_itself() -> None:
+    out = "missed p99_tpot_ms<50 in round 1 (60)"
+    excluded = {
+        "winner": 1,
+        "reference": 1,
+        "rounds": 2,
+        "contenders": [contender(2, None, out), contender(0, None, out)],
+    }
+    lines = printed(findings({**excluded, "earned": []}))
+    assert not [line for line in lines if "as ratios to" in line or line.startswith("metric")]
+    assert f"#2 is excluded: {out}" in lines
+
+
 def test_only_a_much_worse_latency_outside_the_objectives_is_reported() -> None:
     better = [replace(r, outcome=r.outcome) for r in RECORDS if r.number == 0]
     records = (*better, *(trial(1, 1100.0, round_=n, label=LABEL, median_itl_ms=12.0) for n in (2, 3)))

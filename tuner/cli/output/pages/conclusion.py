@@ -155,7 +155,7 @@ def comparison_table(findings: Findings) -> Table | None:
     """Return the winner, or the best finalist, beside the defaults; None if only one of them was measured."""
     number, baseline = findings.challenger, findings.baseline
     one, other = findings.pooled(number), findings.pooled(baseline)
-    if number is None or one is None or other is None or not other.succeeded:
+    if number is None or number == baseline or one is None or other is None or not other.succeeded:
         return None
     contender = _contender(findings, number)
     table = new_table()
@@ -233,9 +233,9 @@ def _interval(ratio: Mapping[str, Any] | None) -> str:
 
 
 def finalists_table(findings: Findings) -> Table | None:
-    """Return every finalist's ratios to the defaults; None with fewer than two finalists."""
+    """Return every finalist's ratios to the reference; None with fewer than two finalists, or without any ratio."""
     contenders = findings.conclusion.get("contenders", ())
-    if len(contenders) < 2:
+    if len(contenders) < 2 or not any(each["score"] for each in contenders):
         return None
     table = new_table()
     reference = findings.pooled(findings.baseline)
