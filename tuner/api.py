@@ -139,6 +139,7 @@ def optimize(
     tokenizer: str | None = None,
     objective: Sequence[str] = (),
     slo: Sequence[str] = (),
+    quality_task: str | None = None,
     workload: Sequence[str | os.PathLike[str]] = (),
     rate: float | None = None,
     max_concurrency: int | None = None,
@@ -187,6 +188,7 @@ def optimize(
         tokenizer: of the load generator; None: the model's.
         objective: `METRIC` or `METRIC:WEIGHT`, such as `output_throughput:40`.
         slo: bounds on metrics, such as `p99_ttft_ms<1500`.
+        quality_task: JSONL file of questions, for an SLO such as `quality>=0.99`.
         workload: traffic files, sent one after another.
         rate: mean requests per second of the traffic.
         max_concurrency: users of a closed loop.
@@ -236,7 +238,7 @@ def optimize(
             *(rate, max_concurrency, num_prompts, input_len, output_len, temperature),
         ),
         search_load=search_load,
-        goals=settings.GoalSettings(tuple(objective), tuple(slo)),
+        goals=settings.GoalSettings(tuple(objective), tuple(slo), quality_task),
         space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue), bunched_tokens),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),

@@ -54,6 +54,7 @@ def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialReco
         date=outcome.ended_at.date(),
         provenance=outcome.provenance,
         numbers=tuple((name, _with_unit(name, recorded)) for name, recorded in reference.items()),
+        answers=_answers(premise, trial, outcome),
         slos=tuple(parse_slo(text) for text in premise["slos"]),
         verdict=_verdict(study, trial),
         bench_argv=_bench_arguments(client, workload),
@@ -78,6 +79,22 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
         remedy = "choose one that `tuner trials` lists as ok"
         raise SettingError("trial", number, f"it has no measurements ({why})", remedy)
     return trial, outcome
+
+
+def _answers(premise: Mapping[str, Any], trial: TrialRecord, outcome: TrialOutcome) -> str | None:
+    """Return what is known about the answers of a configuration that may change them; None for another."""
+    declared = premise.get("space", {}).get("source", {}).get("parameters", {})
+    changing = [
+        f"{name}={value}"
+        for name, value in trial.config.items()
+        if value is not None and declared.get(name, {}).get("changes_answers")
+    ]
+    if not changing:
+        return None
+    names, quality = ", ".join(changing), outcome.metric("quality")
+    if quality is None:
+        return f"NOT CHECKED: {names} may change the answers; `tuner quality` compares them"
+    return f"quality {quality:.3f} of the unquantized model's accuracy with {names}"
 
 
 def _workload_and_records(

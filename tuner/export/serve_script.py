@@ -92,6 +92,7 @@ class ServeScript:
         reference: metric names to what `--verify` compares them with.
         executable: the vllm that the study ran, for machines without one on the PATH.
         flag_effects: lines for the header: the effect of each flag.
+        answers: line for the header: what is known about the answers, if a flag may change them.
         references: variables of the caller's environment that `argv` and `environment` refer to as `${NAME}`.
         missed: lines for the header: the SLOs that the trial misses; empty if it meets them.
     """
@@ -117,6 +118,7 @@ class ServeScript:
     executable: str | None = None
     flag_effects: tuple[str, ...] = ()
     references: frozenset[str] = frozenset()
+    answers: str | None = None
     missed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -218,6 +220,7 @@ def _header(script: ServeScript) -> str:
         ("model", script.model),
         *((script.provenance.value, f"{label}: {value}") for label, value in script.numbers),
         *(("SLO", str(slo)) for slo in script.slos),
+        *([] if script.answers is None else [("answers", script.answers)]),
         *(("missed", line) for line in script.missed),
         *(("flags", line) for line in script.flag_effects),
         ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
@@ -242,7 +245,7 @@ def _reference(script: ServeScript) -> str:
         }
         for name, recorded in script.reference.items()
     }
-    slos = [[slo.metric, slo.op, slo.threshold] for slo in script.slos]
+    slos = [[slo.metric, slo.op, slo.threshold] for slo in script.slos if slo.metric != "quality"]
     return _quoted(json.dumps({"metrics": metrics, "slos": slos}))
 
 

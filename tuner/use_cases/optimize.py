@@ -19,11 +19,13 @@ from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import Executor
+from tuner.executors.checked import CheckedExecutor
 from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
 from tuner.processes.secrets import mask_url_passwords
+from tuner.quality.task import Task
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
@@ -31,6 +33,7 @@ from tuner.study.specification.builder import PreparedStudy, build_spec, plan_st
 from tuner.study.specification.former_name import named_as_before
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
+from tuner.use_cases.answer_check import answer_check, quality_task
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.export import write_script
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
@@ -86,6 +89,8 @@ def optimize(
             stack.callback(leave_cluster)
         on_cpu = not devices.gpus and not simulated
         plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
+        asks_here = not simulated and run.engine.ray_address is None
+        task = quality_task(plan.goals.slos, settings.goals.quality_task, len(devices.names), here=asks_here)
         folder = _folder(run.storage)
         if settings.search.learn_from:
             storage_url(run.storage, create=False)  # source studies need a database that exists
@@ -95,10 +100,12 @@ def optimize(
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
         held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
-        executor = _executor(replace(engine_settings, secrets=plan.secrets), devices, run.engine.ray_address)
+        checked = replace(engine_settings, secrets=plan.secrets)
+        executor = _executor(checked, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
         spec = build_spec(plan, engine, devices.profile, folder / "artifacts")
+        spec = spec if task is None else replace(spec, quality_task=task.digest)
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
@@ -106,10 +113,28 @@ def optimize(
         stack.callback(store.close)
         spec = named_as_before(plan, spec, engine, list(devices.names), store)
         prepared = prepare_study(spec, engine, store)
+        runner = _checked(executor, prepared.spec, task, checked, store, observer, stop, stack)
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(prepared, run, store, url, executor, observer, stop)
+        return _run(prepared, run, store, url, runner, observer, stop)
+
+
+def _checked(
+    executor: Executor,
+    spec: StudySpec,
+    task: Task | None,
+    settings: EngineSettings,
+    store: Store,
+    observer: StudyObserver,
+    stop: threading.Event,
+    stack: ExitStack,
+) -> Executor:
+    """Return the executor; with questions, it runs only configurations that keep the answers."""
+    if task is None:
+        return executor
+    device = executor.states()[0].device
+    return CheckedExecutor(executor, answer_check(spec, task, settings, device, store, observer.note, stop, stack))
 
 
 def _run(

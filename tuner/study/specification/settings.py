@@ -65,10 +65,14 @@ class WorkloadSettings:
 
 @dataclass(frozen=True)
 class GoalSettings:
-    """Objectives (`METRIC` or `METRIC:WEIGHT`) and SLOs (such as `p99_tpot_ms<50`)."""
+    """Objectives (`METRIC` or `METRIC:WEIGHT`) and SLOs (such as `p99_tpot_ms<50`).
+
+    `quality_task` is a JSONL file of questions, for an SLO on `quality`.
+    """
 
     objectives: tuple[str, ...] = ()
     slos: tuple[str, ...] = ()
+    quality_task: str | None = None
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ class StudySpec:
 
     `baseline` is what the user runs today, with which the winner is compared; None: the defaults. `search_prompts` is
     the number of requests of a closed loop in the search; None: all of them, as in a round.
-    `facts` are stored with the study and may change.
+    `facts` are stored with the study and may change. `quality_task` is the digest of the questions of an SLO on
+    quality.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StudySpec:
     confirmation: ConfirmationSettings = field(default_factory=ConfirmationSettings)
     limits: Limits = field(default_factory=Limits)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    quality_task: str | None = None
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""
@@ -69,6 +71,7 @@ class StudySpec:
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
             "server": {"arguments": list(self.server.arguments), "environment": dict(self.server.environment)},
             **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
+            **({} if self.quality_task is None else {"quality": {"task": self.quality_task}}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
 
@@ -161,6 +164,7 @@ _MATTERS = {
     "engine": "engine",
     "space": "search space",
     "baseline": "baseline",
+    "quality": "quality task",
     "search": "number of prompts in the search",
     "model.tokenizer": "tokenizer",
 }

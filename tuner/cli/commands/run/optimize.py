@@ -29,6 +29,7 @@ from tuner.cli.options import (
     Model,
     OutputLen,
     Prompts,
+    QualityTask,
     Rate,
     RayAddress,
     Secret,
@@ -113,6 +114,7 @@ def optimize(
         option(GOALS, "METRIC[:WEIGHT]", "Metric to optimise, with its weight in the score.", shown="the workload's"),
     ] = None,
     slo: Slos = None,
+    quality_task: QualityTask = None,
     space: Annotated[
         Text,
         option(SPACE, "NAME|FILE", "Search space: a shipped one or a YAML file.", shown="the preset's"),
@@ -259,7 +261,7 @@ def optimize(
             temperature=temperature,
         ),
         search_load=search_load,
-        goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ())),
+        goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
             space, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline
         ),
