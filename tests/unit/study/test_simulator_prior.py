@@ -45,6 +45,15 @@ def test_the_default_preset_is_predicted_as_the_simulator_does(predict) -> None:
     assert all(violation <= 0 for violation in prediction.constraints.values())
 
 
+def test_answers_are_predicted_to_be_kept() -> None:
+    slos = ("quality>=0.99", "p99_tpot_ms<50")
+    prior = simulator_prior(spec(goals=GoalSettings(slos=slos)), INFO)
+    assert prior is not None
+    prediction = prior({})
+    assert prediction is not None
+    assert prediction.constraints["quality>=0.99"] == pytest.approx(-0.01, abs=0.001)
+
+
 def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ignore[no-untyped-def]
     assert predict({"cudagraph_mode": "eager"}).values[0] < 0.9 * predict({}).values[0]
 
