@@ -39,6 +39,8 @@ HANG_S = 600.0
 """Without a finished trial for so long, a study hangs."""
 MAX_STARTS = 60
 SETTLED_CODES = (0, 1, 130)
+REFUSED_CODE, REFUSED = 2, "cannot use the database"
+"""Of a command that starts while PostgreSQL is down."""
 ABORTED_CODE = -signal.SIGABRT
 """Of a command that has no memory left: Ray's C++ ends it."""
 WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--users", "10")
@@ -216,7 +218,7 @@ class ChaosStudy:
         code = self.command.popen.returncode
         if code == 0:
             return False
-        if code not in SETTLED_CODES and not (code == ABORTED_CODE and self.report.faults[MEMORY_FAULT]):
+        if not self.has_settled(code):
             self.problem(f"exit code {code}: {self.command.output()[-400:]}")
         if len(self.study.commands) >= MAX_STARTS:
             self.problem(f"the study is not done after {MAX_STARTS} commands: {self.command.output()[-400:]}")
@@ -224,6 +226,12 @@ class ChaosStudy:
         self.check_leftovers("an early end")
         self.command = self.start()
         return True
+
+    def has_settled(self, code: int) -> bool:
+        """Return whether a command may end with this exit code."""
+        no_memory = code == ABORTED_CODE and self.report.faults[MEMORY_FAULT] > 0
+        refused = code == REFUSED_CODE and self.around.postgres is not None and REFUSED in self.command.output()
+        return code in SETTLED_CODES or no_memory or refused
 
     def check_leftovers(self, cause: str) -> None:
         """Measure how long what an ended command started takes to disappear."""
