@@ -125,7 +125,8 @@ def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
 class MeasuredRatio:
     """A metric of two configurations: values of the first and second, and the second relative to the first.
 
-    `basis` says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
+    The values are geometric means, whose ratio is `ratio`; medians where a value is absent or not positive, which has
+    no ratio. `basis` says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
     """
 
     one: float | None
@@ -166,6 +167,7 @@ def _measured_ratio(rounds: Sequence[Mapping[int, TrialOutcome]], common: Sequen
     whole = all(values and len(values) == len(column) for values, column in zip(logs, columns, strict=True))
     if not whole:
         return MeasuredRatio(one, other, None, None, None, basis)
+    one, other = (finite_exp(statistics.fmean(values)) for values in logs)
     if common:
         differences = [b - a for a, b in zip(*logs, strict=True)]
         mean, degrees = statistics.fmean(differences), len(differences) - 1

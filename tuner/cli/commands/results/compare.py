@@ -85,7 +85,9 @@ def _metrics(side: Side) -> list[str]:
 
 def _flags(one: Side, other: Side) -> dict[str, list[Any]]:
     """Return the parameters in which the two differ, with both values; None is the engine's default."""
-    before, after = (side.stored.trial(side.number).config for side in (one, other))
+    from tuner.cli.output.parts.configuration import changes
+
+    before, after = (changes(side.stored.trial(side.number).config, side.stored.defaults) for side in (one, other))
     names = dict.fromkeys([*before, *after])
     return {name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)}
 

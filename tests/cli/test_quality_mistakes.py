@@ -1,0 +1,45 @@
+"""What `tuner quality` and an SLO on quality refuse: one line, exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run_here
+
+OPTIMIZE = ("optimize", "--engine", "simulated", "--trials", "2", "--slo", "quality>=0.99")
+QUESTION = '{"prompt": "2+2=", "answer": "4"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        ('{"prompt": "2+2="}', ("line 1 has no answer", '{"prompt": "2+2=", "answer": "4"}')),
+        (f"{QUESTION}\nno JSON", ("line 2",)),
+        ("", ("'questions.jsonl'",)),
+    ],
+)
+@pytest.mark.parametrize("command", [("quality",), OPTIMIZE])
+def test_questions_that_cannot_be_asked_are_refused(
+    tmp_path: Path, command: tuple[str, ...], lines: str, parts: tuple[str, ...]
+) -> None:
+    (tmp_path / "questions.jsonl").write_text(lines)
+    _refused(tmp_path, (*command, "--quality-task", "questions.jsonl"), "--quality-task", *parts)
+
+
+def test_an_slo_without_questions_is_refused(tmp_path: Path) -> None:
+    _refused(tmp_path, OPTIMIZE, "quality needs questions", "--quality-task FILE")
+
+
+def test_an_slo_where_no_reference_can_be_served_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text(QUESTION)
+    _refused(tmp_path, (*OPTIMIZE, "--quality-task", "questions.jsonl"), "no reference can be served")
+
+
+def _refused(folder: Path, command: tuple[str, ...], *parts: str) -> None:
+    before = sorted(folder.iterdir())
+    printed = run_here(folder, *command)
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1), printed.err
+    assert [part for part in parts if part not in printed.err] == [], printed.err
+    assert sorted(folder.iterdir()) == before
