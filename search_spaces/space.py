@@ -20,6 +20,8 @@ from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, Resol
 from search_spaces.schema import ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
 _PROSE = ("description", "note", "why")
+_OFFERED = {"matters", "changes_stream"}
+"""What decides whether a parameter is offered, not what it means."""
 
 
 class Space:
@@ -52,10 +54,11 @@ class Space:
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters and rules as plain JSON, without prose and without named configurations.
 
-        A study stores this to detect that its space has changed.
+        A study stores this to detect that its space has changed. What only decides whether a parameter is offered is
+        left out: a study stores the names of its parameters, too.
         """
         parameters = {
-            name: _without_prose(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+            name: _without_prose(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OFFERED))
             for name, spec in self._parameters.items()
         }
         rules = {rule.name: rule.forbid for rule in self._rules}

@@ -113,9 +113,9 @@ def test_found_before_anything_starts(
     [
         (
             ["--", "--load-fromat", "dummy"],
-            ["'--load-fromat': stub 0.0+stub has no such flag", "did you mean --load-format?"],
+            ["'--load-fromat': this flag is not simulated", "did you mean --load-format?"],
         ),
-        (["--", "--zz"], ["'--zz': stub", "vllm serve --help"]),
+        (["--", "--zz"], ["'--zz': this flag is not simulated", "measure it with --engine vllm"]),
         (["--storage", "sqlite://"], ["a database in memory is lost", "give a file"]),
     ],
 )

@@ -180,8 +180,12 @@ def test_a_killed_study_continues_with_the_trial_that_was_running(folder: Path) 
     assert [row["score"] for row in rows][:6] == STOPPED_SCORES
     after = configurations(rows)
     assert {number: after[number] for number in before} == before
-    assert (len(after), {row["state"] for row in rows}) == (12, {"ok", "infeasible"})
+    assert len(after) == 12
+    # Version 0.1.0 simulated --performance-mode in vLLM 0.15.1, which lacks it; today such a trial fails.
+    failed = {row["number"] for row in rows if row["state"] == "failed"}
+    measured = [7, *(set(after) - set(before))]
+    assert failed <= {number for number in measured if after[number].get("config.performance_mode")}
     trials = optuna_trials(folder, "stopped")
     complete = [trial.number for trial in trials if trial.state is optuna.trial.TrialState.COMPLETE]
-    assert complete == sorted(after)
+    assert complete == sorted(set(after) - failed)
     assert [trial.number for trial in trials if trial.state is optuna.trial.TrialState.RUNNING] == []

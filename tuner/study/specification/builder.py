@@ -11,7 +11,7 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -140,7 +140,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     """
     settings = plan.settings
     _check_known_flags(settings.server.arguments, engine)
-    space = _resolve(plan, engine, hardware)
+    space = resolve(plan, engine, hardware)
     return StudySpec(
         name=plan.name,
         model=plan.model,
@@ -249,8 +249,20 @@ def _check_names(plan: StudyPlan) -> None:
         check_parameters(plan.space, "only", name, (name,))
 
 
-def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> ResolvedSpace:
-    """Return the space without the parts that the hardware, the engine or the settings exclude."""
+def resolve(
+    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str] = ()
+) -> ResolvedSpace:
+    """Return the space without the parts that the hardware, the engine or the settings exclude.
+
+    Args:
+        plan: the study.
+        engine: that runs it.
+        hardware: its device.
+        stored: parameters to offer even if they make no difference: those of a stored study.
+
+    Raises:
+        UserError: if the settings name what the space does not have, or nothing is left.
+    """
     settings = plan.settings
     context = Context(
         hardware=hardware,
@@ -269,7 +281,7 @@ def _resolve(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile) -> 
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):
         named.append(("baseline", settings.space.baseline))
-    wanted = {name for field, text in named for name in enqueued_values(plan.space, field, text)}
+    wanted = {*stored, *(name for field, text in named for name in enqueued_values(plan.space, field, text))}
     try:
         space = plan.space.resolve(
             context,

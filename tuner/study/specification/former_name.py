@@ -1,4 +1,4 @@
-"""Continue a study that was stored under the preset's name, which every study without a name had before."""
+"""Continue a study of an earlier version: under the name that it had, with the parameters that it searches."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.study.specification.builder import StudyPlan, with_stored_settings
+from tuner.study.specification.builder import StudyPlan, resolve, with_stored_settings
 from tuner.study.specification.spec import StudySpec, difference
 
 
 def named_as_before(
     plan: StudyPlan, spec: StudySpec, engine: EngineInfo, devices: list[str], store: Store
 ) -> StudySpec:
-    """Return the study under the preset's name if a study of that name has the same premise; else unchanged.
+    """Return the study, with its stored parameters; under the preset's name if a study of that name is the same.
 
     Args:
         plan: the study's settings; a study with a given name is unchanged.
@@ -22,11 +22,26 @@ def named_as_before(
         devices: the workers' devices.
         store: the database.
     """
+    spec = with_stored_parameters(plan, spec, engine, store)
     former = plan.preset.name
     if plan.settings.name is not None or spec.name == former or store.study(spec.name) is not None:
         return spec
     stored = store.study(former)
     if stored is None or stored.provenance is not engine.provenance:
         return spec
-    older = with_stored_settings(replace(spec, name=former, artifacts=spec.artifacts.parent / former), store)
+    older = replace(spec, name=former, artifacts=spec.artifacts.parent / former)
+    older = with_stored_settings(with_stored_parameters(plan, older, engine, store), store)
     return spec if difference(stored.premise, older.premise(engine, devices)) else older
+
+
+def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, store: Store) -> StudySpec:
+    """Return the study with the parameters that it stored, also those that make no difference and are offered no more.
+
+    A study that is not stored, or whose parameters the space no longer has, is unchanged.
+    """
+    stored = store.study(spec.name)
+    names = [] if stored is None else list(stored.premise.get("space", {}).get("parameters", ()))
+    if not names or names == [parameter.name for parameter in spec.space.parameters]:
+        return spec
+    wider = resolve(plan, engine, spec.space.context.hardware, names)
+    return replace(spec, space=wider) if names == [each.name for each in wider.parameters] else spec
