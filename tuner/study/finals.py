@@ -23,7 +23,7 @@ from storage.store import Store
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
-from tuner.study.conclusion.effects import measured_effects
+from tuner.study.conclusion.effects import measured_effects, without_one_flag
 from tuner.study.conclusion.reference import REFERENCES, reference_of, with_earlier_winner
 from tuner.study.conclusion.rounds import Rounds
 from tuner.study.loop import Loop
@@ -92,6 +92,7 @@ class Finals:
         final, effects = self._settled(first, *self._refine(first))
         if self._ending in WITHOUT_CONCLUSION:
             return self._ending, None
+        effects = effects or self._effects(final)
         leader = None if first.winner is None else first.winner.number
         conclusion = with_earlier_winner(final.conclusion, leader, first.conclusion.rounds, final.group)
         return RunEnding.DONE, self._stored(conclusion, final.group, effects)
@@ -217,13 +218,13 @@ class Finals:
         while (winner := compared.winner) is not None and self._ending is RunEnding.DONE:
             flags = self._spec.space.changed(winner.config)
             if len(flags) == 1:
-                return compared, self._effects(compared, winner, {flags[0]: compared.group[0]})
+                break
             given = self._without_each(compared, winner, best)
             smaller = self._compare(compared, list(given.values()), best)
             if smaller is None:
                 break
             if smaller.winner is not None and smaller.winner.number == winner.number:
-                return smaller, self._effects(smaller, winner, self._found(smaller, given))
+                return smaller, self._effects(smaller)
             if smaller.winner is not None and len(self._spec.space.changed(smaller.winner.config)) > len(flags):
                 return smaller, []
             compared = smaller
@@ -282,16 +283,13 @@ class Finals:
         fitting = (count for count in counts if self._may_measure(group, list(given.values())[:count]))
         return {name: given[name] for name in names[: next(fitting, 0)]}
 
-    def _found(self, compared: Compared, given: Mapping[str, GivenConfiguration]) -> dict[str, TrialRecord]:
-        """Return the measured configurations among those given, by the same names."""
-        space = self._spec.space
-        found = {name: measured_as(space, compared.group, each.config) for name, each in given.items()}
-        return {name: record for name, record in found.items() if record is not None}
-
-    def _effects(self, compared: Compared, winner: TrialRecord, without: dict[str, TrialRecord]) -> list[FlagEffect]:
+    def _effects(self, compared: Compared) -> list[FlagEffect]:
+        """Return the effects of those flags of the winner without which it was measured in the same rounds."""
+        if compared.winner is None:
+            return []
         rounds = Rounds.of(self._spec.goals, self._trials(), label_of(compared.group))
-        defaults = self._spec.space.engine_defaults()
-        return measured_effects(rounds, winner, without, defaults)
+        without = without_one_flag(self._spec.space, compared.group, compared.winner)
+        return measured_effects(rounds, compared.winner, without, self._spec.space.engine_defaults())
 
     def _stored(
         self, conclusion: Conclusion, group: Sequence[TrialRecord], measured: Sequence[FlagEffect] = ()

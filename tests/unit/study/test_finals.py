@@ -96,6 +96,17 @@ def test_without_a_reduction_the_best_score_wins(bench: Bench) -> None:
     assert all(record.kind is not TrialKind.REDUCED for record in bench.records())
 
 
+def test_the_only_flag_of_a_winner_has_the_effect_that_its_rounds_measured(bench: Bench) -> None:
+    alone = Enqueued("alone", {"max_num_seqs": 16})
+    result = bench.run(noisy_peak_at_16, trials=4, enqueue=(alone,), reduce=False)
+    assert result.conclusion is not None
+    [effect] = result.conclusion.flag_effects
+    assert (effect.name, effect.rounds) == ("max_num_seqs", 3)
+    score = next(each.score for each in result.conclusion.finalists if each.number == result.conclusion.winner)
+    assert score is not None
+    assert (effect.ratio, effect.low, effect.high) == pytest.approx((score.ratio, score.low, score.high))
+
+
 def test_where_nothing_is_better_the_defaults_stay(bench: Bench) -> None:
     result = bench.run(worse, trials=3, enqueue=(BOTH,), reduce=True)
     assert result.conclusion is not None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from search_spaces import ParameterValue
-from storage.records import TrialRecord
+from search_spaces import ParameterValue, ResolvedSpace
+from storage.records import Config, TrialRecord
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
 from tuner.study.conclusion.rounds import Rounds
@@ -15,6 +15,8 @@ def measured_effects(
     rounds: Rounds, winner: TrialRecord, without: Mapping[str, TrialRecord], defaults: Mapping[str, ParameterValue]
 ) -> list[FlagEffect]:
     """Return the effect of each flag that was left out, the largest first; see `FlagEffect`.
+
+    Every configuration of the rounds counts in the noise, so that a winner's only flag has the interval of its score.
 
     Args:
         rounds: the measurements of the winner and of the configurations without one flag.
@@ -26,8 +28,11 @@ def measured_effects(
     Returns:
         The effects; none with a single round, which gives no interval.
     """
-    remaining = [each.number for each in without.values() if rounds.disqualification(each.number) is None]
-    numbers = [winner.number, *remaining]
+    numbers = [
+        number for number in sorted({number for number, _ in rounds.cells}) if not rounds.disqualification(number)
+    ]
+    if winner.number not in numbers:
+        return []
     scores, metrics = rounds.score_ratios(numbers, winner.number), rounds.metric_ratios(numbers, winner.number)
     effects = []
     for name, record in without.items():
@@ -48,6 +53,25 @@ def measured_effects(
                 )
             )
     return sorted(effects, key=lambda effect: (-effect.ratio, effect.name))
+
+
+def without_one_flag(space: ResolvedSpace, group: Sequence[TrialRecord], winner: TrialRecord) -> dict[str, TrialRecord]:
+    """Return the configurations of a group that are the winner without one flag, by the flag's name.
+
+    For a winner with a single flag these are the defaults.
+    """
+    found = {}
+    for name in space.changed(winner.config):
+        rest = _differences(space, space.without(winner.config, name))
+        record = next((each for each in group if _differences(space, each.config) == rest), None)
+        if record is not None:
+            found[name] = record
+    return found
+
+
+def _differences(space: ResolvedSpace, config: Config) -> Config:
+    """Return the values that differ from the engine's defaults."""
+    return {name: config[name] for name in space.changed(config)}
 
 
 def _inverse(ratio: Ratio) -> Ratio:
