@@ -15,11 +15,13 @@ from tests.cli.command import refused, run_here
 from tests.fakes.raw_server import answering
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
-from tuner.engines.vllm.clients.tokenizer_library import find_tokenizer
+from tuner.engines.vllm.clients.tokenizer_library import check_prompts, find_tokenizer
 from tuner.engines.vllm.resident.prompts import make_prompts
 from tuner.errors import SettingError
 from tuner.loadgen.result import read_records
 from tuner.use_cases import load as load_run
+from tuner.workloads.spec import ClosedLoop
+from tuner.workloads.traffic import load_traffic
 
 TRAFFIC = """
 arrivals: {process: constant, rate: 50}
@@ -164,3 +166,16 @@ def test_the_key_of_the_environment_is_sent(
         printed = run_here(folder, "load", "--url", url, "--workload", "../traffic.yaml", "--model", "a")
         server.shutdown()
     refused(printed, folder, part.replace("URL", url))
+
+
+def test_a_wrapper_of_vllm_needs_the_package_for_the_prompts_of_traffic(
+    folder: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = folder / "vllm"
+    wrapper.write_text('#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n')
+    traffic = load_traffic(folder.parent / "traffic.yaml")
+    check_prompts(traffic, wrapper, str(tokenizer))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    check_prompts(ClosedLoop(), wrapper, str(tokenizer))
+    with pytest.raises(SettingError, match=r"this wrapper's Python is not known, .*; `pip install tokenizers`"):
+        check_prompts(traffic, wrapper, str(tokenizer))

@@ -13,6 +13,7 @@ from typing import Protocol
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
@@ -88,6 +89,8 @@ def search_capacity(
     plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
     if simulated:
         refuse_unsimulated_arguments(plan, engine_settings)
+    if engine_settings.executable is not None:
+        check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)

@@ -15,6 +15,7 @@ from storage.waiting import DatabaseWait
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
@@ -96,6 +97,8 @@ def optimize(
             storage_url(run.storage, create=False)  # source studies need a database that exists
         _check_disk(folder)
         _check_output(run.output)
+        if engine_settings.executable is not None and run.engine.ray_address is None:
+            check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
         wait = DatabaseWait(observer.note, stop)
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import Failure, FailureKind, Phase
+from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.vllm.failures.classify import classify, error_summary
 from tuner.engines.vllm.installation.executable import Installation
 from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
-from tuner.errors import trial_failed
+from tuner.errors import SettingError, trial_failed
 from tuner.processes.records import ProcessRecords
 
 IMPORT_S = 600.0
@@ -113,13 +114,17 @@ class Toolbox:
     def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
         """Return each request's prompt, its tokens, and the tokens of the recorded answer if there is one.
 
+        Without a helper, the package `tokenizers` makes them.
+
         Args:
             plan: the file with the requests, as `resident/prompts.py` describes it.
             log: the file for what the tokenizer's library prints.
 
         Raises:
-            TrialFailed: if there is no helper, or the tokenizer cannot make prompts of these lengths.
+            TrialFailed: if there is no tokenizer, or it cannot make prompts of these lengths.
         """
+        if self.resident is None:
+            return self._library_prompts(plan, log)
         answer = self._run_task("prompts", PROMPTS_S, log=log, plan=str(plan))
         if answer is None:
             message = f"the prompts could not be made in vLLM's interpreter; see {log.name}"
@@ -127,6 +132,14 @@ class Toolbox:
         if "error" in answer:
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(answer["error"]))
         return [(str(text), int(tokens), recorded) for text, tokens, recorded in answer["prompts"]]
+
+    def _library_prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
+        try:
+            tokenizer = find_tokenizer(json.loads(plan.read_text(encoding="utf-8"))["tokenizer"])
+        except SettingError as error:
+            message = f"vLLM's Python cannot make the prompts: {error}"
+            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
+        return LibraryTools(tokenizer, self.records).prompts(plan, log)
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
         """Start `vllm ARGUMENTS…` with output to `log`; the caller must wait for the job or cancel it."""

@@ -74,6 +74,8 @@ def test_an_interpreter_in_a_folder_with_spaces_is_found(tmp_path: Path) -> None
 def test_a_wrapper_has_no_interpreter_of_vllms(tmp_path: Path) -> None:
     assert interpreter_of(program(tmp_path / "vllm")) is None
     assert interpreter_of(program(tmp_path / "python-wrapper", f"#!{sys.executable}\nprint(1)\n")) is None
+    shell = '#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n'
+    assert interpreter_of(program(tmp_path / "shell-wrapper", shell)) is None
     assert interpreter_of(tmp_path / "nothing") is None
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.records import FailureKind, Phase
+from tests.real.tiny_model import make_tokenizer
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tuner.engines.vllm import toolbox
 from tuner.engines.vllm.installation.executable import Installation, installation
 from tuner.engines.vllm.resident_client import PlainJob, ResidentJob
 from tuner.engines.vllm.toolbox import Toolbox
+from tuner.errors import TrialFailed
 
 SOON = 20.0
 
@@ -103,6 +106,22 @@ def test_without_an_interpreter_the_command_itself_runs(made_vllm: MadeVllm, tmp
     assert isinstance(job, PlainJob)
     assert job.wait(SOON)
     assert job.exit_code == 7
+    plain.close()
+
+
+def test_without_an_interpreter_the_package_tokenizers_makes_the_prompts(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    make_tokenizer(tmp_path / "model")
+    plain = Toolbox(Installation(made_vllm.executable, None, "1.2.3", None), tmp_path / "home", made_vllm.environment)
+    plan = tmp_path / "plan.json"
+    request = {"shared": [], "tokens": 7, "seed": 3, "text": "random"}
+    plan.write_text(json.dumps({"tokenizer": str(tmp_path / "model"), "requests": [request]}))
+    [(text, tokens, answer)] = plain.prompts(plan, tmp_path / "log")
+    assert text
+    assert (tokens, answer) == (7, None)
+    plan.write_text(json.dumps({"tokenizer": str(tmp_path), "requests": [request]}))
+    with pytest.raises(TrialFailed, match=r"cannot make the prompts: .* there is no tokenizer\.json"):
+        plain.prompts(plan, tmp_path / "log")
     plain.close()
 
 

@@ -1,4 +1,4 @@
-"""Make the prompts of traffic with the package `tokenizers`, where there is no vLLM."""
+"""Make the prompts of traffic with the package `tokenizers`, where there is no vLLM or its Python is not known."""
 
 from __future__ import annotations
 
@@ -8,15 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.records import FailureKind, Phase
+from tuner.engines.vllm.installation.executable import interpreter_of
 from tuner.engines.vllm.resident.prompts import PromptError, make_prompts
 from tuner.errors import SettingError, trial_failed
 from tuner.hub import cached_file
 from tuner.processes.records import ProcessRecords
+from tuner.workloads.spec import Workload
+from tuner.workloads.suite import Suite
+from tuner.workloads.traffic import Traffic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _FILE = "tokenizer.json"
+NO_PACKAGE = SettingError(
+    "vllm",
+    None,
+    "no vLLM found, and the package `tokenizers`, which replaces it here, is not installed",
+    "`pip install tokenizers`, or name a vLLM by {vllm} PATH",
+)
 
 
 class LibraryTokenizer:
@@ -60,8 +70,26 @@ class LibraryTools:
         return [(str(text), int(tokens), recorded) for text, tokens, recorded in made]
 
 
-def find_tokenizer(name: str) -> LibraryTokenizer:
+def check_prompts(workload: Workload, executable: Path, tokenizer: str) -> None:
+    """Refuse a vLLM whose Python is not known, unless the package can make the prompts of traffic.
+
+    A closed loop needs none: `vllm bench serve` makes its own.
+
+    Raises:
+        SettingError: as in `find_tokenizer`.
+    """
+    if isinstance(workload, Traffic | Suite) and interpreter_of(executable) is None:
+        rule = "this wrapper's Python is not known, and the package `tokenizers`, which replaces it, is not installed"
+        remedy = "`pip install tokenizers`, or give VENV/bin/vllm"
+        find_tokenizer(tokenizer, SettingError("vllm", str(executable), rule, remedy))
+
+
+def find_tokenizer(name: str, missing: SettingError = NO_PACKAGE) -> LibraryTokenizer:
     """Return the tokenizer of a folder or a hub name, which is downloaded if it was not before.
+
+    Args:
+        name: the folder or the name.
+        missing: the error if the package is not installed.
 
     Raises:
         SettingError: if the package is not installed, or there is no such tokenizer.
@@ -69,9 +97,7 @@ def find_tokenizer(name: str) -> LibraryTokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        rule = "no vLLM found, and the package `tokenizers`, which replaces it here, is not installed"
-        remedy = "`pip install tokenizers`, or name a vLLM by {vllm} PATH"
-        raise SettingError("vllm", None, rule, remedy) from None
+        raise missing from None
     folder = Path(name).expanduser()
     remedy = "give a folder with one, a hub name, or a vLLM by {vllm} PATH, which reads other formats"
     if folder.is_dir():

@@ -24,6 +24,7 @@ _HEAD_BYTES = 4096
 _ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
 _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
+_PYTHON = re.compile(r"^(python|pypy)")
 _TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
@@ -71,7 +72,7 @@ def interpreter_of(executable: Path) -> Path | None:
     """Return the Python that runs the console script `vllm`; None for a wrapper or another kind of program.
 
     The three forms that installers write are supported: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline
-    for paths that are too long or contain spaces.
+    for paths that are too long or contain spaces. A shell script that runs `python3 -m vllm…` is a wrapper.
     """
     try:
         with executable.open("rb") as file:
@@ -89,7 +90,7 @@ def interpreter_of(executable: Path) -> Path | None:
         python = next((word for word in words.split()[1:] if not word.startswith("-") and "=" not in word), "")
     else:
         python = words if Path(words).exists() else words.split()[0]
-    found = shutil.which(python) if python else None
+    found = shutil.which(python) if _PYTHON.match(Path(python).name) else None
     return Path(found).absolute() if found is not None else None
 
 
