@@ -25,8 +25,10 @@ def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = Fal
     stored = read_study(storage, study)
     winner = _winner(stored)
     if as_json:
+        from tuner.cli.output.pages.levers import with_commands
+
         command = shlex.join(winner.outcome.argv) if winner and winner.outcome else None
-        conclusion = dict(stored.record.conclusion or {})
+        conclusion = with_commands(stored.record.conclusion or {})
         print(json.dumps({"study": stored.record.name, **conclusion, "command": command}, indent=1))
     elif stored.record.conclusion:
         _print_conclusion(stored, winner)

@@ -16,6 +16,7 @@ from rich.text import Text
 from storage.records import Provenance, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
+from tuner.cli.output.pages.levers import with_commands
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
@@ -160,7 +161,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
         "trials": len([record for record in records if not record.round]),
         **summary_facts(records),
-        "conclusion": result.conclusion.to_dict() if result.conclusion else None,
+        "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,
         "reason": result.reason.message if result.reason else None,
         "script": os.fspath(ended.script) if ended.script else None,
         "mlflow_complete": ended.mlflow_lacks is MlflowLacks.NOTHING,
