@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
 from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.task import Task
+from tuner.study.conclusion.alternatives import front_of_study
 from tuner.study.conclusion.reference import REFERENCES
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
@@ -158,7 +159,7 @@ def _run(
     follower = _follow(spec, store, url, uri, observer)
     try:
         result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), stop)
-        result = _with_levers(result, plan, prepared, card, run, store)
+        result = _completed(result, plan, prepared, card, run, store)
         script = _script(result, spec, store, run.output)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
         lacks = follower.wait(threading.Event() if stop.is_set() else stop)
@@ -167,17 +168,21 @@ def _run(
     return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, lacks)
 
 
-def _with_levers(
+def _completed(
     result: RunResult, plan: StudyPlan, prepared: PreparedStudy, card: HardwareProfile, run: RunSettings, store: Store
 ) -> RunResult:
-    """Return the result; where a search kept the reference, its conclusion has what is predicted to help."""
+    """Return the result, whose conclusion has the front and, where a search kept the reference, what would help."""
     conclusion, spec = result.conclusion, prepared.spec
-    records = [record for record in store.trials(spec.name) if not record.round]
-    kept = next((r for r in records if conclusion is not None and r.number == conclusion.winner), None)
-    if conclusion is None or kept is None or not conclusion.keep_defaults or all(r.kind in REFERENCES for r in records):
+    study = store.study(spec.name)
+    if conclusion is None or conclusion.winner is None or study is None:
         return result
-    levers = find_levers(Kept(plan, run, spec, prepared.engine, card, kept.config))
-    conclusion = replace(conclusion, levers=levers)
+    records = store.trials(spec.name)
+    with suppress(UserError):  # a study of a single metric has no front
+        conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
+    kept = next(record for record in records if record.number == conclusion.winner and not record.round)
+    if conclusion.keep_defaults and not all(record.kind in REFERENCES for record in records if not record.round):
+        levers = find_levers(Kept(plan, run, spec, prepared.engine, card, kept.config))
+        conclusion = replace(conclusion, levers=levers)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
     return replace(result, conclusion=conclusion)
 

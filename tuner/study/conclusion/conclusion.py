@@ -141,6 +141,8 @@ class Conclusion:
             finalist where these failed; None without rounds.
         nearest: where no configuration meets the SLOs, the one that is nearest to it.
         levers: where the reference is kept, what the study could not try and is predicted to help, the best first.
+        front: every feasible trial and whether another one beats it in every metric, see `Front.to_dict`; None with a
+            single metric.
     """
 
     winner: int | None
@@ -155,6 +157,7 @@ class Conclusion:
     reference: int | None = None
     nearest: Nearest | None = None
     levers: tuple[Lever, ...] = ()
+    front: Mapping[str, Any] | None = None
 
     @property
     def exported(self) -> int | None:
@@ -177,4 +180,5 @@ class Conclusion:
             "reference": self.reference,
             "nearest": None if self.nearest is None else asdict(self.nearest),
             "levers": [lever.to_dict() for lever in self.levers],
+            "front": self.front,
         }
