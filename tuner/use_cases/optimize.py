@@ -180,7 +180,7 @@ def _completed(
     with suppress(UserError):  # a study of a single metric has no front
         conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
     kept = next(record for record in records if record.number == conclusion.winner and not record.round)
-    if conclusion.keep_defaults and not all(record.kind in REFERENCES for record in records if not record.round):
+    if conclusion.keeps is not None and not all(record.kind in REFERENCES for record in records if not record.round):
         levers = find_levers(Kept(plan, run, spec, prepared.engine, card, kept.config))
         conclusion = replace(conclusion, levers=levers)
     store.update_study(spec.name, conclusion=conclusion.to_dict())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from storage.records import Provenance
+from storage.records import DEFAULTS, Provenance
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
 
@@ -129,7 +129,7 @@ class Conclusion:
 
     Args:
         winner: number of the trial to run, 0 for the defaults; None if no configuration can be recommended.
-        keep_defaults: whether the winner is the defaults.
+        keeps: `defaults` or `baseline` where that is the winner, because nothing is better; else None.
         confirmed: whether this rests on rounds, else on the search's own measurements.
         reason: one line for people.
         rounds: number of rounds.
@@ -146,7 +146,7 @@ class Conclusion:
     """
 
     winner: int | None
-    keep_defaults: bool
+    keeps: str | None
     confirmed: bool
     reason: str
     rounds: int
@@ -160,6 +160,11 @@ class Conclusion:
     front: Mapping[str, Any] | None = None
 
     @property
+    def keep_defaults(self) -> bool:
+        """Whether the winner is the defaults; False for a kept baseline."""
+        return self.keeps == DEFAULTS
+
+    @property
     def exported(self) -> int | None:
         """Number of the trial whose script is written: the winner, else the one that is nearest to the SLOs."""
         nearest = None if self.nearest is None else self.nearest.number
@@ -169,6 +174,7 @@ class Conclusion:
         """Return plain JSON, as the database stores it."""
         return {
             "winner": self.winner,
+            "keeps": self.keeps,
             "keep_defaults": self.keep_defaults,
             "confirmed": self.confirmed,
             "reason": self.reason,
