@@ -43,6 +43,12 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
         return EXIT_SLOS_MISSED
     if result.ending is RunEnding.TIMEOUT and not _has_result(ended):
         return EXIT_TIME_LIMIT
+    if (
+        result.conclusion is not None
+        and result.conclusion.winner is None
+        and any(r.state == "infeasible" for r in records)
+    ):
+        return EXIT_SLOS_MISSED
     failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
