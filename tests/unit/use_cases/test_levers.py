@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from search_spaces import hardware_named
+from storage.records import Provenance
 from tuner.cli.command_line import command_of
 from tuner.cli.commands.run import optimize as optimize_command
 from tuner.cli.main import main
@@ -89,6 +91,28 @@ def test_bigger_cards_are_the_next_ones_that_lack_nothing() -> None:
     assert [card.key for card in bigger_cards(hardware_named("h100"))] == ["h200"]
     assert bigger_cards(hardware_named("h200")) == []
     assert bigger_cards(hardware_named("cpu")) == []
+
+
+LARGE = options.ModelSettings("Qwen/Qwen2.5-7B-Instruct")
+
+
+def test_a_measured_study_has_levers_for_its_machine_and_needs_another_one_for_another_card() -> None:
+    given = kept(StudySettings(model=LARGE), "l40s")
+    engine = replace(given.engine, provenance=Provenance.MEASURED)
+    measured = replace(given, engine=engine, run=RunSettings(engine=options.EngineChoice(vllm="/opt/vllm")))
+    levers = {lever.name: lever for lever in find_levers(measured)}
+    assert levers["greedy decoding with suffix speculation"].needs is None
+    assert levers["one NVIDIA H100 80GB HBM3"].needs == "a machine with one NVIDIA H100 80GB HBM3"
+    commands = [command_of(lever.settings) for lever in levers.values()]
+    assert [command for command in commands if "--gpu" in command or "--vllm /opt/vllm" not in command] == []
+
+
+def test_a_placeholder_stands_for_a_checkpoint_that_the_user_has_to_provide() -> None:
+    lever = next(lever for lever in find_levers(kept(StudySettings(model=LARGE), "h200")) if "AWQ" in lever.name)
+    assert "--checkpoint awq=CHECKPOINT" in command_of(lever.settings)
+    assert lever.needs == "an AWQ checkpoint of the model: its folder or hub name in place of CHECKPOINT"
+    quantized = StudySettings(preset="llama2-7b-awq-t4")
+    assert [lever.name for lever in find_levers(kept(quantized)) if "AWQ" in lever.name] == []
 
 
 def test_several_workloads_are_not_predicted(tmp_path: Path) -> None:

@@ -49,23 +49,25 @@ class Candidate:
         return not self.greedy and self.checkpoint is None and self.card is None
 
 
-def candidates(workload: Workload, arguments: tuple[str, ...], card: HardwareProfile) -> Iterator[Candidate]:
+def candidates(
+    workload: Workload, arguments: tuple[str, ...], card: HardwareProfile, *, quantized: bool
+) -> Iterator[Candidate]:
     """Yield what is tried for a study.
 
     Args:
         workload: of the study.
         arguments: the server's, as the user gave them; those that set the sampling exclude greedy decoding.
         card: of the study.
+        quantized: whether the model's own checkpoint is quantized.
     """
     is_greedy = workload.temperature == 0
     if is_greedy or SAMPLING_FLAG not in {argument.split("=")[0] for argument in arguments}:
         yield from _decoding(change=not is_greedy)
     for value, name in (("fp8", "FP8 weights"), ("fp8_per_block", "FP8 weights by blocks")):
         yield Candidate("fp8-weights", name, {"quantization": value}, changes_answers=True)
-    awq = Candidate("awq", "4-bit weights (AWQ)", {"quantization": "awq"}, checkpoint="awq", changes_answers=True)
-    yield awq
-    both = {**awq.change, "marlin_input_dtype": "int8"}
-    yield replace(awq, name="4-bit weights (AWQ), 8-bit activations", change=both)
+    if not quantized:
+        awq = {"quantization": "awq"}
+        yield Candidate("awq", "4-bit weights (AWQ)", awq, checkpoint="awq", changes_answers=True)
     yield Candidate("fp8-kv", "FP8 KV cache", {"kv_cache_dtype": "fp8"}, changes_answers=True)
     for each in bigger_cards(card):
         yield Candidate(each.key, f"one {each.name}", card=each)

@@ -68,7 +68,9 @@ def find_levers(kept: Kept) -> tuple[Lever, ...]:
     if reference is None:
         return ()
     best: dict[str, tuple[bool, Lever]] = {}
-    for candidate in candidates(kept.plan.workload, kept.plan.settings.server.arguments, kept.card):
+    arguments, shape = kept.plan.settings.server.arguments, kept.plan.shape
+    quantized = shape is not None and shape.quantization is not None
+    for candidate in candidates(kept.plan.workload, arguments, kept.card, quantized=quantized):
         lever = _lever(kept, candidate, reference)
         if lever is None or lever.score <= LEAST_GAIN:
             continue
