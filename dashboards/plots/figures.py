@@ -239,6 +239,8 @@ def draw_front(front: Mapping[str, Any], target: Path, title: str) -> Figure:
         for axes, name in zip(panels, others, strict=True):
             for point in sorted(front["points"], key=lambda point: bool(point["on_front"])):
                 _front_point(axes, point, name, first)
+            axes.set_xlim(*_limits(front["points"], name))
+            axes.set_ylim(*_limits(front["points"], first))
             axes.axvline(1.0, color="black", lw=0.8, linestyle=":")
             axes.axhline(1.0, color="black", lw=0.8, linestyle=":")
             axes.set_xlabel(f"{name}, ratio to #{front['reference']}")
@@ -258,6 +260,16 @@ def _front_point(axes: Axes, point: Mapping[str, Any], across: str, up: str) -> 
     where, color = ([x["ratio"]], [y["ratio"]]), _COMPLETED_COLOR
     axes.errorbar(*where, xerr=bars[0], yerr=bars[1], fmt="o", ms=6, color=color, markerfacecolor=fill, elinewidth=0.8)
     axes.annotate(f"#{point['number']}", (x["ratio"], y["ratio"]), (5, 5), textcoords="offset points", fontsize=8)
+
+
+def _limits(points: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+    """Return the ends of an axis: all ratios and intervals, but of very wide intervals only the part near a ratio."""
+    cells = [point["metrics"][name] for point in points]
+    ratios = [each["ratio"] for each in cells] + [1.0]
+    ends = [each[key] for each in cells for key in ("low", "high") if each[key] is not None]
+    low, high = max(min(ratios) / 1.5, min([*ratios, *ends])), min(1.5 * max(ratios), max([*ratios, *ends]))
+    margin = 0.05 * (high - low) or 0.05
+    return low - margin, high + margin
 
 
 def _bar(each: Mapping[str, float]) -> list[list[float]]:
