@@ -290,3 +290,26 @@ def flag_effects_of(conclusion: Mapping[str, Any] | None) -> Sequence[Mapping[st
     present = conclusion or {}
     effects: Sequence[Mapping[str, Any]] = present.get("flag_effects", present.get("earned", ()))
     return effects
+
+
+DEFAULTS, BASELINE = "defaults", "baseline"
+
+
+def kept_by(conclusion: Mapping[str, Any] | None, trials: Sequence[TrialRecord]) -> str | None:
+    """Return what a conclusion keeps: `defaults`, the user's `baseline`, or None.
+
+    In conclusions of earlier versions `keep_defaults` is true for a kept baseline, too; the winner's kind tells which.
+    """
+    present = conclusion or {}
+    if "keeps" in present:
+        return present["keeps"] if present["keeps"] is None else str(present["keeps"])
+    if not present.get("keep_defaults"):
+        return None
+    current = {trial.number for trial in trials if trial.kind is TrialKind.CURRENT}
+    return BASELINE if present.get("winner") in current else DEFAULTS
+
+
+def with_keeps(conclusion: Mapping[str, Any], trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """Return a conclusion, also of an earlier version, with `keeps`, and `keep_defaults` only for the defaults."""
+    keeps = kept_by(conclusion, trials)
+    return {**conclusion, "keeps": keeps, "keep_defaults": keeps == DEFAULTS}

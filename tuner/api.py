@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import open_store
-from storage.records import Config, Provenance, TrialKind, TrialRecord
+from storage.records import Config, Provenance, TrialKind, TrialRecord, with_keeps
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
 from tuner.study.specification import settings
@@ -41,10 +41,11 @@ class BestTrial:
     Attributes:
         number: the trial's number.
         config: the values of its parameters; empty for the engine's defaults.
-        score: its score relative to the defaults, which score 1; from the confirmation, else from the search.
+        score: relative to the defaults or the baseline, which score 1; from the confirmation, else from the search.
         metrics: medians over all its benchmarks in the confirmation, else in the search, by metric name.
         confirmed: whether the confirmation measured it again beside the defaults.
         is_defaults: whether the study recommends to keep the defaults.
+        keeps: `defaults` or `baseline` if the study recommends to keep that; else None.
         provenance: whether the metrics are measured or simulated.
     """
 
@@ -54,6 +55,7 @@ class BestTrial:
     metrics: Mapping[str, float | None]
     confirmed: bool
     is_defaults: bool
+    keeps: str | None
     provenance: Provenance
 
 
@@ -78,7 +80,8 @@ class Study:
     def conclusion(self) -> Mapping[str, Any] | None:
         """The result: winner, reason, finalists with ratios and intervals, flag effects; None before the study ends."""
         with closing(open_store(self.storage_url)) as store:
-            return find_study(store, self.name).conclusion
+            found = find_study(store, self.name).conclusion
+            return None if found is None else with_keeps(found, store.trials(self.name))
 
     @property
     def best(self) -> BestTrial | None:
@@ -126,6 +129,7 @@ def _best(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> Best
         metrics={name: pooled.metric(name) for name in names},
         confirmed=bool(conclusion["confirmed"]),
         is_defaults=is_defaults,
+        keeps=conclusion["keeps"],
         provenance=pooled.provenance,
     )
 
@@ -152,6 +156,7 @@ def optimize(
     keep_answers: bool = False,
     bunched_tokens: bool = False,
     enqueue: Sequence[str] = (),
+    baseline: str | None = None,
     server_arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     secret: Sequence[str] = (),
@@ -201,6 +206,7 @@ def optimize(
         keep_answers: leave out parameters that change the model's answers.
         bunched_tokens: offer parameters that send tokens to users in groups, also without an SLO on ITL.
         enqueue: configurations to measure before the search, by name or as JSON.
+        baseline: what runs today, by name, as JSON or as flags; the winner is compared with it. None: the defaults.
         server_arguments: flags of every server.
         env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
         secret: variables and flags of the server that are secrets, beside those whose names say so.
@@ -239,7 +245,7 @@ def optimize(
         ),
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective), tuple(slo), quality_task),
-        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue), bunched_tokens),
+        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue), bunched_tokens, baseline),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),
         server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),

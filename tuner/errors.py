@@ -13,11 +13,11 @@ from storage.records import Failure, FailureKind, Phase
 
 EXIT_OURS = 1
 EXIT_USER = 2
-EXIT_TIME_LIMIT = 3
-"""The time limit of a study ended the run before it had a result; the same command continues it."""
-
 EXIT_SLOS_MISSED = 3
 """The study ended, and no configuration meets its SLOs."""
+
+EXIT_TIME_LIMIT = 4
+"""The time limit of a study ended the run before it had a result; the same command continues it."""
 
 EXIT_INTERRUPTED = 130
 

@@ -166,7 +166,7 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
     labels = list(dict.fromkeys(record.label for record in sorted(rounds, key=lambda record: record.round)))
     first = [trials[number] for number in _numbers(labels[0])] if labels else []
     winner = trials[conclusion.winner if conclusion.winner is not None else 0]
-    kept = conclusion.keep_defaults
+    kept = conclusion.keeps is not None
     whole = winner if kept or not first else trials[_first_winner(problem, records, first, labels[0])]
     scores = [problem.true_score(record.config) or 0.0 for record in (whole, winner)]
     flags = problem.space.changed(winner.config)

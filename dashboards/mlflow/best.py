@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from storage.records import StudyRecord, TrialOutcome, TrialRecord
+from storage.records import StudyRecord, TrialOutcome, TrialRecord, kept_by
 
 NO_WINNER = "none"
 
@@ -64,7 +64,7 @@ def _score(trial: TrialRecord) -> float | None:
 
 def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> float | None:
     """Return the winner's score relative to the defaults, from the rounds if there were any."""
-    if conclusion.get("keep_defaults"):
+    if kept_by(conclusion, [winner]) is not None:
         return 1.0
     finalists = {each["number"]: each["score"] for each in conclusion.get("contenders", ())}
     ratio = finalists.get(winner.number)

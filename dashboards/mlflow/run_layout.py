@@ -36,6 +36,9 @@ ARTIFACTS = (
 )
 """Files of a trial's folder that are logged; `dashboards.plots.plot_files` draws plots from some of them."""
 
+_WITHOUT_TAG = ("front", "levers")
+"""Parts of a conclusion that are too long for tags; `conclusion.json` has them."""
+
 INHERITED_TAGS = ("engine", "version")
 """Tags of the study that its trials get as well."""
 
@@ -156,7 +159,8 @@ def study_tags(study: StudyRecord) -> dict[str, str]:
     if isinstance(engine, Mapping):
         tags |= {"engine": _text(engine.get("name", "")), "version": _text(engine.get("version", ""))}
     tags |= dict(_flat("facts", study.facts))
-    tags |= dict(_flat("conclusion", study.conclusion or {}))
+    conclusion = {name: value for name, value in (study.conclusion or {}).items() if name not in _WITHOUT_TAG}
+    tags |= dict(_flat("conclusion", conclusion))
     tags[NOTE_TAG] = note_of(study) or ""
     return {_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -221,3 +221,57 @@ def draw_server(frame: pd.DataFrame, target: Path, title: str) -> Figure:
             axes.margins(x=0.01)
             axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def draw_front(front: Mapping[str, Any], target: Path, title: str) -> Figure:
+    """Draw the front of a study: the first metric against each other one, as ratios to the reference with intervals.
+
+    Trials that another one beats in every metric are grey. The reference is at 1, 1.
+
+    Args:
+        front: `metrics` and `points`, as a conclusion has them.
+        target: the file to write.
+        title: title of the figure.
+    """
+    first, *others = front["metrics"]
+    with _figure(target, title, 1.0 + 4.6 * len(others), 4.8) as figure:
+        panels = figure.subplots(1, len(others), squeeze=False, sharey=True)[0]
+        for axes, name in zip(panels, others, strict=True):
+            for point in sorted(front["points"], key=lambda point: bool(point["on_front"])):
+                _front_point(axes, point, name, first)
+            axes.set_xlim(*_limits(front["points"], name))
+            axes.set_ylim(*_limits(front["points"], first))
+            axes.axvline(1.0, color="black", lw=0.8, linestyle=":")
+            axes.axhline(1.0, color="black", lw=0.8, linestyle=":")
+            axes.set_xlabel(f"{name}, ratio to #{front['reference']}")
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel(f"{first}, ratio to #{front['reference']}")
+    return figure
+
+
+def _front_point(axes: Axes, point: Mapping[str, Any], across: str, up: str) -> None:
+    """Draw one trial; a hollow mark was measured by the search alone."""
+    x, y = (point["metrics"][name] for name in (across, up))
+    if not point["on_front"]:
+        axes.plot([x["ratio"]], [y["ratio"]], "o", ms=3, color="#bbbbbb")
+        return
+    bars = [None if each["low"] is None else _bar(each) for each in (x, y)]
+    fill = _COMPLETED_COLOR if point["rounds"] else "white"
+    where, color = ([x["ratio"]], [y["ratio"]]), _COMPLETED_COLOR
+    axes.errorbar(*where, xerr=bars[0], yerr=bars[1], fmt="o", ms=6, color=color, markerfacecolor=fill, elinewidth=0.8)
+    axes.annotate(f"#{point['number']}", (x["ratio"], y["ratio"]), (5, 5), textcoords="offset points", fontsize=8)
+
+
+def _limits(points: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float]:
+    """Return the ends of an axis: all ratios and intervals, but of very wide intervals only the part near a ratio."""
+    cells = [point["metrics"][name] for point in points]
+    ratios = [each["ratio"] for each in cells] + [1.0]
+    ends = [each[key] for each in cells for key in ("low", "high") if each[key] is not None]
+    low, high = max(min(ratios) / 1.5, min([*ratios, *ends])), min(1.5 * max(ratios), max([*ratios, *ends]))
+    margin = 0.05 * (high - low) or 0.05
+    return low - margin, high + margin
+
+
+def _bar(each: Mapping[str, float]) -> list[list[float]]:
+    """Return the distances from a ratio to the ends of its interval."""
+    return [[each["ratio"] - each["low"]], [each["high"] - each["ratio"]]]

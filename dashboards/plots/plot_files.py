@@ -56,8 +56,14 @@ def trial_plots(trial: TrialRecord, outcome: TrialOutcome) -> Iterator[Path]:
 
 @contextmanager
 def study_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[Path]:
-    """Yield a folder with `tradeoff.csv` and `pictures/tradeoff.png`; it is empty unless a request class has an SLO."""
+    """Yield a folder with the plots of a study: the front of its conclusion, and with SLOs of classes the trade-off.
+
+    They are `pictures/front.png`, `pictures/tradeoff.png` and `tradeoff.csv`.
+    """
     draw: dict[str, _Draw] = {}
+    front = (study.conclusion or {}).get("front")
+    if front is not None:
+        draw["pictures/front.png"] = partial(figures.draw_front, front, title=_front_title(study))
     configurations = tradeoff.finished_configurations(study, trials)
     if configurations and tradeoff.has_class_slos(study) and tradeoff.request_classes(study):
         best = tradeoff.best_by_row(configurations)
@@ -73,6 +79,13 @@ def study_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[P
         )
     with _drawn(draw) as drawn:
         yield drawn
+
+
+def _front_title(study: StudyRecord) -> str:
+    return (
+        f"{study.name} ({study.provenance.value}): trials that no other one beats in every metric\n"
+        "95 % intervals; hollow: measured by the search alone; grey: beaten by another trial"
+    )
 
 
 def _tradeoff_title(study: StudyRecord, omitted: str) -> str:

@@ -204,8 +204,17 @@ def test_the_time_limit_of_a_simulation_is_in_real_seconds(folder: Path, without
 
 def test_a_time_limit_without_a_result_has_an_exit_code_of_its_own(folder: Path, without_mlflow: None) -> None:
     printed = run_here(folder, "optimize", "--engine", "simulated", "--timeout", "0.001s")
-    assert printed.code == 3, printed.err
+    assert printed.code == 4, printed.err
     assert "--timeout ended the search before all trials; run the same command to continue" in printed.out
+
+
+@pytest.mark.parametrize("rounds", ["0", "1"])
+def test_a_study_in_which_nothing_meets_the_slos_has_another_exit_code(
+    folder: Path, without_mlflow: None, rounds: str
+) -> None:
+    argv = ("optimize", "--engine", "simulated", "--users", "8", "--prompts", "8", "--trials", "2", "--study", rounds)
+    printed = run_here(folder, *argv, "--slo", "p99_tpot_ms<0.1", "--confirm-rounds", rounds)
+    assert printed.code == 3, printed.err
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) ->
         "trials": 0,
         "remeasurements": 0,
         "winner": 0,
+        "keeps": "defaults",
         "keep_defaults": True,
         "reason": "keep them",
     }

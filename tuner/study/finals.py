@@ -59,7 +59,7 @@ class Compared:
     @property
     def winner(self) -> TrialRecord | None:
         """The winner; None if the defaults are kept or nothing can be recommended."""
-        if self.conclusion.keep_defaults:
+        if self.conclusion.keeps is not None:
             return None
         return next((record for record in self.group if record.number == self.conclusion.winner), None)
 

@@ -65,7 +65,7 @@ class NearestFinals:
             if ending not in (RunEnding.DONE, RunEnding.TIMEOUT):
                 return ending, None
             compared = conclude(without_slos(goals), self._trials(), group, label)
-            found = replace(compared, winner=None, keep_defaults=False, reason=_reason(nearest), nearest=nearest)
+            found = replace(compared, winner=None, keeps=None, reason=_reason(nearest), nearest=nearest)
         self._store.update_study(self._spec.name, conclusion=found.to_dict())
         return RunEnding.DONE, found
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from search_spaces import HardwareProfile
 from storage import Store, normalise_url, open_store
 from storage.records import Provenance, TrialRecord
 from storage.waiting import DatabaseWait
@@ -27,16 +28,19 @@ from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
 from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.task import Task
+from tuner.study.conclusion.alternatives import front_of_study
+from tuner.study.conclusion.reference import REFERENCES
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import PreparedStudy, build_spec, plan_study, prepare_study
+from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, plan_study, prepare_study
 from tuner.study.specification.former_name import named_as_before
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answer_check import answer_check, quality_task
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.export import write_script
+from tuner.use_cases.levers.find import Kept, find_levers
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -120,7 +124,7 @@ def optimize(
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(prepared, run, store, url, runner, observer, stop)
+        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, stop)
 
 
 def _checked(
@@ -141,7 +145,9 @@ def _checked(
 
 
 def _run(
+    plan: StudyPlan,
     prepared: PreparedStudy,
+    card: HardwareProfile,
     run: RunSettings,
     store: Store,
     url: str,
@@ -156,12 +162,32 @@ def _run(
     follower = _follow(spec, store, url, uri, observer)
     try:
         result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), stop)
+        result = _completed(result, plan, prepared, card, run, store)
         script = _script(result, spec, store, run.output)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
         lacks = follower.wait(threading.Event() if stop.is_set() else stop)
     finally:
         follower.close()
     return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, lacks)
+
+
+def _completed(
+    result: RunResult, plan: StudyPlan, prepared: PreparedStudy, card: HardwareProfile, run: RunSettings, store: Store
+) -> RunResult:
+    """Return the result, whose conclusion has the front and, where a search kept the reference, what would help."""
+    conclusion, spec = result.conclusion, prepared.spec
+    study = store.study(spec.name)
+    if conclusion is None or conclusion.winner is None or study is None:
+        return result
+    records = store.trials(spec.name)
+    with suppress(UserError):  # a study of a single metric has no front
+        conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
+    kept = next(record for record in records if record.number == conclusion.winner and not record.round)
+    if conclusion.keeps is not None and not all(record.kind in REFERENCES for record in records if not record.round):
+        levers = find_levers(Kept(plan, run, spec, prepared.engine, card, kept.config))
+        conclusion = replace(conclusion, levers=levers)
+    store.update_study(spec.name, conclusion=conclusion.to_dict())
+    return replace(result, conclusion=conclusion)
 
 
 def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyObserver) -> MlflowFollower:

@@ -210,6 +210,16 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
     assert best() == ("#0", 3332.25, 1.0)
 
 
+def test_a_kept_baseline_scores_1_also_in_a_conclusion_of_an_earlier_version(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success(), score=1.5)
+    for kept in ({"keeps": "baseline", "keep_defaults": False}, {"keep_defaults": True}):
+        store.update_study("demo $(x)", conclusion={"winner": 0, "contenders": [], **kept, "levers": []})
+        sync_to_mlflow(url, "demo $(x)", uri)
+        run = runs_by_name(uri)["demo $(x)"].data
+        assert run.metrics["best/score"] == 1.0
+        assert [name for name in run.tags if name.startswith("conclusion.levers")] == []
+
+
 def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success(), score=1.0)
     store.update_study("demo $(x)", conclusion={"winner": None, "keep_defaults": False, "contenders": []})

@@ -220,3 +220,23 @@ def test_the_follower_logs_plots_once(tmp_path: Path) -> None:
     assert drawn == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
     assert {file.path for file in client.list_artifacts(parent, "pictures")} == {"pictures/tradeoff.png"}
     assert "tradeoff.csv" in {file.path for file in client.list_artifacts(parent)}
+
+
+def test_the_front_has_a_panel_for_each_further_metric_and_intervals(tmp_path: Path) -> None:
+    bar = {"ratio": 1.2, "low": 1.1, "high": 2000.0}
+    beaten = {"ratio": 0.9, "low": None, "high": None}
+    names = ("output_throughput", "p99_tpot_ms", "p99_ttft_ms")
+    points = [
+        {"number": 3, "rounds": 2, "on_front": True, "metrics": dict.fromkeys(names, bar)},
+        {"number": 4, "rounds": 0, "on_front": True, "metrics": {name: {**beaten, "ratio": 0.8} for name in names}},
+        {"number": 5, "rounds": 0, "on_front": False, "metrics": dict.fromkeys(names, beaten)},
+    ]
+    front = {"metrics": names, "reference": 0, "points": points}
+    figure = figures.draw_front(front, tmp_path / "front.png", "demo (measured)")
+    assert written(tmp_path / "front.png")
+    assert [axes.get_xlabel() for axes in figure.axes] == ["p99_tpot_ms, ratio to #0", "p99_ttft_ms, ratio to #0"]
+    assert texts(figure.axes[0]) == ["#3", "#4"]
+    assert figure.axes[0].get_xlim()[1] < 2.0  # a very wide interval leaves the picture
+    concluded = replace(study(), premise={}, conclusion={"front": front})
+    with plot_files.study_plots(concluded, []) as folder:
+        assert written(folder / "pictures" / "front.png")

@@ -55,7 +55,7 @@ def test_scores_and_rounds_are_relative_to_the_baseline(bench: Bench) -> None:
 def test_without_anything_better_the_baseline_stays(bench: Bench) -> None:
     conclusion = bench.run(peak_at_16, trials=2, baseline=Enqueued("baseline", {"max_num_seqs": 16})).conclusion
     assert conclusion is not None
-    assert (conclusion.winner, conclusion.keep_defaults) == (1, True)
+    assert (conclusion.winner, conclusion.keeps, conclusion.keep_defaults) == (1, "baseline", False)
     assert conclusion.reason == "keep the baseline: no trial of the search has a higher score"
 
 

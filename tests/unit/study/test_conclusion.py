@@ -224,7 +224,7 @@ def test_the_users_baseline_is_the_reference_and_its_failure_is_told() -> None:
     finalists = [current, record(3, [150.0], score=1.5)]
     measured = rounds((1, [100, 101, 99]), (3, [100, 99, 101]))
     found = conclude(GOALS, [record(0, [50.0]), *finalists, *measured], finalists, "finals")
-    assert (found.winner, found.reference, found.keep_defaults) == (1, 1, True)
+    assert (found.winner, found.reference, found.keeps, found.keep_defaults) == (1, 1, "baseline", False)
     assert found.reason.startswith("keep the baseline: no finalist is better beyond the noise")
     broken = replace(failed_defaults(), number=1, kind=TrialKind.CURRENT)
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]

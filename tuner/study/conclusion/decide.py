@@ -12,7 +12,7 @@ from tuner.scoring.compare import Ratio, pooled_ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.score import finite_exp
 from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion, Smaller
-from tuner.study.conclusion.reference import REFERENCES, failed_references, name_of, reference_of
+from tuner.study.conclusion.reference import REFERENCES, failed_references, kept_name, name_of, reference_of
 from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differences
 
 LARGEST_LOSS = 0.01
@@ -84,7 +84,7 @@ def conclude(
         reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
         others = _compared(rounds, records, faults, None if baseline is None else baseline.number)
         reason = f"no finalist passed every round: {reasons}"
-        return Conclusion(None, False, True, reason, len(rounds.numbers), others, noise)
+        return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise)
     is_alive = baseline is not None and baseline.number in remaining
     reference = baseline if baseline is not None and is_alive else _numbered(finalists, remaining[0])
     compared = _compared(rounds, records, faults, reference.number)
@@ -145,7 +145,7 @@ def _decide(
         highest = max((score.ratio for score in scores.values()), default=None)
         found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
         reason = f"keep {name}: no finalist is better beyond the noise ({found}){also}"
-        return Conclusion(kept, True, True, reason, rounds, finalists, noise, reference=kept)
+        return Conclusion(kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept)
     best = max(better, key=lambda number: better[number].ratio)
     candidates = scores if preference.provisional else better
     losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in candidates}
@@ -153,7 +153,7 @@ def _decide(
     winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), -scores[number].ratio))
     reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
     smaller = None if winner == best else Smaller(best, losses[winner].ratio())
-    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
+    return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
 
 
 def _decide_among(
@@ -192,7 +192,7 @@ def _decide_among(
         reason += "; no other finalist is better beyond the noise"
     smaller = None if winner == best else Smaller(best, losses[winner].ratio())
     rounds = len(measured.numbers)
-    return Conclusion(winner, False, True, reason, rounds, finalists, noise, smaller=smaller, reference=first.number)
+    return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=first.number)
 
 
 def _why_not(fault: str | None, baseline: TrialRecord | None, records: Sequence[TrialRecord]) -> str:
@@ -269,12 +269,12 @@ def _unconfirmed(
     score = best.verdict.score if best is not None and best.verdict is not None else None
     reference_ok = baseline is not None and baseline.state == "ok"
     if best is not None and score is not None and (score > 1.0 or not reference_ok):
-        return Conclusion(best.number, False, False, _best_of_search(best.number, score, records), 0, (), noise)
+        return Conclusion(best.number, None, False, _best_of_search(best.number, score, records), 0, (), noise)
     if reference_ok and baseline is not None:
         reason = f"keep {name_of(baseline)}: no trial of the search has a higher score"
-        return Conclusion(baseline.number, True, False, reason, 0, (), noise)
+        return Conclusion(baseline.number, kept_name(baseline), False, reason, 0, (), noise)
     slos = ", ".join(str(slo) for slo in goals.slos)
-    return Conclusion(None, False, False, f"no trial met the SLOs ({slos})", 0, (), noise)
+    return Conclusion(None, None, False, f"no trial met the SLOs ({slos})", 0, (), noise)
 
 
 def _best_of_search(number: int, score: float, records: Sequence[TrialRecord]) -> str:

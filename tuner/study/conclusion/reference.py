@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from storage.records import TrialKind, TrialRecord
+from storage.records import BASELINE, DEFAULTS, TrialKind, TrialRecord
 from tuner.study.conclusion.conclusion import Conclusion
 
 REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
@@ -23,6 +23,11 @@ def name_of(record: TrialRecord) -> str:
     if record.kind is TrialKind.CURRENT:
         return "the baseline"
     return "the defaults" if record.kind is TrialKind.BASELINE else f"trial {record.number}"
+
+
+def kept_name(record: TrialRecord) -> str:
+    """Return what a conclusion keeps if it keeps this reference."""
+    return BASELINE if record.kind is TrialKind.CURRENT else DEFAULTS
 
 
 def failed_references(records: Sequence[TrialRecord]) -> list[str]:
@@ -48,7 +53,7 @@ def with_earlier_winner(
         group: the trials of the last rounds, the reference first.
     """
     score = next((each.score for each in conclusion.finalists if each.number == leader), None)
-    if not conclusion.keep_defaults or score is None or score.low is None or score.high is None:
+    if conclusion.keeps is None or score is None or score.low is None or score.high is None:
         return conclusion
     reason = (
         f"keep {name_of(group[0])}: trial {leader} won {rounds} rounds, but over all {score.rounds} it is not better "

@@ -54,6 +54,12 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     return None if simulator is None else lambda params: predict(simulator, params)
 
 
+def simulator_of(spec: StudySpec, engine: EngineInfo) -> SimulatorPrior | None:
+    """Return predictions of a study's whole workload, also for a simulated study; None as in `simulator_prior`."""
+    platform = _platform(spec.space.context.hardware, engine.version, engine.packages)
+    return None if platform is None else _simulator(platform, spec.goals, spec.workload, spec.limits.benchmark_s)
+
+
 def simulator_prior_of_source(
     study: StudyRecord, spec: StudySpec, packages: frozenset[str] | None
 ) -> Callable[[TrialRecord], Prediction | None] | None:
@@ -139,7 +145,13 @@ class SimulatorPrior:
             return None
 
     def predict(self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Prediction:
-        """Return the prediction of a server.
+        """Return the prediction of a server; arguments and errors as in `metrics`."""
+        return self._prediction_of(self.metrics(argv, environment, shape))
+
+    def metrics(
+        self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape
+    ) -> dict[str, float | None] | None:
+        """Return the predicted metrics of a server; None if no request would be completed.
 
         Args:
             argv: arguments of `vllm serve` after the model.
@@ -152,7 +164,7 @@ class SimulatorPrior:
         """
         server = build_server(self._platform, argv, environment, shape)
         run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
-        return self._prediction_of(client_metrics(self._workload, run, server) if any_completed(run) else None)
+        return client_metrics(self._workload, run, server) if any_completed(run) else None
 
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with the given metrics (None: no request was completed)."""

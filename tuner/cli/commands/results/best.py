@@ -1,13 +1,16 @@
-"""`tuner best`: the conclusion of a study."""
+"""`tuner best`: the conclusion of a study, its front, and its best trials under other weights."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.commands.results.stored import StoredStudy, read_study
-from tuner.cli.options import AsJson, Storage, StudyName
+from tuner.cli.help import flag, option
+from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
+from tuner.errors import UserError
 
 if TYPE_CHECKING:
     from storage.records import TrialRecord
@@ -15,18 +18,94 @@ if TYPE_CHECKING:
 _LEADERS = 3
 """Trials that are shown of a study without a conclusion."""
 
+_WEIGHED = 5
+"""Trials that are shown under other weights."""
 
-def best(study: StudyName = None, storage: Storage = None, as_json: AsJson = False) -> None:
+
+def best(
+    study: StudyName = None,
+    pareto: Annotated[
+        bool, flag(None, "Show the front: the trials that no other one beats in every metric.", "--pareto")
+    ] = False,
+    objective: Annotated[
+        list[str] | None,
+        option(
+            None,
+            "METRIC[:WEIGHT]",
+            "Show the best trials by other objectives, without measuring; with --pareto, the metrics of the front.",
+            shown="the study's",
+        ),
+    ] = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
     """Show the winner beside the defaults.
 
     Prints the conclusion, each metric with its ratio and confidence interval, the effect of each flag, and the command
-    that starts the server.
+    that starts the server. With --pareto or --objective, the trials that other preferences would choose.
     """
+    if as_json and csv:
+        raise UserError("--json and --csv exclude each other; give one")
+    if csv and not pareto:
+        raise UserError("--csv prints the front; add --pareto, or see `tuner trials --csv`")
     stored = read_study(storage, study)
+    if pareto:
+        _print_front(stored, objective or [], as_json=as_json, csv=csv)
+    elif objective:
+        _print_weighed(stored, objective, as_json=as_json)
+    else:
+        _print_best(stored, as_json=as_json)
+
+
+def _print_front(stored: StoredStudy, metrics: list[str], *, as_json: bool, csv: bool) -> None:
+    from tuner.cli.output.pages import front as pages
+    from tuner.cli.output.parts.console import show
+    from tuner.study.conclusion.alternatives import front_of_study
+
+    found = front_of_study(stored.record, stored.trials, metrics)
+    configs = {trial.number: trial.config for trial in stored.trials if not trial.round}
+    if as_json:
+        document = {"study": stored.record.name, "provenance": stored.record.provenance.value}
+        points = pages.front_document(found.points, configs)
+        print(json.dumps({**document, "reference": found.reference, "front": points}, indent=1))
+    elif csv:
+        sys.stdout.write(pages.front_csv(found.points, configs, stored.defaults))
+    else:
+        title = f"{stored.record.name} ({stored.record.provenance.value}): the front of {', '.join(found.metrics)}"
+        parts = pages.front_parts(found.points, configs, stored.defaults, found.reference_name)
+        show(title, *parts, width=pages.WIDTH)
+
+
+def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from tuner.cli.output.pages import front as pages
+    from tuner.cli.output.parts.console import show
+    from tuner.study.conclusion.alternatives import weighed_trials
+
+    found = weighed_trials(stored.record, stored.trials, objectives)
+    trials = {trial.number: trial for trial in stored.trials if not trial.round}
+    if as_json:
+        rows = [
+            {"trial": w.number, "score": asdict(w.score), "config": dict(trials[w.number].config)} for w in found.trials
+        ]
+        document = {"study": stored.record.name, "provenance": stored.record.provenance.value}
+        weights = {"objectives": list(found.objectives), "reference": found.reference}
+        print(json.dumps({**document, **weights, "trials": rows}, indent=1))
+    else:
+        show(*pages.weighed_parts(found, _WEIGHED, trials, stored.defaults), width=pages.WIDTH)
+
+
+def _print_best(stored: StoredStudy, *, as_json: bool) -> None:
     winner = _winner(stored)
     if as_json:
+        from storage.records import with_keeps
+        from tuner.cli.output.pages.levers import with_commands
+
         command = shlex.join(winner.outcome.argv) if winner and winner.outcome else None
-        conclusion = dict(stored.record.conclusion or {})
+        found = stored.record.conclusion
+        conclusion = {} if found is None else with_commands(with_keeps(found, stored.trials))
         print(json.dumps({"study": stored.record.name, **conclusion, "command": command}, indent=1))
     elif stored.record.conclusion:
         _print_conclusion(stored, winner)

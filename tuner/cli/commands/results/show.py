@@ -20,7 +20,8 @@ def show(
 ) -> None:
     """Show one trial in full.
 
-    Prints its command, metrics, SLOs, the figures that the server reports, the time of each phase, and its failure.
+    Prints its command, metrics, SLOs, the figures that the server reports, the time of each phase, and its failure; for
+    a reference that the study keeps, also what would help.
     """
     stored = read_study(storage, study)
     trial = stored.trial(number, round_)
@@ -29,6 +30,11 @@ def show(
 
         sys.stdout.write(frames.to_json(frames.trials_frame([trial])))
         return
+    from tuner.cli.output.pages.levers import lever_parts
     from tuner.cli.output.pages.trial import print_trial
+    from tuner.cli.output.parts.console import show as show_parts
 
     print_trial(trial, stored.objectives, stored.defaults)
+    conclusion = stored.record.conclusion or {}
+    if number == conclusion.get("winner") and not round_ and conclusion.get("levers"):
+        show_parts(*lever_parts(conclusion["levers"], stored.record.name, number))

@@ -31,7 +31,9 @@ def studies(storage: Storage = None, as_json: AsJson = False) -> None:
 
 
 def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    conclusion = study.conclusion or {}
+    from storage.records import with_keeps
+
+    conclusion = {} if study.conclusion is None else with_keeps(study.conclusion, trials)
     finished = [trial for trial in trials if trial.outcome is not None]
     return {
         "study": study.name,
@@ -43,6 +45,7 @@ def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
         "trials": sum(not trial.round for trial in finished),
         "remeasurements": sum(bool(trial.round) for trial in finished),
         "winner": conclusion.get("winner"),
+        "keeps": conclusion.get("keeps"),
         "keep_defaults": conclusion.get("keep_defaults"),
         "reason": conclusion.get("reason"),
     }

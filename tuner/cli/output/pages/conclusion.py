@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.records import Config, JsonScalar, Provenance, TrialOutcome, TrialRecord, flag_effects_of
+from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
@@ -121,6 +122,8 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     ]
     if (flags := flags_table(findings)) is not None:
         parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
+    if findings.winner is not None and (levers := findings.conclusion.get("levers")):
+        parts += lever_parts(levers, findings.records[0].study, findings.winner)
     return parts
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from storage.records import Provenance, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
+from tuner.cli.output.pages.levers import with_commands
 from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
@@ -42,6 +43,12 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
         return EXIT_SLOS_MISSED
     if result.ending is RunEnding.TIMEOUT and not _has_result(ended):
         return EXIT_TIME_LIMIT
+    if (
+        result.conclusion is not None
+        and result.conclusion.winner is None
+        and any(r.state == "infeasible" for r in records)
+    ):
+        return EXIT_SLOS_MISSED
     failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
@@ -160,7 +167,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
         "trials": len([record for record in records if not record.round]),
         **summary_facts(records),
-        "conclusion": result.conclusion.to_dict() if result.conclusion else None,
+        "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,
         "reason": result.reason.message if result.reason else None,
         "script": os.fspath(ended.script) if ended.script else None,
         "mlflow_complete": ended.mlflow_lacks is MlflowLacks.NOTHING,

@@ -7,6 +7,7 @@ import sys
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 PLAIN_WIDTH = 100
 """Columns of tables where standard output is no terminal."""
@@ -22,13 +23,18 @@ def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
     if sys.stdout.isatty():
         console = Console(highlight=False, markup=False, emoji=False)
         for part in parts:
-            console.print(part)
+            _print(console, part)
         return
     console = Console(width=width, highlight=False, markup=False, emoji=False, color_system=None, force_terminal=False)
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
+            _print(console, part)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _print(console: Console, part: RenderableType) -> None:
+    """Print a part; a line that must not be wrapped, such as a command to copy, stays whole."""
+    console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
 def width_of(plain_width: int = PLAIN_WIDTH) -> int:

@@ -1,0 +1,82 @@
+"""`tuner best --pareto` and `tuner best --objective`, on a simulated study, and what both refuse."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import run_here
+
+STUDY = ("optimize", "--engine", "simulated", "--prompts", "40", "--users", "20", "--plain", "--confirm-rounds", "2")
+EASY = ("--slo", "success_rate>=1")
+GIVEN = ('{"cudagraph_mode": "eager"}', '{"max_num_seqs": 12}')
+
+
+@pytest.fixture
+def study(tmp_path: Path, without_mlflow: None) -> Path:
+    """A folder with a study of the defaults, of a slower server, and of fewer sequences, which wait for longer."""
+    words = [word for config in GIVEN for word in ("--enqueue", config)]
+    printed = run_here(tmp_path, *STUDY, "--trials", "3", "--finalists", "2", *EASY, *words, "--study", "three")
+    assert printed.code == 0, printed.err
+    return tmp_path
+
+
+def test_the_front_as_table_json_and_csv(study: Path) -> None:
+    found = json.loads(run_here(study, "best", "--pareto", "--json").out)
+    numbers = [each["trial"] for each in found["front"]]
+    assert 0 in numbers
+    assert 1 not in numbers  # slower in every metric
+    assert (found["reference"], found["provenance"]) == (0, "simulated")
+    defaults = next(each for each in found["front"] if each["trial"] == 0)
+    assert {each["ratio"] for each in defaults["metrics"].values()} == {1.0}
+    rows = list(csv.DictReader(io.StringIO(run_here(study, "best", "--pareto", "--csv").out)))
+    assert [int(row["trial"]) for row in rows] == numbers
+    assert {"output_throughput.ratio", "p99_tpot_ms.low", "configuration"} <= set(rows[0])
+    lines = run_here(study, "best", "--pareto").out.splitlines()
+    assert lines[0] == "three (simulated): the front of output_throughput, p99_tpot_ms, p99_ttft_ms"
+    assert [line for line in lines if line.startswith("#0 ")]
+
+
+def test_a_single_objective_is_compared_with_the_metrics_of_the_slos(study: Path) -> None:
+    words = (*STUDY, "--trials", "2", "--enqueue", GIVEN[1], "--objective", "output_throughput", "--study", "one")
+    assert run_here(study, *words, "--slo", "p99_ttft_ms<9000").code == 0
+    assert "the front of output_throughput, p99_ttft_ms" in run_here(study, "best", "--pareto").out
+    assert run_here(study, *words[:-1], "none", "--slo", "output_throughput>1").code == 0
+    refused = run_here(study, "best", "--pareto", "--study", "none")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "a front needs two metrics, and output_throughput is one" in refused.err
+
+
+def test_other_weights_choose_and_export_another_trial(study: Path) -> None:
+    found = json.loads(run_here(study, "best", "--objective", "p99_tpot_ms", "--json").out)
+    assert found["trials"][0]["trial"] == 2  # fewer sequences have faster tokens
+    assert found["objectives"] == ["p99_tpot_ms:20"]
+    throughput = json.loads(run_here(study, "best", "--objective", "output_throughput", "--json").out)
+    assert throughput["trials"][0]["trial"] == 0
+    printed = run_here(study, "best", "--objective", "p99_tpot_ms").out
+    assert printed.startswith("trial 2 is the best by p99_tpot_ms:20: score ")
+    assert "tuner export --trial 2" in printed
+    assert run_here(study, "export", "--trial", "2", "-o", "two.sh").code == 0
+    assert "--max-num-seqs 12" in (study / "two.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--objective", "speed"), ("--objective 'speed'", "no metric is called")),
+        (("--objective", "p99_ttft_ms:x"), ("--objective 'p99_ttft_ms:x'", "the weight must be a number")),
+        (("--objective", "p99_ttft_ms:1", "--objective", "p99_ttft_ms:2"), ("this metric is given twice",)),
+        (("--objective", "capacity"), ("no trial of study 'three' has this metric",)),
+        (("--pareto", "--objective", "p99_ttft_ms"), ("a front needs two metrics",)),
+        (("--csv",), ("add --pareto",)),
+        (("--pareto", "--csv", "--json"), ("exclude each other",)),
+    ],
+)
+def test_mistakes_are_one_line(study: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    printed = run_here(study, "best", *words)
+    assert (printed.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)
+    assert [part for part in parts if part not in printed.err] == [], printed.err

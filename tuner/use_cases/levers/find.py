@@ -1,0 +1,169 @@
+"""Predict the levers of a study, and keep those that are predicted to help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from search_spaces import HardwareProfile, ModelShape, ParameterValue, SpaceError
+from storage.records import Provenance
+from tuner.engines.base import EngineInfo
+from tuner.engines.factory import EngineFactory
+from tuner.engines.simulator.config.model_shape import find_shape
+from tuner.engines.simulator.parameters import error_bands
+from tuner.errors import TunerError
+from tuner.scoring.score import score
+from tuner.study.conclusion.conclusion import Lever
+from tuner.study.conclusion.decide import NORMAL_95, PREDICTED_SPREAD
+from tuner.study.prior.simulator_prior import simulator_of
+from tuner.study.specification.builder import StudyPlan, build_spec
+from tuner.study.specification.settings import Budget, RunSettings
+from tuner.study.specification.spec import StudySpec
+from tuner.use_cases.levers.candidates import CHECKPOINT, Candidate, candidates, with_lever
+from tuner.use_cases.levers.fields import fields_of
+from tuner.use_cases.simulated_engine import simulated_engine
+
+SHOWN = 4
+"""The most levers of a conclusion."""
+
+LEAST_GAIN = math.exp(NORMAL_95 * PREDICTED_SPREAD)
+"""A predicted ratio of scores from which a lever is shown: a smaller one may be an error of the predictions."""
+
+_FAILURES = (TunerError, SpaceError, ArithmeticError, LookupError, ValueError)
+"""What makes a lever impossible: the space or the simulator refuses it, or the simulator fails."""
+
+Metrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A study that keeps its reference: plan and run as given, spec, engine and card as used.
+
+    `base` is the configuration of the reference.
+    """
+
+    plan: StudyPlan
+    run: RunSettings
+    spec: StudySpec
+    engine: EngineInfo
+    card: HardwareProfile
+    base: Mapping[str, ParameterValue]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the study is simulated, so that another card needs no other machine."""
+        return self.engine.provenance is Provenance.SIMULATED
+
+
+def find_levers(kept: Kept) -> tuple[Lever, ...]:
+    """Return the levers that are predicted to help: the best of each family, other cards last.
+
+    A lever may not miss an SLO that the reference is predicted to meet. There is none where the simulator cannot
+    predict the study, as on CPUs and for several workloads.
+    """
+    reference = _metrics(kept.spec, kept.engine, kept.base, kept.plan.shape)
+    if reference is None:
+        return ()
+    best: dict[str, tuple[bool, Lever]] = {}
+    arguments, shape = kept.plan.settings.server.arguments, kept.plan.shape
+    quantized = shape is not None and shape.quantization is not None
+    for candidate in candidates(kept.plan.workload, arguments, kept.card, quantized=quantized):
+        lever = _lever(kept, candidate, reference)
+        if lever is None or lever.score <= LEAST_GAIN:
+            continue
+        known = best.get(candidate.family)
+        if known is None or known[1].score < lever.score:
+            best[candidate.family] = candidate.card is not None, lever
+    ordered = sorted(best.values(), key=lambda pair: (pair[0], -pair[1].score))
+    return tuple(lever for _, lever in ordered[:SHOWN])
+
+
+def _lever(kept: Kept, candidate: Candidate, reference: Metrics) -> Lever | None:
+    """Return the lever with its predicted gain; None if it is impossible, allowed already, or misses an SLO."""
+    config = {**kept.base, **candidate.change}
+    if candidate.is_offered and kept.spec.space.contains(config):
+        return None
+    name = f"{kept.spec.name}-try-{candidate.family}"
+    plan = with_lever(kept.plan, candidate, kept.base, name)
+    try:
+        engine, card = _engine(kept, candidate)
+        spec = build_spec(plan, engine, card, Path())
+        shape = plan.shape
+        if candidate.checkpoint is not None and shape is not None:
+            shape = replace(shape, quantization=candidate.checkpoint)
+        found = _metrics(spec, engine, spec.space.complete(config), shape)
+    except _FAILURES:
+        return None
+    goals = kept.spec.goals
+    gain = None if found is None else score(found, reference, goals.scored)
+    if found is None or gain is None or not _missed(kept.spec, found) <= _missed(kept.spec, reference):
+        return None
+    names = [objective.metric for objective in goals.objectives]
+    ratios = {each: new / old for each in names if (new := found.get(each)) and (old := reference.get(each))}
+    within = {each: error_bands()[each] for each in names if each in error_bands()}
+    needs, settings = _needs(kept, candidate), _settings(kept, candidate, plan)
+    return Lever(candidate.name, gain, ratios, within, candidate.changes_answers, needs, settings)
+
+
+def _engine(kept: Kept, candidate: Candidate) -> tuple[EngineInfo, HardwareProfile]:
+    """Return the engine and the card with a lever."""
+    if candidate.card is None:
+        return kept.engine, kept.card
+    if not kept.simulated:
+        return kept.engine, candidate.card
+    choice = kept.run.engine
+    settings, devices = simulated_engine(candidate.card.key, choice.vllm_version, kept.plan.preset.name, 1)
+    return EngineFactory(settings)(0).info(), devices.profile
+
+
+def _metrics(
+    spec: StudySpec, engine: EngineInfo, config: Mapping[str, ParameterValue], shape: ModelShape | None
+) -> Metrics | None:
+    """Return the predicted metrics of a configuration; None if it cannot be predicted or fails.
+
+    Args:
+        spec: of the study.
+        engine: that runs it.
+        config: the configuration.
+        shape: of the model; with a placeholder for a checkpoint, of the checkpoint.
+    """
+    simulator = simulator_of(spec, engine)
+    if simulator is None or shape is None:
+        return None
+    try:
+        rendered = spec.space.render(config)
+        if rendered.model not in (None, CHECKPOINT):
+            shape = find_shape(str(rendered.model))
+        argv = (*spec.server.arguments, *rendered.argv)
+        return simulator.metrics(argv, {**spec.server.environment, **rendered.environment}, shape)
+    except _FAILURES:
+        return None
+
+
+def _missed(spec: StudySpec, metrics: Metrics) -> set[str]:
+    """Return the SLOs that predicted metrics miss. Nothing predicts the answers; they count as kept."""
+    known = {"quality": 1.0, **metrics}
+    return {str(slo) for slo in spec.goals.slos if not slo.met(known.get(slo.metric))}
+
+
+def _needs(kept: Kept, candidate: Candidate) -> str | None:
+    """Return what the user must have for a lever."""
+    if candidate.checkpoint is not None:
+        method = candidate.checkpoint.upper()
+        return f"an {method} checkpoint of the model: its folder or hub name in place of {CHECKPOINT}"
+    if candidate.card is not None and not kept.simulated:
+        return f"a machine with one {candidate.card.name}"
+    return None
+
+
+def _settings(kept: Kept, candidate: Candidate, plan: StudyPlan) -> dict[str, Any]:
+    """Return the settings that measure only the lever, beside the defaults and what the preset enqueues."""
+    choice = kept.run.engine
+    if candidate.card is not None and kept.simulated:
+        choice = replace(choice, gpu=candidate.card.key)
+    trials = 1 + (plan.settings.space.baseline is not None) + len(plan.enqueue)
+    run = RunSettings(Budget(trials), choice, kept.run.storage, Path(f"{plan.name}.sh"))
+    return fields_of(plan.settings, run)
