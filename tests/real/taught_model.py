@@ -30,7 +30,7 @@ HIDDEN, LAYERS, HEADS, WIDE = 128, 2, 2, 256
 STEPS, BATCH, FACTS, LARGEST = 1500, 128, 300, 16
 CHECK_EVERY, GOOD_LOSS = 50, 0.01
 END = "<|endoftext|>"
-WRONG_SCALE = 16.0
+WRONG_SCALE = 64.0
 
 
 def questions() -> list[tuple[str, str]]:
