@@ -20,10 +20,10 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from storage.metrics import metric
 from storage.records import TrialRecord
-from tuner.export.serve_script import Reference
 from tuner.scoring.compare import t_quantile
 from tuner.scoring.score import finite_exp
 
@@ -36,6 +36,24 @@ VERIFICATION_CONFIDENCE = 0.99
 
 MIN_DEGREES_OF_FREEDOM = 4
 """The quantile is taken at least at this many degrees of freedom; with fewer, no deviation would be detected."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A metric's recorded value and the interval within which a verification must measure it, in the metric's unit."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Check the interval.
+
+        Raises:
+            ValueError: if a number is not finite, or the interval does not contain the value.
+        """
+        if not all(map(math.isfinite, (self.value, self.low, self.high))) or not self.low <= self.value <= self.high:
+            raise ValueError(f"a reference needs finite low <= value <= high, got {self}")
 
 
 def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]) -> dict[str, Reference]:

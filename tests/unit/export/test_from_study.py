@@ -42,19 +42,19 @@ def prompts_of(argv: tuple[str, ...]) -> str:
 
 def test_only_rounds_count_for_a_finalist_if_the_search_sent_fewer_requests() -> None:
     script = serve_script_of(study(search={"num_prompts": 100}), 1, RECORDS)
-    assert prompts_of(script.bench_argv) == "200"
-    assert script.repeats == 3
-    assert script.reference["output_throughput"].value == 200.0
+    assert prompts_of(script.verification.bench_argv) == "200"
+    assert script.verification.repeats == 3
+    assert script.verification.reference["output_throughput"].value == 200.0
 
 
 def test_a_trial_without_rounds_is_verified_with_the_workload_of_the_search() -> None:
     script = serve_script_of(study(search={"num_prompts": 100}), 2, RECORDS)
-    assert prompts_of(script.bench_argv) == "100"
-    assert script.repeats == 1
-    assert script.reference["output_throughput"].value == 500.0
+    assert prompts_of(script.verification.bench_argv) == "100"
+    assert script.verification.repeats == 1
+    assert script.verification.reference["output_throughput"].value == 500.0
 
 
 def test_all_measurements_count_if_search_and_rounds_sent_the_same() -> None:
     script = serve_script_of(study(), 1, [record(1, 0, 100.0), record(1, 1, 200.0)])
-    assert prompts_of(script.bench_argv) == "200"
-    assert script.reference["output_throughput"].value == pytest.approx(150.0)
+    assert prompts_of(script.verification.bench_argv) == "200"
+    assert script.verification.reference["output_throughput"].value == pytest.approx(150.0)

@@ -3,7 +3,7 @@ import os
 import shutil
 import stat
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -12,15 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.records import Provenance
-from tuner.export.serve_script import (
-    PORT_PLACEHOLDER,
-    RESULTS_PLACEHOLDER,
-    Reference,
-    ServeScript,
-    render_serve_script,
-    without_trial_settings,
-    write_serve_script,
-)
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
+from tuner.export.references import Reference
+from tuner.export.render import render_serve_script, without_trial_settings, write_serve_script
+from tuner.export.serve_script import ServeScript
+from tuner.export.verification import Verification
 from tuner.scoring.slo import parse_slo
 
 BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
@@ -38,7 +34,16 @@ env -0 >"$RECORD/env"
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+SENT = Verification(
+    bench_argv=("bench", "serve", "--base-url", BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
+    reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+)
+SENT_FIELDS = {each.name for each in fields(Verification)}
+
+
 def a_script(**changes: object) -> ServeScript:
+    """Return a script; the changes are fields of it or of its verification."""
+    sent = {name: changes.pop(name) for name in SENT_FIELDS & changes.keys()}
     script = ServeScript(
         study="demo",
         trial=12,
@@ -53,15 +58,7 @@ def a_script(**changes: object) -> ServeScript:
         numbers=(("output throughput", "4300 tok/s"),),
         slos=(parse_slo("p99_tpot_ms<50"),),
         verdict="beats the defaults by 29 %",
-        bench_argv=(
-            "bench",
-            "serve",
-            "--base-url",
-            f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1",
-            "--result-dir",
-            RESULTS_PLACEHOLDER,
-        ),
-        reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+        verification=replace(SENT, **sent),  # type: ignore[arg-type]
         executable="/opt/vllm/bin/vllm",
     )
     return replace(script, **changes)  # type: ignore[arg-type]

@@ -13,14 +13,10 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.export.test_serve_script import a_script
-from tuner.export.serve_script import (
-    PORT_PLACEHOLDER,
-    RESULTS_PLACEHOLDER,
-    SEED_PLACEHOLDER,
-    Reference,
-    ServeScript,
-    write_serve_script,
-)
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
+from tuner.export.references import Reference
+from tuner.export.render import write_serve_script
+from tuner.export.serve_script import ServeScript
 from tuner.scoring.slo import parse_slo
 
 CLIENT = (

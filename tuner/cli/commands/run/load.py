@@ -20,7 +20,9 @@ def load(
         option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
     ] = None,
     preset: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this preset.")] = None,
-    workload: Annotated[Text, option(WORKLOAD, "FILE", "Send the traffic of this YAML file.")] = None,
+    workload: Annotated[
+        list[str] | None, option(WORKLOAD, "FILE", "Send the traffic of this YAML file; several are sent in turn.")
+    ] = None,
     study: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this study.")] = None,
     rate: Rate = None,
     seed: Annotated[
@@ -60,7 +62,7 @@ def load(
 
     settings = LoadSettings(
         url=url.rstrip("/").removesuffix("/v1"),
-        workload=workload,
+        workloads=tuple(workload or ()),
         preset=preset,
         study=study,
         rate=rate,
