@@ -29,6 +29,15 @@ _TRIAL_SWITCHES = frozenset(
     {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
 )
 _TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BASH_VARIABLES = frozenset(
+    {
+        *("_", "COMP_WORDBREAKS", "DIRSTACK", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS"),
+        *("HISTCMD", "IFS", "LINENO", "OPTARG", "OPTIND", "PATH", "PIPESTATUS", "POSIXLY_CORRECT", "PPID", "PWD"),
+        *("LANG", "OLDPWD", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM", "UID"),
+    }
+)
+"""Variables that bash itself reads, sets or protects."""
 
 
 def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
@@ -54,12 +63,36 @@ def _server(script: ServeScript) -> str:
     return array_lines([*words, *without_trial_settings(script.argv)], "  ", script.references)
 
 
+def _variables(script: ServeScript) -> dict[str, str]:
+    """Return the server's variables, in the order of their names."""
+    kept = {name: value for name, value in script.environment.items() if not _TRIAL_VARIABLES.fullmatch(name)}
+    return dict(sorted(kept.items()))
+
+
 def _exports(script: ServeScript) -> str:
-    return "".join(
-        f"export {name}={quoted_text(value, script.references)}\n"
-        for name, value in sorted(script.environment.items())
-        if not _TRIAL_VARIABLES.fullmatch(name)
-    )
+    lines = [
+        f"  export {name}={quoted_text(value, script.references)}"
+        for name, value in _variables(script).items()
+        if _exportable(name)
+    ]
+    return "\n".join(lines or ["  :"])
+
+
+def _assigned(script: ServeScript) -> str:
+    """Return the command that sets the variables that bash cannot export."""
+    words = [
+        quoted_text(f"{name}={value}", script.references)
+        for name, value in _variables(script).items()
+        if not _exportable(name)
+    ]
+    return " ".join(["env", *words, ""]) if words else ""
+
+
+def _exportable(name: str) -> bool:
+    """Return whether the script can export a variable; its own arrays and constants have lower-case names."""
+    if not _VARIABLE_NAME.fullmatch(name) or name in _BASH_VARIABLES:
+        return False
+    return not name.startswith(("BASH", "LC_", "recorded_", "server_words"))
 
 
 def _required(script: ServeScript) -> str:
@@ -196,6 +229,7 @@ def render_serve_script(script: ServeScript) -> str:
         "SERVER": lambda: _server(script),
         "REQUIRED": lambda: _required(script),
         "EXPORTS": lambda: _exports(script),
+        "ASSIGNED": lambda: _assigned(script),
         "CLIENT": lambda: _load_client(script, traffic) if traffic else _bench_client(script),
         "REPEATS": lambda: str(script.verification.repeats),
         "REFERENCE": lambda: _reference(script),
