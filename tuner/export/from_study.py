@@ -42,11 +42,11 @@ def serve_script_of(
     trial, outcome = _measured(study, number, records)
     premise = study.premise
     workload, comparable = _workload_and_records(premise, number, records)
-    own = [record for record in comparable if record.number == number]
+    own = [record.outcome for record in comparable if record.number == number and record.outcome is not None]
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     recorded = references(number, comparable, _compared(premise, workload, capacity))
-    sent = verification(_client_model(premise), workload, recorded, own, premise, capacity)
+    sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity)
     served_model, argv = _server_arguments(outcome.argv)
     answers = _answers(premise, trial, outcome)
     return ServeScript(

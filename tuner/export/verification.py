@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from storage.metrics import metric
-from storage.records import TrialRecord
+from storage.records import TrialOutcome
 from tuner.engines.vllm.clients.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
@@ -74,8 +73,8 @@ def verification(
     model: ModelRef,
     workload: Workload,
     recorded: Mapping[str, Reference],
-    records: Sequence[TrialRecord],
-    premise: Mapping[str, Any],
+    outcomes: Sequence[TrialOutcome],
+    files: Mapping[str, str],
     capacity: bool,
 ) -> Verification:
     """Return the verification of a trial.
@@ -84,13 +83,13 @@ def verification(
         model: the model as clients name it.
         workload: the workload that the trial was measured with.
         recorded: the recorded metrics of the trial.
-        records: its measurements. The largest number of benchmarks against one server is repeated.
-        premise: the study's.
+        outcomes: its measurements. As many benchmarks are run as most of one server had.
+        files: path to the SHA-256 digest of each file that the workload reads.
         capacity: whether the trial searched the capacity.
     """
     made = Verification(
         reference={name: each for name, each in recorded.items() if name.rpartition(".")[2] not in UNMEASURED},
-        repeats=max(len(record.outcome.repeats) for record in records if record.outcome is not None),
+        repeats=max([1, *(len(outcome.repeats) for outcome in outcomes)]),
         first_seed=workload.seed + VERIFY_SEED,
     )
     if isinstance(workload, ClosedLoop):
@@ -101,8 +100,8 @@ def verification(
         if isinstance(workload, Traffic) and found is not None and found.low > 0:
             sent = workload.at_rate_for_same_duration(found.low)
             made = replace(made, unverified=(_capacity_line(found),))
-    traffic = carry_traffic(sent, premise.get("files", {}))
-    return replace(made, traffic=traffic, load_argv=_load(model, traffic, _limit_s(records)))
+    traffic = carry_traffic(sent, files)
+    return replace(made, traffic=traffic, load_argv=_load(model, traffic, _limit_s(outcomes)))
 
 
 def _capacity_line(found: Reference) -> str:
@@ -138,7 +137,7 @@ def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float) -> tuple[str
     )
 
 
-def _limit_s(records: Sequence[TrialRecord]) -> float:
+def _limit_s(outcomes: Sequence[TrialOutcome]) -> float:
     """Return the time limit of one run of the traffic in seconds."""
-    repeats = [repeat for record in records if record.outcome is not None for repeat in record.outcome.repeats]
-    return max([Limits.benchmark_s, *(SLOWER * repeat.duration_s for repeat in repeats if repeat.duration_s)])
+    durations = [repeat.duration_s for outcome in outcomes for repeat in outcome.repeats if repeat.duration_s]
+    return max([Limits.benchmark_s, *(SLOWER * duration for duration in durations)])

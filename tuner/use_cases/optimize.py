@@ -106,6 +106,8 @@ def optimize(
         engine = executor.engine_info()
         spec = build_spec(plan, engine, devices.profile, folder / "artifacts")
         spec = spec if task is None else replace(spec, quality_task=task.digest)
+        if devices.drivers:
+            spec = replace(spec, facts={**spec.facts, "drivers": list(devices.drivers)})
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
