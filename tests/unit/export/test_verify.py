@@ -120,6 +120,24 @@ def test_it_repeats_the_benchmark_like_the_study_with_new_seeds(tmp_path: Path) 
     assert len([line for line in done.stdout.splitlines() if line.startswith("output_throughput")]) == 1
 
 
+def test_the_key_is_sent_by_the_check_and_the_benchmark(tmp_path: Path) -> None:
+    keyed = script(environment={"VLLM_API_KEY": "${MY_KEY}"}, references=frozenset({"MY_KEY"}))
+    arguments, environment = command(keyed, tmp_path, requires_key="health")
+    wrapper = tmp_path / "recorder"
+    wrapper.write_text(f'#!/bin/sh\necho "$1 ${{OPENAI_API_KEY-none}}" >>"{tmp_path}/seen"\nexec "$REAL" "$@"\n')
+    wrapper.chmod(0o755)
+    environment |= {"REAL": environment["VLLM"], "VLLM": str(wrapper), "MY_KEY": "k; it's"}
+    environment.pop("OPENAI_API_KEY", None)
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "seen").read_text().splitlines() == [
+        "--version none",
+        "serve none",
+        "bench k; it's",
+        "bench k; it's",
+    ]
+
+
 def test_a_missed_slo_fails(tmp_path: Path) -> None:
     done = verify(script(slos=(parse_slo("p99_tpot_ms<0.000001"),)), tmp_path)
     assert done.returncode == 1
