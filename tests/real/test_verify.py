@@ -50,9 +50,9 @@ def script(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.Te
     start = ("optimize", "--engine", "vllm", "--vllm", str(vllm), "--model", str(tiny_model), "--plain", "--json")
     study = ("--workload", "mix.yaml", "--trials", "2", "--space", "faults-cpu", "--baseline-repeats", "3")
     given = ("--confirm-rounds", "0", "--enqueue", '{"enforce_eager": true, "max_num_seqs": 16, "block_size": 128}')
+    server = ("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--", *SERVER)
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *start, *study, *given]
-        + ["--env", "VLLM_CPU_KVCACHE_SPACE=1", "--", *SERVER],
+        [sys.executable, "-m", "tuner.cli.main", *start, *study, *given, *server],
         cwd=folder,
         env=environment(home),
         stdin=subprocess.DEVNULL,
