@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.export.test_serve_script import a_script
-from tests.unit.export.test_verify import marked
+from tests.unit.export.test_verify import marked, reset_interrupts
 from tuner.export.carried_traffic import carry_traffic
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
@@ -93,20 +95,25 @@ class Bench:
         return self.verify(script, *more, **{"TUNER": str(stub), **variables})
 
     def verify(self, script: ServeScript, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        vllm = install_fake_vllm(self.folder / "bin", requires_key="VLLM_API_KEY" in variables)
+        command, environment = self.command(script, *more, **variables)
+        done = subprocess.run(
+            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert marked(self.folder) == []
+        assert not list(self.folder.rglob("pwned"))
+        return done
+
+    def command(
+        self, script: ServeScript, *more: str, token_s: float = 0.0, **variables: str
+    ) -> tuple[list[str], dict[str, str]]:
+        vllm = install_fake_vllm(self.folder / "bin", requires_key="VLLM_API_KEY" in variables, token_s=token_s)
         write_serve_script(script, self.folder / "best_serve.sh")
         (self.folder / "tmp").mkdir(exist_ok=True)
         dropped = ("PORT", "VLLM_API_KEY", "TUNER_API_KEY", "OPENAI_API_KEY", "CUDA_VISIBLE_DEVICES")
         inherited = {name: value for name, value in os.environ.items() if name not in dropped}
         own = {"VLLM": str(vllm), "TMPDIR": str(self.folder / "tmp"), "MARK": str(self.folder)}
         own |= {"RECORD": str(self.folder), "TUNER_HOME": str(self.folder / "home")}
-        arguments = [self.folder / "best_serve.sh", "--verify", *more]
-        done = subprocess.run(
-            arguments, env=inherited | own | variables, cwd=self.folder, capture_output=True, text=True, timeout=120
-        )
-        assert marked(self.folder) == []
-        assert not list(self.folder.rglob("pwned"))
-        return done
+        return [str(self.folder / "best_serve.sh"), "--verify", *more], inherited | own | variables
 
     @property
     def loads(self) -> list[list[str]]:
@@ -136,6 +143,25 @@ def test_real_traffic_is_sent_measured_and_compared(bench: Bench, tmp_path: Path
     assert [line.rpartition(": ")[2] for line in lines[:3]] == ["within", "within", "holds"]
     assert lines[3].startswith("server stopped: no process of its group")
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_load_and_the_server(bench: Bench, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    make_tokenizer(tmp_path)
+    command, environment = bench.command(script_of(traffic(tmp_path), str(tmp_path)), token_s=20, TUNER=str(TUNER))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, preexec_fn=reset_interrupts, stdout=pipe, stderr=pipe, text=True
+    ) as running:
+        while not list((tmp_path / "tmp").glob("*/requests/*/*-plan.jsonl")):
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.wait(timeout=0.05)
+        running.send_signal(number)
+        stdout, _ = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert "server stopped" in stdout
+    # the generator's watchdog looks for its owner from time to time
+    assert psutil.wait_procs(marked(tmp_path), timeout=15)[1] == []
 
 
 def test_what_reaches_tuner_is_the_traffic_of_the_study(bench: Bench, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def load(
     tuner load --url http://127.0.0.1:8000 --preset chat
     """
     from tuner.cli.output.pages.load import report
+    from tuner.cli.signals import terminated_like_interrupted
     from tuner.study.specification.settings import read_duration
     from tuner.use_cases.load import LoadSettings, send_load
 
@@ -75,4 +76,6 @@ def load(
         storage=storage,
         output=output,
     )
-    raise typer.Exit(report(send_load(settings), as_json=as_json))
+    with terminated_like_interrupted():
+        result = send_load(settings)
+    raise typer.Exit(report(result, as_json=as_json))
