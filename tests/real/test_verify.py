@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 STUDY_S = 1200.0
-VERIFY_S = 600.0
+VERIFY_S = 900.0
 KEY = "a key of this test"
 MIX = """
 arrivals: {process: poisson, rate: 6}
@@ -68,6 +68,15 @@ def script(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.Te
 
 
 def verify(script: Path, home: Path, vllm: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script; once more, up to three times, where this machine was too busy to send the traffic in time."""
+    for _ in range(2):
+        done = verify_once(script, home, vllm)
+        if "the traffic was not measured: the load generator" not in done.stderr:
+            return done
+    return verify_once(script, home, vllm)
+
+
+def verify_once(script: Path, home: Path, vllm: Path) -> subprocess.CompletedProcess[str]:
     variables = {**environment(home), "VLLM": str(vllm), "TUNER": str(Path(sys.executable).with_name("tuner"))}
     return subprocess.run(
         [script, "--verify"],

@@ -156,10 +156,11 @@ def test_priority_json_flags_and_variables_round_trip(
         "priority",
     )
     argv = ("/opt/vllm", "serve", "m", *flags, "--host", "127.0.0.1", "--port", "1")
-    variables = {"VLLM_X": values[2], "PORT": values[1], "VLLM_API_KEY": "${MY_KEY}"}
+    secret = {"VLLM_API_KEY": "${MY_KEY}"}  # of the study; the other variables are the configuration's
+    variables = {"VLLM_X": values[2], "PORT": values[1], **secret}
     classes = {"chat": TRAFFIC.classes["chat"].model_copy(update={"priority": priority})}
     load = TRAFFIC.model_copy(update={"classes": classes})
-    known = study(workload=load.model_dump(mode="json"), server={"environment": variables})
+    known = study(workload=load.model_dump(mode="json"), server={"environment": secret})
     repeats = (Repeat(0, 0, 10, 10, 0, 1.0, {"output_throughput": 1.0}),)
     outcome = TrialOutcome(
         NOW, NOW, Provenance.MEASURED, "w", "d", {}, "", argv=argv, environment=variables, repeats=repeats
