@@ -79,9 +79,10 @@ def script_of(load: Traffic | Suite, model: str = "org/model", **changes: Any) -
 
 @dataclass
 class Bench:
-    """A folder with a fake vLLM and a stub of `tuner` that prints the given answers, a list or one for all runs."""
+    """A folder with a fake vLLM and a stub of `tuner` that prints the given answers, then always the last."""
 
     folder: Path
+    token_s: float = 0.0
 
     def run(
         self, script: ServeScript, *answers: Mapping[str, Any], more: tuple[str, ...] = (), **variables: str
@@ -103,10 +104,8 @@ class Bench:
         assert not list(self.folder.rglob("pwned"))
         return done
 
-    def command(
-        self, script: ServeScript, *more: str, token_s: float = 0.0, **variables: str
-    ) -> tuple[list[str], dict[str, str]]:
-        vllm = install_fake_vllm(self.folder / "bin", requires_key="VLLM_API_KEY" in variables, token_s=token_s)
+    def command(self, script: ServeScript, *more: str, **variables: str) -> tuple[list[str], dict[str, str]]:
+        vllm = install_fake_vllm(self.folder / "bin", requires_key="VLLM_API_KEY" in variables, token_s=self.token_s)
         write_serve_script(script, self.folder / "best_serve.sh")
         (self.folder / "tmp").mkdir(exist_ok=True)
         dropped = ("PORT", "VLLM_API_KEY", "TUNER_API_KEY", "OPENAI_API_KEY", "CUDA_VISIBLE_DEVICES")
@@ -148,7 +147,8 @@ def test_real_traffic_is_sent_measured_and_compared(bench: Bench, tmp_path: Path
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_load_and_the_server(bench: Bench, tmp_path: Path, number: signal.Signals, code: int) -> None:
     make_tokenizer(tmp_path)
-    command, environment = bench.command(script_of(traffic(tmp_path), str(tmp_path)), token_s=20, TUNER=str(TUNER))
+    bench.token_s = 20
+    command, environment = bench.command(script_of(traffic(tmp_path), str(tmp_path)), TUNER=str(TUNER))
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=environment, preexec_fn=reset_interrupts, stdout=pipe, stderr=pipe, text=True
