@@ -8,6 +8,7 @@ space, a workload or a card needs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,12 @@ def read_yaml(path: Path) -> YamlFile:
         raise YamlError(path, 1 if mark is None else mark.line + 1, str(error.problem or error.context)) from None
     except yaml.YAMLError as error:
         raise YamlError(path, 1, str(error).splitlines()[0]) from None
+
+
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """Return data as YAML in ASCII, which `read_yaml` reads again; keys keep their order."""
+    text: str = yaml.safe_dump(dict(data), sort_keys=False)
+    return text
 
 
 class _Loader(yaml.SafeLoader):

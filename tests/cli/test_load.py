@@ -74,6 +74,31 @@ def test_the_load_is_sent(folder: Path, server: str, tokenizer: Path) -> None:
     assert lengths == {("short", 28), ("shared", 48)}
 
 
+def test_several_files_are_sent_in_turn(folder: Path, server: str, tokenizer: Path) -> None:
+    (folder / "day.yaml").write_text(TRAFFIC)
+    (folder / "night.yaml").write_text(TRAFFIC)
+    files = ["--workload", "day.yaml", "--workload", "night.yaml"]
+    printed = run_here(folder, "load", "--url", server, *files, "--tokenizer", str(tokenizer), "--json")
+    assert printed.code in (0, 1), printed.err
+    found = json.loads(printed.out)
+    assert (found["offered"], found["completed"]) == (24, 24)
+    assert {"day.p99_itl_ms", "night.short.p95_ttft_ms", "success_rate"} <= found["metrics"].keys()
+
+
+def test_a_wrapper_of_vllm_leaves_the_prompts_to_the_library(
+    tmp_path: Path, server: str, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text("#!/bin/sh\necho 0.32.0\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("TUNER_HOME", str(tmp_path / "home"))
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    argv = ["load", "--url", server, "--workload", "traffic.yaml", "--tokenizer", str(tokenizer), "--json"]
+    printed = run_here(tmp_path, *argv, "--vllm", str(wrapper))
+    assert printed.code in (0, 1), printed.err
+    assert json.loads(printed.out)["completed"] == 12
+
+
 def test_prompts_have_the_requested_lengths(tokenizer: Path) -> None:
     found = find_tokenizer(str(tokenizer))
     requests = [{"shared": [["doc", 16]], "tokens": tokens, "seed": 3, "text": "random"} for tokens in (1, 7, 200)]

@@ -123,7 +123,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refuses(self, path: str) -> bool:
         """Return whether a request lacks the server's key."""
-        if not self.state.does.get("requires_key") or not path.startswith("/v1"):
+        required = self.state.does.get("requires_key")
+        if not required or not (path.startswith("/v1") or (required == "health" and path == "/health")):
             return False
         return self.headers.get("Authorization") != f"Bearer {os.environ.get('VLLM_API_KEY', '')}"
 

@@ -16,7 +16,7 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     child_sigterm  "ignore": so does its child
     child_setsid   true: the child leaves the session and the group
     log_mb         MB of lines that it logs when it starts (0)
-    requires_key   true: /v1 answers 401 without the key in VLLM_API_KEY, as vLLM does
+    requires_key   true: /v1 answers 401 without the key in VLLM_API_KEY, as vLLM does; "health": so does /health
     crash_after    the engine dies at the n-th request; `crash` "oom" says out of memory, otherwise a fatal error
     fail_every     every n-th request is answered with 500
     token_s        seconds between two streamed tokens (0)

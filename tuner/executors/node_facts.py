@@ -29,6 +29,7 @@ class NodeFacts:
         memory_gib: memory of the host.
         free_gib: free disk space at the folder of caches.
         model_cache: folder of Hugging Face's cache; None if it does not exist.
+        driver: version of its GPUs' driver; None without a GPU.
         clock_difference_s: its wall clock minus the driver's, less what the probe can have taken; None if not read.
     """
 
@@ -42,6 +43,7 @@ class NodeFacts:
     memory_gib: float
     free_gib: float
     model_cache: str | None
+    driver: str | None = None
     clock_difference_s: float | None = None
 
 
@@ -75,4 +77,5 @@ def read_node_facts(vllm: str | None, home: Path, with_version: bool) -> NodeFac
         memory_gib=psutil.virtual_memory().total / GIB,
         free_gib=shutil.disk_usage(existing).free / GIB,
         model_cache=os.fspath(cache) if cache.is_dir() else None,
+        driver=devices[0].driver if devices else None,
     )

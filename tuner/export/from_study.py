@@ -3,70 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from storage.metrics import metric
-from storage.records import StudyRecord, TrialOutcome, TrialRecord
-from tuner.engines.vllm.clients.bench_serve import bench_arguments
+from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
-from tuner.export.references import references
-from tuner.export.serve_script import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER, Reference, ServeScript
+from tuner.export.references import Reference, references
+from tuner.export.serve_script import ServeScript
+from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
 from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
+from tuner.scoring.slo import Slo, parse_slo
 from tuner.specs import ModelRef
-from tuner.workloads.spec import ClosedLoop, Workload, read_workload
+from tuner.workloads.spec import Workload, read_workload
+from tuner.workloads.suite import Suite
 
-VERIFY_SEED = 900_000
-"""Added to the study's seed, so that a verification sends prompts that no trial and no warm-up sent."""
+ALWAYS_COMPARED = "p99_itl_ms"
+"""It is compared and shown also if it is no objective: bunched tokens show in no other metric."""
 
 
-def serve_script_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> ServeScript:
+def serve_script_of(
+    study: StudyRecord, number: int, records: Sequence[TrialRecord], tuner: str | None = None
+) -> ServeScript:
     """Return the script of a trial.
 
     Args:
         study: the trial's study.
         number: the trial.
         records: all trials of the study, rounds included.
+        tuner: the path of this tuner, for the script; None: unknown.
 
     Raises:
         SettingError: when there is no such trial, or it was not measured.
     """
     trial, outcome = _measured(study, number, records)
     premise = study.premise
-    model = premise["model"]
     workload, comparable = _workload_and_records(premise, number, records)
-    objectives = [parse_objective(text) for text in premise["objectives"]]
+    own = [record.outcome for record in comparable if record.number == number and record.outcome is not None]
+    slos = tuple(parse_slo(text) for text in premise["slos"])
+    capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
+    recorded = references(number, comparable, _compared(premise, workload, capacity))
+    sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity)
     served_model, argv = _server_arguments(outcome.argv)
-    reference = references(number, comparable, [objective.metric for objective in objectives])
-    client = ModelRef(model["name"], model["tokenizer"], model["name"])
+    answers = _answers(premise, trial, outcome)
     return ServeScript(
         study=study.name,
         trial=trial.number,
         model=served_model,
-        served_name=model["name"],
+        served_name=premise["model"]["name"],
         argv=argv,
         environment=_environment(trial),
         vllm_version=premise["engine"]["version"],
         device=outcome.device,
         date=outcome.ended_at.date(),
         provenance=outcome.provenance,
-        numbers=tuple((name, _with_unit(name, recorded)) for name, recorded in reference.items()),
-        answers=_answers(premise, trial, outcome),
-        slos=tuple(parse_slo(text) for text in premise["slos"]),
+        numbers=tuple((name, _with_unit(name, each)) for name, each in recorded.items()),
+        answers=answers,
+        slos=slos,
         verdict=_verdict(study, trial),
-        bench_argv=_bench_arguments(client, workload),
-        warmup_argv=_warmup_arguments(client, workload),
-        repeats=_repeats(number, comparable),
-        first_seed=workload.seed + VERIFY_SEED,
-        reference=reference,
         executable=study.facts.get("executable"),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
         missed=_missed(study, trial),
+        verification=replace(sent, unverified=(*sent.unverified, *_unmeasured_quality(slos, outcome, answers))),
+        tuner=tuner,
+        drivers=tuple(study.facts.get("drivers", ())),
     )
+
+
+def _objectives(premise: Mapping[str, Any]) -> list[str]:
+    return [parse_objective(text).metric for text in premise["objectives"]]
+
+
+def _compared(premise: Mapping[str, Any], workload: Workload, capacity: bool) -> list[str]:
+    """Return the metrics whose recorded values the script has: objectives, and `ALWAYS_COMPARED` of each workload."""
+    parts = [f"{name}." for name in workload.loads] if isinstance(workload, Suite) else [""]
+    always = [f"{part}{ALWAYS_COMPARED}" for part in parts]
+    return list(dict.fromkeys([*_objectives(premise), *(["capacity"] if capacity else []), *always]))
+
+
+def _client_model(premise: Mapping[str, Any]) -> ModelRef:
+    model = premise["model"]
+    return ModelRef(model["name"], model["tokenizer"], model["name"])
+
+
+def _unmeasured_quality(slos: Sequence[Slo], outcome: TrialOutcome, answers: str | None) -> list[str]:
+    """Return what the study knows about the quality of the answers, which a verification does not measure."""
+    quality = outcome.metric("quality")
+    found = "nothing" if quality is None else f"{quality:.3f}"
+    lines = [f"SLO {slo}: not measured by --verify; the study found {found}" for slo in slos if slo.metric == "quality"]
+    return [*lines, *([] if answers is None else [f"answers: {answers}; not measured by --verify"])]
 
 
 def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[TrialRecord, TrialOutcome]:
@@ -112,33 +141,6 @@ def _workload_and_records(
     if any(r.number == number and r.outcome is not None and r.outcome.succeeded for r in rounds):
         return workload, rounds
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
-
-
-def _bench_arguments(model: ModelRef, workload: Workload) -> tuple[str, ...]:
-    """Return the client's arguments for a verification; empty for traffic, which vLLM's client cannot send."""
-    if not isinstance(workload, ClosedLoop):
-        return ()
-    words = list(_client_arguments(model, workload))
-    words[words.index("--seed") + 1] = SEED_PLACEHOLDER
-    return tuple(words)
-
-
-def _warmup_arguments(model: ModelRef, workload: Workload) -> tuple[str, ...]:
-    if not isinstance(workload, ClosedLoop):
-        return ()
-    warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
-    return () if warm is None else _client_arguments(model, warm)
-
-
-def _client_arguments(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
-    url = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
-    return tuple(bench_arguments(model, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
-
-
-def _repeats(number: int, records: Sequence[TrialRecord]) -> int:
-    """Return the largest number of benchmarks against one server of the trial; a verification runs as many."""
-    outcomes = [record.outcome for record in records if record.number == number]
-    return max(len(outcome.repeats) for outcome in outcomes if outcome is not None)
 
 
 def _server_arguments(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -9,7 +9,10 @@ It pools the spread within a launch and between launches. The interval around th
 
     [m * exp(-t * s), m * exp(t * s)],   t = t(0.995, N - k), the quantile of Student's t distribution
 
-It is widened to the relative half-width of `MIN_RELATIVE_HALF_WIDTH`, and to the trial's own extremes.
+It is widened to the relative half-width of `MIN_RELATIVE_HALF_WIDTH`, and to the trial's own extremes. The share p of n
+requests that meet their SLOs is widened by its own sampling error, with the adjusted share q = (n p + 2) / (n + 4), to
+p - 2.58 sqrt(2 q (1 - q) / n), because the verification is one more sample. Source: Agresti and Coull, The American
+Statistician 52 (1998).
 Source of the pooled variance: one-way layout, for example Montgomery, Design and Analysis of Experiments, chapter 3.
 """
 
@@ -20,10 +23,10 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from storage.metrics import metric
 from storage.records import TrialRecord
-from tuner.export.serve_script import Reference
 from tuner.scoring.compare import t_quantile
 from tuner.scoring.score import finite_exp
 
@@ -34,8 +37,29 @@ more than repeats in one study; tail latencies of 200 requests vary most."""
 VERIFICATION_CONFIDENCE = 0.99
 """Confidence of the two-sided interval."""
 
+NORMAL_QUANTILE = 2.576
+"""The quantile of the normal distribution for that confidence."""
+
 MIN_DEGREES_OF_FREEDOM = 4
 """The quantile is taken at least at this many degrees of freedom; with fewer, no deviation would be detected."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A metric's recorded value and the interval within which a verification must measure it, in the metric's unit."""
+
+    value: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Check the interval.
+
+        Raises:
+            ValueError: if a number is not finite, or the interval does not contain the value.
+        """
+        if not all(map(math.isfinite, (self.value, self.low, self.high))) or not self.low <= self.value <= self.high:
+            raise ValueError(f"a reference needs finite low <= value <= high, got {self}")
 
 
 def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]) -> dict[str, Reference]:
@@ -50,8 +74,9 @@ def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]
     for name in names:
         measured = _by_trial(records, name)
         if measured.get(number):
-            least = MIN_RELATIVE_HALF_WIDTH[metric(name).unit]
-            result[name] = _reference(measured[number], _half_width(measured.values()), least)
+            recorded = _reference(measured[number], _half_width(measured.values()), _least(name))
+            share = name.rpartition(".")[2] == "goodput_share"
+            result[name] = _with_sampling_error(recorded, _offered(records, number)) if share else recorded
     return result
 
 
@@ -88,3 +113,20 @@ def _reference(values: Sequence[float], half_width: float, min_half_width: float
     low = min(median * finite_exp(-half_width), median * (1 - min_half_width), *values)
     high = max(median * finite_exp(half_width), median * (1 + min_half_width), *values)
     return Reference(median, low, min(high, sys.float_info.max))
+
+
+def _least(name: str) -> float:
+    return MIN_RELATIVE_HALF_WIDTH[metric(name).unit]
+
+
+def _offered(records: Sequence[TrialRecord], number: int) -> int:
+    """Return the fewest requests of a benchmark of the trial."""
+    outcomes = [record.outcome for record in records if record.number == number and record.outcome is not None]
+    return min(repeat.offered for outcome in outcomes for repeat in outcome.repeats)
+
+
+def _with_sampling_error(recorded: Reference, offered: int) -> Reference:
+    adjusted = (offered * recorded.value + 2) / (offered + 4)
+    error = NORMAL_QUANTILE * math.sqrt(2 * adjusted * (1 - adjusted) / offered)
+    low, high = max(0.0, recorded.value - error), min(1.0, recorded.value + error)
+    return Reference(recorded.value, min(recorded.low, low), max(recorded.high, high))

@@ -62,7 +62,13 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     if changed:
         rule = f"the study of this name has another {summary_of(changed)}"
         raise SettingError("study", spec.name, rule, "give the same settings, or another name")
-    store.update_study(spec.name, facts=_search_facts(spec, engine))
+    store.update_study(spec.name, facts={**_search_facts(spec, engine), **_driver_facts(stored, spec)})
+
+
+def _driver_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
+    """Return the versions of the GPU's driver that the study has run with, those of this run last."""
+    known = [*stored.facts.get("drivers", ()), *spec.facts.get("drivers", ())]
+    return {"drivers": list(dict.fromkeys(known))} if known else {}
 
 
 def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from tuner.executors.ray_environment import set_ray_environment
 
 @dataclass(frozen=True)
 class Devices:
-    """The workers' devices: one name for each worker, all of the kind of `profile`."""
+    """The workers' devices: one name for each worker, all of the kind of `profile`, and the GPUs' driver versions."""
 
     names: tuple[str, ...]
     profile: HardwareProfile
     gpus: bool
+    drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def find_devices(workers: int | None) -> Devices:
     profile = gpu.hardware_profile(devices[0].index)
     if profile is None:
         raise UserError(f"GPU {devices[0].index} ({devices[0].name}) does not answer; see `nvidia-smi`")
-    return Devices(names, profile, gpus=True)
+    return Devices(names, profile, gpus=True, drivers=(devices[0].driver,))
 
 
 def find_cluster_devices(address: str, workers: int | None, vllm: str | None, home: Path) -> ClusterDevices:
@@ -108,7 +109,8 @@ def choose_devices(nodes: Sequence[NodeFacts], workers: int | None, vllm: str | 
     profile = with_gpu[0].profile
     if profile is None:
         raise InfrastructureError(f"the GPU of node {with_gpu[0].host} does not answer; see `nvidia-smi` there")
-    return ClusterDevices(Devices(tuple(names[:count]), profile, gpus=True), executable)
+    drivers = tuple(sorted({node.driver for node in with_gpu if node.driver}))
+    return ClusterDevices(Devices(tuple(names[:count]), profile, gpus=True, drivers=drivers), executable)
 
 
 def _check_vllm(nodes: Sequence[NodeFacts], given: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +14,7 @@ from storage.records import StudyRecord
 from storage.store import Store
 from tuner.errors import SettingError
 from tuner.export.from_study import serve_script_of
-from tuner.export.serve_script import write_serve_script
+from tuner.export.render import write_serve_script
 from tuner.use_cases.places import find_study, storage_url
 
 
@@ -50,10 +52,16 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
     Raises:
         UserError: when there is no such trial, it has no figures, or the file cannot be written.
     """
-    script = serve_script_of(study, number, store.trials(study.name))
+    script = serve_script_of(study, number, store.trials(study.name), _own_program())
     try:
         write_serve_script(script, output)
     except OSError as error:
         rule = f"the file cannot be written: {error.strerror}"
         raise SettingError("output", str(output), rule, "choose another file") from None
     return output
+
+
+def _own_program() -> str | None:
+    """Return the path of this tuner's command; None if it is not installed beside this Python."""
+    program = Path(sys.executable).with_name("tuner")
+    return os.fspath(program) if os.access(program, os.X_OK) else None

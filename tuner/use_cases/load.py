@@ -35,10 +35,10 @@ KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY")
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """The traffic, the server and the SLOs; exactly one of workload, preset and study is given."""
+    """The traffic, the server and the SLOs; exactly one of workloads, preset and study is given."""
 
     url: str
-    workload: str | None
+    workloads: tuple[str, ...]
     preset: str | None
     study: str | None
     rate: float | None
@@ -92,14 +92,17 @@ def send_load(settings: LoadSettings) -> LoadResult:
 
 
 def _prompt_tools(vllm: str | None, tokenizer: str, stack: ExitStack) -> PromptTools:
-    """Return vLLM's tools, which end with the stack; without a vLLM, the package `tokenizers`."""
+    """Return vLLM's tools, which end with the stack; without a vLLM or for a wrapper, the package `tokenizers`."""
     try:
         executable = find_executable(vllm)
     except UserError:
         if vllm or os.environ.get("TUNER_VLLM"):
             raise
         return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
-    tools = Toolbox(installation(executable, home()), home(), base_environment(os.environ))
+    found = installation(executable, home())
+    if found.interpreter is None:  # a wrapper, whose Python is not known
+        return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
+    tools = Toolbox(found, home(), base_environment(os.environ))
     stack.callback(tools.close)
     return tools
 
@@ -121,7 +124,7 @@ def _send_all(
 
 
 def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
-    given = [name for name in (settings.workload, settings.preset, settings.study) if name is not None]
+    given = [name for name in (settings.workloads or None, settings.preset, settings.study) if name is not None]
     if len(given) != 1:
         rule = "exactly one of {workload}, {preset} and {study} names the traffic to send"
         raise SettingError("workload", None, rule, "give one")
@@ -139,9 +142,8 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
             found = found.at_rate(settings.rate)
     else:
         preset = load_preset(settings.preset or "mixed")
-        files = () if settings.workload is None else (settings.workload,)
-        found = find_workload(preset, WorkloadSettings(files, settings.rate))
-        known = find_goals(preset, found, GoalSettings(slos=slos), own=settings.workload is None).slos
+        found = find_workload(preset, WorkloadSettings(settings.workloads, settings.rate))
+        known = find_goals(preset, found, GoalSettings(slos=slos), own=not settings.workloads).slos
     if isinstance(found, ClosedLoop):
         raise UserError("this workload is a closed loop, not traffic; run `vllm bench serve` instead")
     return found, known

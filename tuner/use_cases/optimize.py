@@ -111,8 +111,7 @@ def optimize(
         executor = _executor(checked, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
-        spec = build_spec(plan, engine, devices.profile, folder / "artifacts")
-        spec = spec if task is None else replace(spec, quality_task=task.digest)
+        spec = _with_facts(build_spec(plan, engine, devices.profile, folder / "artifacts"), task, devices)
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
@@ -125,6 +124,12 @@ def optimize(
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(plan, prepared, devices.profile, run, store, url, runner, observer, stop)
+
+
+def _with_facts(spec: StudySpec, task: Task | None, devices: Devices) -> StudySpec:
+    """Return the spec with the digest of the questions and the drivers of the GPUs."""
+    spec = spec if task is None else replace(spec, quality_task=task.digest)
+    return replace(spec, facts={**spec.facts, "drivers": list(devices.drivers)}) if devices.drivers else spec
 
 
 def _checked(

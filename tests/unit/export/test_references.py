@@ -74,3 +74,14 @@ def test_the_interval_of_values_far_apart_is_finite() -> None:
     known = references(1, [record(1, 0, 1e-300, 1e300)], ["p99_ttft_ms"])["p99_ttft_ms"]
     assert math.isfinite(known.low)
     assert math.isfinite(known.high)
+
+
+def test_a_share_of_requests_has_its_sampling_error() -> None:
+    repeats = (Repeat(0, 0, 100, 100, 0, 1.0, {"goodput_share": 0.98, "success_rate": 1.0}),)
+    outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats)
+    records = [TrialRecord("study", 1, 0, TrialKind.SEARCH, None, {}, {}, 1, NOW, outcome)]
+    known = references(1, records, ["goodput_share", "success_rate"])
+    # q = (98 + 2) / 104 = 0.96154, sqrt(2 * 0.96154 * 0.03846 / 100) = 0.027196, * 2.576 = 0.070057
+    assert known["goodput_share"].low == pytest.approx(0.98 - 0.070057, abs=1e-5)
+    assert known["goodput_share"].high == 1.0
+    assert (known["success_rate"].low, known["success_rate"].high) == (1.0, 1.0)

@@ -3,7 +3,7 @@ import os
 import shutil
 import stat
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -12,15 +12,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from storage.records import Provenance
-from tuner.export.serve_script import (
-    PORT_PLACEHOLDER,
-    RESULTS_PLACEHOLDER,
-    Reference,
-    ServeScript,
-    render_serve_script,
-    without_trial_settings,
-    write_serve_script,
-)
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
+from tuner.export.references import Reference
+from tuner.export.render import render_serve_script, without_trial_settings, write_serve_script
+from tuner.export.serve_script import ServeScript
+from tuner.export.verification import Verification
 from tuner.scoring.slo import parse_slo
 
 BASE_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
@@ -33,12 +29,21 @@ WORDS = st.one_of(st.sampled_from(NASTY), st.text(st.characters(codec="utf-8", e
 STUB = """#!/bin/sh
 if [ "$1" = --version ]; then echo 0.32.0; exit; fi
 printf '%s\\0' "$@" >"$RECORD/argv"
-env -0 >"$RECORD/env"
+cat /proc/$$/environ >"$RECORD/env"
 """
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+SENT = Verification(
+    bench_argv=("bench", "serve", "--base-url", BASE_URL, "--result-dir", RESULTS_PLACEHOLDER),
+    reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+)
+SENT_FIELDS = {each.name for each in fields(Verification)}
+
+
 def a_script(**changes: object) -> ServeScript:
+    """Return a script; the changes are fields of it or of its verification."""
+    sent = {name: changes.pop(name) for name in SENT_FIELDS & changes.keys()}
     script = ServeScript(
         study="demo",
         trial=12,
@@ -53,15 +58,7 @@ def a_script(**changes: object) -> ServeScript:
         numbers=(("output throughput", "4300 tok/s"),),
         slos=(parse_slo("p99_tpot_ms<50"),),
         verdict="beats the defaults by 29 %",
-        bench_argv=(
-            "bench",
-            "serve",
-            "--base-url",
-            f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1",
-            "--result-dir",
-            RESULTS_PLACEHOLDER,
-        ),
-        reference={"output_throughput": Reference(4300.0, 4200.0, 4400.0)},
+        verification=replace(SENT, **sent),  # type: ignore[arg-type]
         executable="/opt/vllm/bin/vllm",
     )
     return replace(script, **changes)  # type: ignore[arg-type]
@@ -144,6 +141,38 @@ def test_the_vllm_of_the_study_is_used_without_one_on_the_path(tmp_path: Path) -
     done = run(a_script(executable=str(own)), tmp_path, VLLM="", PATH="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
     assert started_with(tmp_path)[0][:2] == ["serve", "org/model"]
+
+
+NAMES = (
+    *(
+        "PORT",
+        "HOST",
+        "VLLM",
+        "TUNER",
+        "PYTHON",
+        "server_words",
+        "recorded_gpu",
+        "port",
+        "key",
+        "work",
+        "word",
+        "name",
+        "UID",
+        "IFS",
+    ),
+    *("SECONDS", "RANDOM", "BASH_ENV", "SHELLOPTS", "PPID", "LANG", "LC_ALL", "a-b", "two words", "ünï", "1st", "env"),
+)
+
+
+@QUICK
+@given(variables=st.dictionaries(st.sampled_from(NAMES), WORDS, max_size=6))
+@example(variables=dict.fromkeys(NAMES, "$(touch pwned) it's \n"))
+def test_every_variable_reaches_the_server_whatever_its_name(tmp_path: Path, variables: dict[str, str]) -> None:
+    done = run(a_script(environment=variables), tmp_path, PORT="9000")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    argv, environment = started_with(tmp_path)
+    assert argv[-4:] == ["--host", "127.0.0.1", "--port", "9000"]
+    assert variables.items() <= environment.items()
 
 
 def test_without_a_vllm_the_error_names_the_variable(tmp_path: Path) -> None:
@@ -238,15 +267,15 @@ def test_the_file_is_executable_and_replaces_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"environment": {"BAD NAME": "x"}},
-        {"environment": {"PORT": "1"}},
+        {"environment": {"a=b": "x"}},
+        {"environment": {"": "x"}},
         {"environment": {"X": "a\0b"}},
         {"model": "a\0b"},
         {"argv": ("\0",)},
     ],
 )
 def test_words_and_variables_that_a_script_cannot_hold_are_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"NUL|cannot set"):
+    with pytest.raises(ValueError, match=r"NUL|can be called"):
         a_script(**changes)
 
 

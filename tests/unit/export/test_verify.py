@@ -13,14 +13,10 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.export.test_serve_script import a_script
-from tuner.export.serve_script import (
-    PORT_PLACEHOLDER,
-    RESULTS_PLACEHOLDER,
-    SEED_PLACEHOLDER,
-    Reference,
-    ServeScript,
-    write_serve_script,
-)
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
+from tuner.export.references import Reference
+from tuner.export.render import write_serve_script
+from tuner.export.serve_script import ServeScript
 from tuner.scoring.slo import parse_slo
 
 CLIENT = (
@@ -122,6 +118,24 @@ def test_it_repeats_the_benchmark_like_the_study_with_new_seeds(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"--seed (\d+)", (tmp_path / "seen").read_text()) == ["8", "40", "41", "42"]
     assert len([line for line in done.stdout.splitlines() if line.startswith("output_throughput")]) == 1
+
+
+def test_the_key_is_sent_by_the_check_and_the_benchmark(tmp_path: Path) -> None:
+    keyed = script(environment={"VLLM_API_KEY": "${MY_KEY}"}, references=frozenset({"MY_KEY"}))
+    arguments, environment = command(keyed, tmp_path, requires_key="health")
+    wrapper = tmp_path / "recorder"
+    wrapper.write_text(f'#!/bin/sh\necho "$1 ${{OPENAI_API_KEY-none}}" >>"{tmp_path}/seen"\nexec "$REAL" "$@"\n')
+    wrapper.chmod(0o755)
+    environment |= {"REAL": environment["VLLM"], "VLLM": str(wrapper), "MY_KEY": "k; it's"}
+    environment.pop("OPENAI_API_KEY", None)
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "seen").read_text().splitlines() == [
+        "--version none",
+        "serve none",
+        "bench k; it's",
+        "bench k; it's",
+    ]
 
 
 def test_a_missed_slo_fails(tmp_path: Path) -> None:

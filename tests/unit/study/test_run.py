@@ -102,6 +102,19 @@ def test_a_resumed_study_uses_the_workload_of_its_first_run(bench: Bench, began:
     store.close()
 
 
+def test_a_study_knows_every_driver_that_it_ran_with(bench: Bench) -> None:
+    store, info = bench.store(), StubEngine(peak_at_16).info()
+    found = []
+    for drivers in (None, ["580.65"], ["580.65"], ["590.1"], None):
+        spec = bench.spec(facts={} if drivers is None else {"drivers": drivers})
+        open_study(store, spec, info, ["H200"], RealClock())
+        known = store.study("s")
+        assert known is not None
+        found.append(known.facts.get("drivers"))
+    store.close()
+    assert found == [None, ["580.65"], ["580.65"], ["580.65", "590.1"], ["580.65", "590.1"]]
+
+
 @pytest.mark.parametrize(
     ("changes", "slots", "expected"),
     [

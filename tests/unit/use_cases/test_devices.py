@@ -36,6 +36,12 @@ def test_one_worker_for_each_gpu_of_every_node() -> None:
     assert choose_devices([FIRST, SECOND], 2, None).devices.names == ("H100",) * 2
 
 
+def test_the_drivers_of_all_nodes_are_known() -> None:
+    nodes = [replace(FIRST, driver="580.65"), replace(SECOND, driver="570.1"), replace(SECOND, host="c"), HEAD]
+    assert choose_devices(nodes, None, None).devices.drivers == ("570.1", "580.65")
+    assert choose_devices([FIRST], None, None).devices.drivers == ()
+
+
 def test_a_cluster_without_a_gpu_has_one_worker() -> None:
     found = choose_devices([replace(HEAD, vllm="/opt/vllm", problem=None)], None, None)
     assert (found.devices.names, found.devices.gpus) == (("cpu",), False)

@@ -20,7 +20,9 @@ def load(
         option(SERVER, "NAME", "Name of the model in requests.", shown="the first that the server lists"),
     ] = None,
     preset: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this preset.")] = None,
-    workload: Annotated[Text, option(WORKLOAD, "FILE", "Send the traffic of this YAML file.")] = None,
+    workload: Annotated[
+        list[str] | None, option(WORKLOAD, "FILE", "Send the traffic of this YAML file; several are sent in turn.")
+    ] = None,
     study: Annotated[Text, option(WORKLOAD, "NAME", "Send the traffic of this study.")] = None,
     rate: Rate = None,
     seed: Annotated[
@@ -55,12 +57,13 @@ def load(
     tuner load --url http://127.0.0.1:8000 --preset chat
     """
     from tuner.cli.output.pages.load import report
+    from tuner.cli.signals import terminated_like_interrupted
     from tuner.study.specification.settings import read_duration
     from tuner.use_cases.load import LoadSettings, send_load
 
     settings = LoadSettings(
         url=url.rstrip("/").removesuffix("/v1"),
-        workload=workload,
+        workloads=tuple(workload or ()),
         preset=preset,
         study=study,
         rate=rate,
@@ -73,4 +76,6 @@ def load(
         storage=storage,
         output=output,
     )
-    raise typer.Exit(report(send_load(settings), as_json=as_json))
+    with terminated_like_interrupted():
+        result = send_load(settings)
+    raise typer.Exit(report(result, as_json=as_json))

@@ -1,0 +1,143 @@
+"""What `best_serve.sh --verify` sends: a closed loop by `vllm bench serve`, traffic by `tuner load`.
+
+A trial that searched the capacity was measured at rates that differ by repeat. It is verified at the lower end of the
+capacity's interval, where every SLO must hold; its other metrics have nothing to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from storage.metrics import metric
+from storage.records import TrialOutcome
+from tuner.engines.vllm.clients.bench_serve import bench_arguments
+from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
+from tuner.export.quoting import (
+    PORT_PLACEHOLDER,
+    RESULTS_PLACEHOLDER,
+    SEED_PLACEHOLDER,
+    TRAFFIC_PLACEHOLDER,
+    VLLM_PLACEHOLDER,
+)
+from tuner.export.references import Reference
+from tuner.specs import Limits, ModelRef
+from tuner.workloads.spec import ClosedLoop, Workload
+from tuner.workloads.traffic import Traffic
+
+VERIFY_SEED = 900_000
+"""Added to the study's seed, so that a verification sends prompts that no trial and no warm-up sent."""
+
+SLOWER = 3
+"""A verification may take this many times as long as the longest benchmark of the trial, at least a study's limit."""
+
+UNMEASURED = ("quality", "capacity")
+"""Metrics that no verification measures, whatever their prefix."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a verification sends and compares.
+
+    Attributes:
+        reference: metric names to what the measurements are compared with.
+        repeats: benchmarks; medians over them are compared.
+        first_seed: seed of the first benchmark. The study used neither it nor those of the next ones.
+        bench_argv: arguments of `vllm` that run the benchmark (`bench serve …`); empty for traffic.
+        warmup_argv: arguments of `vllm` that run the warm-up; empty without a warm-up of its own.
+        load_argv: arguments of `tuner` that send the traffic.
+        traffic: the traffic; None for a closed loop.
+        unverified: lines about what is not measured.
+    """
+
+    reference: Mapping[str, Reference] = field(default_factory=dict)
+    repeats: int = 1
+    first_seed: int = 0
+    bench_argv: tuple[str, ...] = ()
+    warmup_argv: tuple[str, ...] = ()
+    load_argv: tuple[str, ...] = ()
+    traffic: CarriedTraffic | None = None
+    unverified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the names of the metrics.
+
+        Raises:
+            KeyError: if `reference` has an unknown one.
+        """
+        for name in self.reference:
+            metric(name)
+
+
+def verification(
+    model: ModelRef,
+    workload: Workload,
+    recorded: Mapping[str, Reference],
+    outcomes: Sequence[TrialOutcome],
+    files: Mapping[str, str],
+    capacity: bool,
+) -> Verification:
+    """Return the verification of a trial.
+
+    Args:
+        model: the model as clients name it.
+        workload: the workload that the trial was measured with.
+        recorded: the recorded metrics of the trial.
+        outcomes: its measurements. As many benchmarks are run as most of one server had.
+        files: path to the SHA-256 digest of each file that the workload reads.
+        capacity: whether the trial searched the capacity.
+    """
+    made = Verification(
+        reference={name: each for name, each in recorded.items() if name.rpartition(".")[2] not in UNMEASURED},
+        repeats=max([1, *(len(outcome.repeats) for outcome in outcomes)]),
+        first_seed=workload.seed + VERIFY_SEED,
+    )
+    if isinstance(workload, ClosedLoop):
+        return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
+    sent = workload
+    if capacity:
+        made, found = replace(made, reference={}), recorded.get("capacity")
+        if isinstance(workload, Traffic) and found is not None and found.low > 0:
+            sent = workload.at_rate_for_same_duration(found.low)
+            made = replace(made, unverified=(_capacity_line(found),))
+    traffic = carry_traffic(sent, files)
+    return replace(made, traffic=traffic, load_argv=_load(model, traffic, _limit_s(outcomes)))
+
+
+def _capacity_line(found: Reference) -> str:
+    interval = f"[{found.low:.4g}, {found.high:.4g}]"
+    return f"capacity: recorded {found.value:.4g} {interval} req/s; sent: {found.low:.4g}, where every SLO must hold"
+
+
+def _bench(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
+    words = list(_bench_words(model, workload))
+    words[words.index("--seed") + 1] = SEED_PLACEHOLDER
+    return tuple(words)
+
+
+def _bench_warmup(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
+    warm = workload.model_copy(update={"seed": workload.seed + VERIFY_SEED}).warmup()
+    return () if warm is None else _bench_words(model, warm)
+
+
+def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
+    url = f"http://127.0.0.1:{PORT_PLACEHOLDER}/v1"
+    named = replace(model, name=model.served_name)
+    return tuple(bench_arguments(named, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
+
+
+def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float) -> tuple[str, ...]:
+    """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
+    files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
+    return (
+        *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
+        *(word for file in files for word in ("--workload", file)),
+        *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, "--vllm", VLLM_PLACEHOLDER),
+        *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
+    )
+
+
+def _limit_s(outcomes: Sequence[TrialOutcome]) -> float:
+    """Return the time limit of one run of the traffic in seconds."""
+    durations = [repeat.duration_s for outcome in outcomes for repeat in outcome.repeats if repeat.duration_s]
+    return max([Limits.benchmark_s, *(SLOWER * duration for duration in durations)])
