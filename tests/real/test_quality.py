@@ -14,6 +14,16 @@ from tests.cli.command import run_apart
 from tuner.engines.vllm.installation.executable import interpreter_of
 
 PROGRAM = Path(__file__).with_name("taught_model.py")
+WEIGHTS = """
+description: weights of the model
+parameters:
+  quantization:
+    description: checkpoint with quantized weights
+    type: categorical
+    flag: --quantization
+    changes_answers: true
+    choices: [null, {value: compressed-tensors, checkpoint: compressed-tensors}]
+"""
 SMALL = ("--env", "VLLM_CPU_KVCACHE_SPACE=1")
 SERVER = ("--max-model-len", "256", "--max-num-seqs", "16")
 
@@ -58,11 +68,12 @@ def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(
     taught: Path, home: dict[str, str], tmp_path: Path
 ) -> None:
     shutil.copy(taught / "q.db", tmp_path / "q.db")  # what the checks above measured is kept
+    (tmp_path / "weights.yaml").write_text(WEIGHTS)
     printed = run_apart(
         tmp_path,
         "optimize",
         *("--model", str(taught / "bf16"), "--checkpoint", f"compressed-tensors={taught / 'broken'}"),
-        *("--space", "vllm", "--only", "quantization", "--enqueue", '{"quantization": "compressed-tensors"}'),
+        *("--space", "weights.yaml", "--enqueue", '{"quantization": "compressed-tensors"}'),
         *("--quality-task", str(taught / "task.jsonl"), "--slo", "quality>=0.99", "--storage", "q.db"),
         *("--trials", "2", "--finalists", "1", "--confirm-rounds", "1", "--baseline-repeats", "1", "--plain", "--json"),
         *("--users", "4", "--prompts", "8", "--input-len", "32", "--output-len", "16", *SMALL, "--", *SERVER),
