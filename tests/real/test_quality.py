@@ -25,7 +25,7 @@ parameters:
     choices: [null, {value: compressed-tensors, checkpoint: compressed-tensors}]
 """
 SMALL = ("--env", "VLLM_CPU_KVCACHE_SPACE=1")
-SERVER = ("--max-model-len", "256", "--max-num-seqs", "16")
+SERVER = ("--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "16")
 
 
 @pytest.fixture(scope="module")
