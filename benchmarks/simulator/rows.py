@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shlex
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,9 @@ from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import client_metrics, run_workload
 from tuner.use_cases.simulated_engine import find_card
+from tuner.workloads.spec import SingleWorkload
 
 REFERENCE_FOLDER = Path(__file__).parents[1] / "reference"
 COMPARED_METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_ttft_ms", "p99_ttft_ms")
@@ -42,12 +45,14 @@ class Row:
         id: the row's name.
         group: the table or publication that it comes from.
         card, model, version, packages, args: what ran; `args` are the arguments after `vllm serve MODEL`.
-        workload: what the client sent.
+        workload: what the client sent; a workload of a study counts from its first repeat.
         metrics: the measured metrics, latencies in ms.
         completed: number of completed requests.
         fit: whether the fit may use the row.
         fit_only: the metrics that the fit may use; empty for all.
         weight: the row's weight in the fit.
+        repeats: benchmarks of a study's trial; its metrics are their medians.
+        warm: whether the server had run another workload before.
     """
 
     id: str
@@ -57,12 +62,14 @@ class Row:
     version: tuple[int, ...]
     packages: frozenset[str]
     args: tuple[str, ...]
-    workload: BenchServeWorkload
+    workload: BenchServeWorkload | SingleWorkload
     metrics: Mapping[str, float]
     completed: int | None = None
     fit: bool = True
     fit_only: tuple[str, ...] = ()
     weight: float = 1.0
+    repeats: int = 1
+    warm: bool = False
 
 
 def published() -> list[Row]:
@@ -165,12 +172,30 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
     Args:
         row: the recorded run.
         changes: parameters that replace the stored ones.
-        warm: whether the server has run another workload before.
+        warm: whether every server has run another workload before.
     """
     parameters = parameters_of(row.card.key)
     parameters = replace(parameters, **changes) if changes else parameters
     config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
     server = ConfiguredServer(config, parameters)
+    if not isinstance(row.workload, BenchServeWorkload):
+        return _median_of_repeats(server, row.workload, row.repeats)
     client = bench_serve_client(row.workload, parameters.client_us * 1e-6)
-    run = server.run(client, CLIENT_SEED, noise=False, warm=warm)
+    run = server.run(client, CLIENT_SEED, noise=False, warm=warm or row.warm)
     return bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 99))
+
+
+def _median_of_repeats(server: ConfiguredServer, workload: SingleWorkload, repeats: int) -> dict[str, float | None]:
+    """Return the medians of a trial's benchmarks; empty if one of them did not end."""
+    measured = []
+    for index in range(repeats):
+        run = run_workload(server, workload, workload.repeat_seed(index))
+        metrics = client_metrics(workload, run, server)
+        if metrics is None:
+            return {}
+        measured.append(metrics)
+    medians: dict[str, float | None] = {}
+    for name in COMPARED_METRICS:
+        values = [value for metrics in measured if (value := metrics.get(name)) is not None]
+        medians[name] = statistics.median(values) if values else None
+    return medians
