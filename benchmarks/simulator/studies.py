@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.simulator.rows import COMPARED_METRICS, H200_PACKAGES, Row, shape_of
@@ -23,6 +24,8 @@ from tuner.workloads.traffic import Traffic
 DATA_FOLDER = Path(__file__).parents[2] / "docs" / "reports" / "data"
 SEED_STEP = 1000
 """The traffic of round r is that of the search with this many times r added to its seed."""
+STUDY_WEIGHT = 5.0
+"""Sum of the squared weights of a study's trials, many of which are nearly the same configuration."""
 RATE_20 = {
     "arrivals": {"process": "poisson", "rate": 20},
     "requests": 240,
@@ -101,6 +104,12 @@ def study_rows(study: RecordedStudy, rounds: bool = False) -> list[Row]:
         for entry in _entries(study)
         if not entry.get("failure_kind") and entry["output_throughput"] and (rounds or entry["round"] == "0")
     ]
+
+
+def weighted_trials() -> list[Row]:
+    """Return the trials of all searches for a fit; each study has the same weight."""
+    by_study = [study_rows(study) for study in recorded_studies()]
+    return [replace(row, weight=math.sqrt(STUDY_WEIGHT / len(rows))) for rows in by_study for row in rows]
 
 
 def _entries(study: RecordedStudy) -> Iterator[dict[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.simulator.left_out import agreement
+from benchmarks.simulator.rows import h200, predict
 from benchmarks.simulator.studies import flags_of, recorded_studies, study_rows
 
 STUDIES = {study.name: study for study in recorded_studies()}
@@ -46,3 +47,23 @@ def test_the_agreement_ranks_and_counts_a_predicted_failure_as_the_worst() -> No
     exact = agreement(rows, [{"p99_ttft_ms": 110.0}, {"p99_ttft_ms": 200.0}, {}], "p99_ttft_ms")
     assert exact.spearman == pytest.approx(1.0)
     assert exact.median_error == pytest.approx(0.1)  # of 0.1, 0 and 1
+
+
+@pytest.mark.parametrize(
+    ("study", "trial"),
+    [
+        ("h200-7b", "h200-7b-6"),  # graphs by piece, and a cache with scales for each token and head
+        ("h200-7b-12", "h200-7b-12-1"),  # FP8 by blocks without DeepGEMM
+        ("h200-7b-12", "h200-7b-12-6"),  # batches above the largest captured size
+        ("h200-7b-12", "h200-7b-12-9"),  # graphs by piece
+        ("h200", "h200-4"),  # graphs by piece with Triton's attention
+    ],
+)
+def test_what_searches_found_bad_is_predicted_bad(study: str, trial: str) -> None:
+    row = next(row for row in study_rows(STUDIES[study]) if row.id == trial)
+    assert predict(row)["p99_tpot_ms"] == pytest.approx(row.metrics["p99_tpot_ms"], rel=0.35)
+
+
+def test_a_tables_row_is_beside_the_tables_host() -> None:
+    row = h200()[0]
+    assert (row.card.key, row.card.host_speed, row.card.launch_us) == ("h200", 1.0, 4.5)
