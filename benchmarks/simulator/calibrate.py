@@ -1,16 +1,20 @@
 """Fits the simulator's free parameters to recorded runs, and reports the errors on runs that were left out.
 
-    python -m benchmarks.simulator.calibrate [--write] [--rounds 8] [--workers 2]
+    python -m benchmarks.simulator.calibrate [--write] [--rounds 8] [--workers 2] [--only NAME ...]
 
-The rows are both H200 tables (39 rows) and the published runs that `published.yaml` marks for the fit. The fit
-minimises
+The rows are both H200 tables (39 rows), the trials of the recorded studies on H200s, and the published runs that
+`published.yaml` marks for the fit. The fit minimises
 
     sum over rows and metrics of (weight × ln(predicted / measured) / RESIDUAL_SCALE / number of metrics)²
     + sum over parameters of (ln(value / start) / prior)²
 
-by damped Gauss-Newton steps with numerical derivatives. The weak prior keeps a parameter that no row determines at its
-start. For the errors on rows that were left out, each row is predicted with the parameters after one Gauss-Newton step
-from the full fit without that row. `--write` writes the values into `parameters.yaml`. A fit takes some minutes.
+by damped Gauss-Newton steps with numerical derivatives, which begin at the stored values. The weak prior keeps a
+parameter that no row determines at its start. For the errors on rows that were left out, each row of a table is
+predicted with the parameters after one Gauss-Newton step from the full fit without that row, and each trial of a study
+without all trials of that study. `--write` writes the values into `parameters.yaml`; `host_speed` and `launch_us` of
+the hosts beside the H200s of the studies go into `search_spaces/catalogue/hardware.yaml` by hand. `--only` holds all
+other parameters, and the error bands, at their stored values. A fit of all parameters takes half an hour on two idle
+cores.
 """
 
 from __future__ import annotations
@@ -20,16 +24,19 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.simulator.rows import COMPARED_METRICS, Row, h200, predict, published
-from tuner.engines.simulator.parameters import PARAMETERS_FILE
+from benchmarks.simulator.rows import COMPARED_METRICS, HOST_VALUES, Row, h200, predict, published
+from benchmarks.simulator.studies import recorded_studies, weighted_trials
+from search_spaces import hardware_named
+from tuner.engines.simulator.parameters import PARAMETERS_FILE, parameters_of
 
 METRIC_WEIGHTS = {
     "output_throughput": 2.0,
@@ -52,21 +59,28 @@ DERIVATIVE_STEP = 0.12
 START = {
     "arithmetic_share": 0.65,
     "native_arithmetic_factor": 0.65,
+    "block_arithmetic_factor": 0.12,
+    "block_bandwidth_factor": 0.4,
     "attention_arithmetic_share": 0.3,
+    "triton_arithmetic_factor": 0.5,
+    "head_scale_factor": 2.2,
     "bandwidth_share": 0.77,
     "flash_attn_3_bandwidth_share": 0.78,
     "flash_attn_2_bandwidth_share": 0.38,
     "triton_attn_bandwidth_share": 0.29,
     "flashinfer_bandwidth_share": 0.7,
-    "gemm_arithmetic_share": 0.065,
+    "awq_arithmetic_share": 0.18,
     "kernel_us": 4,
     "quantize_kernels_per_layer": 5.5,
+    "cache_kernels_per_layer": 3,
     "sampling_passes": 22,
     "greedy_passes": 3,
     "step_us": 1200,
     "step_sequence_us": 8,
     "admit_us": 400,
     "piece_us": 93,
+    "triton_launches_per_layer": 22,
+    "flex_mask_us": 15000,
     "request_us": 680,
     "connect_us": 900,
     "fused_passes": 11,
@@ -81,10 +95,14 @@ START = {
     "t4:kernel_us": 6,
     "t4:flashinfer_bandwidth_share": 0.4,
     "loop_onset_tokens": 24,
+    "h200:host_speed": 0.8,
+    "h200:launch_us": 8,
 }
-"""Start of the fit and centre of its prior; `card:name` is the card's own value. The starts of admit_us, connect_us and
+"""Centre of the prior; `card:name` is the card's own value. The starts of admit_us, connect_us and
 first_use_s come from the requests' times on the slow host (docs/reports/2026-11-24-simulator-accuracy.md)."""
 FITTED = tuple(START)
+TABLES = ("h200_a05", "h200_b7")
+STUDIES = tuple(study.name for study in recorded_studies())
 BANDWIDTH_SHARES = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
 Array = NDArray[np.float64]
 
@@ -111,9 +129,21 @@ def changes_of(row: Row, names: Sequence[str], values: Array) -> dict[str, float
     own = {name.partition(":")[2] for name in names if name.startswith(f"{row.card.key}:")}
     for name, value in zip(names, values, strict=True):
         card, colon, base = name.rpartition(":")
+        if base in HOST_VALUES and row.group not in STUDIES:
+            continue
         if (colon and card == row.card.key) or (not colon and base not in own):
             changes[base] = math.exp(float(value))
     return changes
+
+
+def stored_values(names: Sequence[str]) -> Array:
+    """Return the logarithms of the stored values."""
+    values = []
+    for name in names:
+        card, _, base = name.rpartition(":")
+        source = hardware_named(card) if base in HOST_VALUES else parameters_of(card)
+        values.append(math.log(getattr(source, base)))
+    return np.array(values)
 
 
 def residuals_of(row: Row, names: Sequence[str], values: Array) -> list[float]:
@@ -135,17 +165,24 @@ def residuals_of(row: Row, names: Sequence[str], values: Array) -> list[float]:
 
 def evaluate(problem: FitProblem, values: Array, pool: ProcessPoolExecutor) -> list[list[float]]:
     """Return each row's residuals."""
-    tasks = [pool.submit(residuals_of, row, problem.names, values) for row in problem.rows]
-    return [task.result() for task in tasks]
+    return list(pool.map(residuals_of, problem.rows, repeat(problem.names), repeat(values), chunksize=4))
 
 
 def jacobian(problem: FitProblem, values: Array, base: list[list[float]], pool: ProcessPoolExecutor) -> list[Array]:
-    """Return each row's derivatives: residuals × parameters."""
+    """Return each row's derivatives: residuals × parameters; a parameter of another card is not tried."""
     columns = []
     for index in range(len(values)):
         moved = values.copy()
         moved[index] += DERIVATIVE_STEP
-        columns.append(evaluate(problem, moved, pool))
+        column = list(base)
+        names = problem.names
+        touched = [
+            k for k, row in enumerate(problem.rows) if changes_of(row, names, moved) != changes_of(row, names, values)
+        ]
+        part = FitProblem([problem.rows[k] for k in touched], names, problem.start)
+        for k, residuals in zip(touched, evaluate(part, moved, pool), strict=True):
+            column[k] = residuals
+        columns.append(column)
     return [
         np.array([[(b - a) / DERIVATIVE_STEP for a, b in zip(base[k], column[k], strict=True)] for column in columns]).T
         for k in range(len(problem.rows))
@@ -153,14 +190,20 @@ def jacobian(problem: FitProblem, values: Array, base: list[list[float]], pool: 
 
 
 def solve(
-    problem: FitProblem, values: Array, base: list[list[float]], slopes: list[Array], left_out: int | None
+    problem: FitProblem, values: Array, base: list[list[float]], slopes: list[Array], left_out: Collection[int] = ()
 ) -> Array:
-    """Return the parameters after one Gauss-Newton step with the prior, without row `left_out`."""
-    used = [k for k in range(len(problem.rows)) if k != left_out]
+    """Return the parameters after one Gauss-Newton step with the prior, without the rows `left_out`."""
+    used = [k for k in range(len(problem.rows)) if k not in left_out]
     matrix = np.vstack([slopes[k] for k in used] + [np.diag(1.0 / problem.priors)])
     right = np.concatenate([np.array(base[k]) for k in used] + [(values - problem.start) / problem.priors])
     step = np.linalg.lstsq(matrix, -right, rcond=None)[0]
     return np.asarray(values + np.clip(step, -0.7, 0.7))
+
+
+def left_out_with(rows: Sequence[Row], index: int) -> tuple[int, ...]:
+    """Return the rows that are left out to predict one: those of the same study, or the row alone."""
+    group = rows[index].group
+    return tuple(k for k, row in enumerate(rows) if row.group == group) if group in STUDIES else (index,)
 
 
 def cost(problem: FitProblem, values: Array, base: list[list[float]]) -> float:
@@ -170,11 +213,11 @@ def cost(problem: FitProblem, values: Array, base: list[list[float]]) -> float:
 
 def fit(problem: FitProblem, rounds: int, pool: ProcessPoolExecutor) -> tuple[Array, list[list[float]], list[Array]]:
     """Return the fitted parameters with their residuals and derivatives."""
-    values = problem.start.copy()
+    values = stored_values(problem.names)
     base = evaluate(problem, values, pool)
     slopes = jacobian(problem, values, base, pool)
     for number in range(rounds):
-        target = solve(problem, values, base, slopes, None)
+        target = solve(problem, values, base, slopes)
         for share in (1.0, 0.5, 0.25, 0.1, 0.03):
             tried = values + share * (target - values)
             residuals = evaluate(problem, tried, pool)
@@ -214,17 +257,19 @@ def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float |
         errors = [
             abs(value / row.metrics[metric] - 1)
             for row, values in zip(rows, predicted, strict=True)
-            if row.group.startswith("h200") and (value := values.get(metric)) is not None
+            if row.group in TABLES and (value := values.get(metric)) is not None
         ]
         bands[metric] = round(float(np.percentile(errors, 90)), 2)
     return bands
 
 
-def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[str, float]) -> None:
-    """Write the values and the error bands into `parameters.yaml`; leave the rest as it is."""
+def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[str, float] | None) -> None:
+    """Write the values and the error bands (None: not these) into `parameters.yaml`; leave the rest as it is."""
     text = PARAMETERS_FILE.read_text(encoding="utf-8")
     for name, value in zip(names, values, strict=True):
         card, _, base = name.rpartition(":")
+        if base in HOST_VALUES:
+            continue
         number = f"{math.exp(float(value)):.4g}"
         pattern = rf"(?m)^(  {card}: \{{.*?{base}: )[\d.e+-]+" if card else rf"(?m)^(  {base}: \{{value: )[\d.e+-]+"
         text, count = re.subn(pattern, rf"\g<1>{number}", text)
@@ -232,7 +277,8 @@ def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[s
             raise SystemExit(f"{PARAMETERS_FILE.name} has no place for {name}")
         if not card:
             text = re.sub(rf"(?m)^(  {base}: .*source: )\w+", r"\g<1>fitted", text)
-    text = re.sub(r"(?m)^error_bands: .*", "error_bands: " + json.dumps(error_bands).replace('"', ""), text)
+    if error_bands is not None:
+        text = re.sub(r"(?m)^error_bands: .*", "error_bands: " + json.dumps(error_bands).replace('"', ""), text)
     PARAMETERS_FILE.write_text(text, encoding="utf-8")
 
 
@@ -242,26 +288,29 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=FITTED, metavar="NAME", help="the parameters to fit")
     arguments = parser.parse_args()
-    rows = [row for row in (*h200(), *published()) if row.fit]
-    start = np.log(np.array([*START.values()]))
-    problem = FitProblem(rows, FITTED, start)
+    rows = [row for row in (*h200(), *published(), *weighted_trials()) if row.fit]
+    names = arguments.only or FITTED
+    start = np.log(np.array([START[name] for name in names]))
+    problem = FitProblem(rows, names, start)
     with ProcessPoolExecutor(arguments.workers) as pool:
         values, base, slopes = fit(problem, arguments.rounds, pool)
-        fitted = list(pool.map(predict, rows, [changes_of(row, FITTED, values) for row in rows]))
-        left = [solve(problem, values, base, slopes, index) for index in range(len(rows))]
-        left_out_changes = [changes_of(row, FITTED, own) for row, own in zip(rows, left, strict=True)]
+        fitted = list(pool.map(predict, rows, [changes_of(row, names, values) for row in rows]))
+        without = [left_out_with(rows, index) for index in range(len(rows))]
+        own = {group: solve(problem, values, base, slopes, group) for group in set(without)}
+        left_out_changes = [changes_of(row, names, own[group]) for row, group in zip(rows, without, strict=True)]
         left_out = list(pool.map(predict, rows, left_out_changes))
     print()
-    for name, before, after in zip(FITTED, start, values, strict=True):
+    for name, before, after in zip(names, start, values, strict=True):
         print(f"{name:<32}{math.exp(before):>10.4g} -> {math.exp(after):.4g}")
     for row, predicted in zip(rows, fitted, strict=True):
         cells = "  ".join(f"{predicted[m] or 0:.4g}/{row.metrics[m]:.4g}" for m in COMPARED_METRICS if m in row.metrics)
         print(f"{row.id:<24}{cells}")
     print_errors("fitted", rows, fitted)
-    print_errors("left out of the fit", rows, left_out)
+    print_errors("left out of the fit: a table's row, a whole study", rows, left_out)
     if arguments.write:
-        write_parameters(FITTED, values, error_bands_of(rows, left_out))
+        write_parameters(names, values, None if arguments.only else error_bands_of(rows, left_out))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shlex
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from search_spaces import HardwareProfile, ModelShape, hardware_named, version_tuple
+from search_spaces import HardwareProfile, ModelShape, hardware_named, known_hardware, version_tuple
 from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, bench_serve_client
 from tuner.engines.simulator.clients.metrics import bench_metrics
 from tuner.engines.simulator.config.model_shape import find_shape
@@ -21,15 +22,21 @@ from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import client_metrics, run_workload
 from tuner.use_cases.simulated_engine import find_card
+from tuner.workloads.spec import SingleWorkload
 
 REFERENCE_FOLDER = Path(__file__).parents[1] / "reference"
 COMPARED_METRICS = ("output_throughput", "mean_tpot_ms", "p99_tpot_ms", "mean_ttft_ms", "p99_ttft_ms")
 PUBLISHED_PACKAGES = frozenset({"arctic_inference", "flashinfer"})
 H200_PACKAGES = frozenset({"arctic_inference"})
 """The host of the H200 tables did not have FlashInfer."""
+TABLE_HOSTS = {name: {"host_speed": 1.0, "launch_us": 4.5} for name in ("h200_a05", "h200_b7")}
+"""The hosts beside which tables were recorded: theirs is the host of speed 1."""
 CLIENT_SEED = 0
 """The default of `vllm bench serve`: lengths and arrivals are those of the recorded runs."""
+HOST_VALUES = ("host_speed", "launch_us")
+"""Values of the card's host, which `predict` takes among the parameters."""
 _INTEGER_OPTIONS = ("num-prompts", "max-concurrency", "random-input-len", "random-output-len", "seed")
 _FLOAT_OPTIONS = ("random-range-ratio", "request-rate", "burstiness")
 
@@ -42,12 +49,15 @@ class Row:
         id: the row's name.
         group: the table or publication that it comes from.
         card, model, version, packages, args: what ran; `args` are the arguments after `vllm serve MODEL`.
-        workload: what the client sent.
+        workload: what the client sent; a workload of a study counts from its first repeat.
         metrics: the measured metrics, latencies in ms.
         completed: number of completed requests.
         fit: whether the fit may use the row.
         fit_only: the metrics that the fit may use; empty for all.
         weight: the row's weight in the fit.
+        repeats: benchmarks of a study's trial; its metrics are their medians.
+        warm: whether the server had run another workload before.
+        limit_s: seconds after which the client stopped; requests that had not ended by then count nowhere.
     """
 
     id: str
@@ -57,12 +67,15 @@ class Row:
     version: tuple[int, ...]
     packages: frozenset[str]
     args: tuple[str, ...]
-    workload: BenchServeWorkload
+    workload: BenchServeWorkload | SingleWorkload
     metrics: Mapping[str, float]
     completed: int | None = None
     fit: bool = True
     fit_only: tuple[str, ...] = ()
     weight: float = 1.0
+    repeats: int = 1
+    warm: bool = False
+    limit_s: float = math.inf
 
 
 def published() -> list[Row]:
@@ -82,6 +95,7 @@ def published() -> list[Row]:
             fit=bool(entry["fit"]),
             weight=entry.get("weight", 1.0),
             fit_only=tuple(entry["fit"]) if isinstance(entry["fit"], list) else (),
+            limit_s=entry.get("limit_s", math.inf),
         )
         for entry in entries
     ]
@@ -100,7 +114,7 @@ def read_table(file: Path, card: str, model: str, workload: BenchServeWorkload) 
 
     Args:
         file: JSON lines, one run each.
-        card: a known card or a YAML file.
+        card: a known card, which is put beside the table's host (`TABLE_HOSTS`), or a YAML file.
         model: a known model or a folder with its config.json.
         workload: what every run sent.
     """
@@ -112,7 +126,7 @@ def read_table(file: Path, card: str, model: str, workload: BenchServeWorkload) 
             args = tuple(map(str, entry["args"]))
             runs.setdefault(args, []).append(entry)
             names.setdefault(args, entry["name"])
-    shape, hardware = shape_of(model), find_card(card)
+    shape, hardware = shape_of(model), beside_host(find_card(card), TABLE_HOSTS.get(file.stem, {}))
     return [
         Row(
             id=f"{file.stem}-{names[args]}",
@@ -128,6 +142,14 @@ def read_table(file: Path, card: str, model: str, workload: BenchServeWorkload) 
         )
         for args, entries in runs.items()
     ]
+
+
+def beside_host(card: HardwareProfile, host: Mapping[str, float]) -> HardwareProfile:
+    """Return a known card with the given `HOST_VALUES`; a card from a YAML file as it is."""
+    if card.key not in known_hardware():
+        return card
+    speed, launch_us = host.get("host_speed", card.host_speed), host.get("launch_us", card.launch_us)
+    return replace(card, host_speed=speed, launch_us=launch_us)
 
 
 def shape_of(model: str) -> ModelShape:
@@ -164,13 +186,32 @@ def predict(row: Row, changes: Mapping[str, float] | None = None, warm: bool = F
 
     Args:
         row: the recorded run.
-        changes: parameters that replace the stored ones.
-        warm: whether the server has run another workload before.
+        changes: parameters that replace the stored ones, and `HOST_VALUES`.
+        warm: whether every server has run another workload before.
     """
-    parameters = parameters_of(row.card.key)
-    parameters = replace(parameters, **changes) if changes else parameters
-    config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
+    values = dict(changes or {})
+    card = beside_host(row.card, {name: values.pop(name) for name in HOST_VALUES if name in values})
+    parameters = replace(parameters_of(card.key), **values)
+    config = resolve_serve_config(row.args, {}, row.model, card, row.version, row.packages)
     server = ConfiguredServer(config, parameters)
+    if not isinstance(row.workload, BenchServeWorkload):
+        return _median_of_repeats(server, row.workload, row.repeats)
     client = bench_serve_client(row.workload, parameters.client_us * 1e-6)
-    run = server.run(client, CLIENT_SEED, noise=False, warm=warm)
+    run = server.run(client, CLIENT_SEED, noise=False, warm=warm or row.warm, limit_s=row.limit_s)
     return bench_metrics(run.requests, run.received_s, config.stream_interval, server.speculative, (50, 99))
+
+
+def _median_of_repeats(server: ConfiguredServer, workload: SingleWorkload, repeats: int) -> dict[str, float | None]:
+    """Return the medians of a trial's benchmarks; empty if one of them did not end."""
+    measured = []
+    for index in range(repeats):
+        run = run_workload(server, workload, workload.repeat_seed(index))
+        metrics = client_metrics(workload, run, server)
+        if metrics is None:
+            return {}
+        measured.append(metrics)
+    medians: dict[str, float | None] = {}
+    for name in COMPARED_METRICS:
+        values = [value for metrics in measured if (value := metrics.get(name)) is not None]
+        medians[name] = statistics.median(values) if values else None
+    return medians

@@ -30,7 +30,8 @@ class HardwareProfile:
         tflops: dense tensor arithmetic in TFLOP/s by number format (`float16`, `bfloat16`, `int8`, `fp8`); a format
             that is missing has no tensor arithmetic.
         launch_us: the host's time in µs to launch one kernel without a graph.
-        host_speed: single-thread speed of hosts that such cards are rented with, relative to the H200's.
+        host_speed: single-thread speed of hosts that such cards are rented with, relative to that of
+            benchmarks/reference/h200_a05.jsonl.
     """
 
     name: str

@@ -26,18 +26,24 @@ class Parameters:
     bandwidth_share: float
     arithmetic_share: float
     native_arithmetic_factor: float
+    block_arithmetic_factor: float
+    block_bandwidth_factor: float
     marlin_arithmetic_factor: float
+    awq_arithmetic_share: float
     gemm_arithmetic_share: float
     attention_arithmetic_share: float
+    triton_arithmetic_factor: float
     flash_attn_3_bandwidth_share: float
     flash_attn_2_bandwidth_share: float
     flashinfer_bandwidth_share: float
     triton_attn_bandwidth_share: float
     flex_attention_bandwidth_share: float
+    head_scale_factor: float
     kernel_us: float
     fused_kernels_per_layer: float
     eager_kernels_per_layer: float
     quantize_kernels_per_layer: float
+    cache_kernels_per_layer: float
     fused_passes: float
     eager_passes: float
     sampling_passes: float
@@ -47,6 +53,8 @@ class Parameters:
     admit_us: float
     full_graph_us: float
     piece_us: float
+    flex_mask_us: float
+    triton_launches_per_layer: float
     fused_launches_per_layer: float
     eager_launches_per_layer: float
     quantize_launches_per_layer: float

@@ -20,7 +20,8 @@ PARAMETERS = replace(
 
 
 def front_end(*arguments: str) -> FrontEnd:
-    return FrontEnd(config(*arguments, card="h200", version=(0, 25, 1)), PARAMETERS)
+    made = config(*arguments, card="h200", version=(0, 25, 1))
+    return FrontEnd(replace(made, card=replace(made.card, host_speed=1.0)), PARAMETERS)
 
 
 def request(number: int, tokens: int = 0) -> SimulatedRequest:

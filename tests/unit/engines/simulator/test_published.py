@@ -52,6 +52,16 @@ def test_the_run_left_out_of_the_fit_is_within_15_percent() -> None:
     assert throughput("t4-C") == pytest.approx(measured("t4-C"), rel=0.15)
 
 
+@pytest.mark.parametrize("name", ["awq-original", "awq-max-num-seqs-8"])
+def test_awq_on_the_t4_is_as_published_within_its_30_seconds(name: str) -> None:
+    assert throughput(name) == pytest.approx(measured(name), rel=0.1)
+
+
+def test_eight_sequences_complete_more_answers_within_30_seconds() -> None:
+    assert measured("awq-max-num-seqs-8") / measured("awq-original") == pytest.approx(1.225, abs=0.001)
+    assert 1.1 < throughput("awq-max-num-seqs-8") / throughput("awq-original") < 1.4
+
+
 CONTEST = ["t4-C", "t4-B", "t4-graphs-greedy", "t4-suffix-greedy"]
 
 

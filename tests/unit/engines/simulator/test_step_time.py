@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.engines.simulator.helpers import ARGUMENTS, config
+from search_spaces import hardware_named, known_models
+from tests.unit.engines.simulator.helpers import ARGUMENTS, SMALL, config
 from tuner.engines.simulator.config.cuda_graphs import LaunchMode
+from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.scheduling.step import Step
 from tuner.engines.simulator.timing.step_time import StepTime
@@ -49,3 +51,61 @@ def test_the_causes_of_a_steps_time_add_up() -> None:
     whole = sum(time.advance(Step(50, 0, 50, 50, 40_000, 0.0)) for _ in range(3))
     assert sum(time.seconds.values()) == pytest.approx(whole)
     assert time.config.graphs.launch(50, decodes_only=True) is LaunchMode.FULL
+
+
+def seconds(work: Step, *arguments: str, card: str = "h200", model: str = SMALL, packages: frozenset[str]) -> float:
+    version = (0, 25, 1) if card == "h200" else (0, 15, 1)
+    shape, hardware = known_models()[model], hardware_named(card)
+    made = resolve_serve_config(arguments, {}, shape, hardware, version, packages)
+    return StepTime(made, parameters_of(card)).advance(work)
+
+
+DECODES = Step(50, 0, 50, 50, 40_000, 0.0)
+PROMPT = Step(0, 1000, 1, 1, 0, 500_000.0, decodes_only=False)
+DEEP_GEMM, NOTHING = frozenset({"deep_gemm"}), frozenset[str]()
+
+
+@pytest.mark.parametrize("work", [DECODES, PROMPT])
+def test_fp8_by_blocks_is_as_fast_as_fp8_only_with_deep_gemm_in_bfloat16(work: Step) -> None:
+    model, blocks = "Qwen/Qwen2.5-7B-Instruct", ("--quantization", "fp8_per_block")
+    fp8 = seconds(work, "--quantization", "fp8", model=model, packages=NOTHING)
+    assert seconds(work, *blocks, model=model, packages=DEEP_GEMM) == pytest.approx(fp8)
+    assert seconds(work, *blocks, model=model, packages=NOTHING) > 1.2 * fp8
+    assert seconds(work, *blocks, "--dtype", "float16", model=model, packages=DEEP_GEMM) > 1.2 * fp8
+
+
+def test_tritons_attention_costs_launches_unless_the_whole_step_is_a_graph() -> None:
+    triton, no_context = ("--attention-backend", "TRITON_ATTN"), DECODES._replace(context=0)
+    for mode, is_slower in (("FULL", False), ("PIECEWISE", True), ("NONE", True)):
+        graphs = ("--compilation-config", f'{{"cudagraph_mode": "{mode}"}}')
+        own = seconds(no_context, *graphs, packages=NOTHING)
+        assert (seconds(no_context, *graphs, *triton, packages=NOTHING) > own) is is_slower
+
+
+def test_a_cache_with_scales_by_head_is_read_more_slowly_than_a_16_bit_one() -> None:
+    triton, work = ("--attention-backend", "TRITON_ATTN"), DECODES._replace(context=400_000)
+    own, fp8, scaled = (
+        seconds(work, *triton, "--kv-cache-dtype", kind, packages=NOTHING)
+        for kind in ("auto", "fp8", "int8_per_token_head")
+    )
+    assert fp8 < own < scaled
+
+
+def test_awqs_own_kernel_takes_as_long_for_a_part_of_a_group_of_16_tokens_as_for_all() -> None:
+    awq = ("--quantization", "awq", "--enforce-eager")
+
+    def weights(tokens: int) -> float:
+        made = config(*awq, model="TheBloke/Llama-2-7B-AWQ")
+        time = StepTime(made, parameters_of("t4"))
+        time.advance(Step(tokens, 0, tokens, 0, 0, 0.0))
+        return time.seconds["weights"]
+
+    assert weights(1) == pytest.approx(weights(16))
+    assert weights(17) == pytest.approx(weights(32))
+    assert weights(17) > weights(16)
+
+
+def test_flexattention_builds_a_mask_in_every_step() -> None:
+    flex = ("--attention-backend", "FLEX_ATTENTION")
+    added = seconds(DECODES, *flex, packages=NOTHING) - seconds(DECODES, packages=NOTHING)
+    assert added > 0.01

@@ -90,6 +90,18 @@ def test_a_console_script_is_probed_not_run(made_vllm: MadeVllm, tmp_path: Path)
     assert not (tmp_path / "home").exists()
 
 
+def test_a_package_is_found_in_vllms_own_wheel(made_vllm: MadeVllm, tmp_path: Path) -> None:
+    assert "deep_gemm" not in (installation(made_vllm.executable, tmp_path).packages or ())
+    copies = made_vllm.folder / "vllm" / "third_party"
+    for name in ("deep_gemm", "lmcache"):  # vLLM's wheel has no copy of LMCache
+        (copies / name).mkdir(parents=True)
+        (copies / name / "__init__.py").write_text("raise RuntimeError('imported')")
+    packages = installation(made_vllm.executable, tmp_path).packages
+    assert packages is not None
+    assert "deep_gemm" in packages
+    assert "lmcache" not in packages
+
+
 def test_another_program_is_run_once_for_its_version(tmp_path: Path) -> None:
     count = tmp_path / "count"
     wrapper = program(tmp_path / "vllm", f"#!/bin/sh\necho x >> {count}\necho INFO noise\necho 0.25.1\n")

@@ -90,6 +90,15 @@ def find_quantization(
     return method, bits
 
 
+def uses_deep_gemm(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:
+    """Return whether vLLM multiplies FP8 matrices with scales by blocks with DeepGEMM (utils/deep_gemm.py).
+
+    DeepGEMM needs Hopper or a later card and writes bfloat16; without it vLLM falls back to kernels that are not tuned
+    for the model's shapes.
+    """
+    return "deep_gemm" in packages and _capability(card) >= 90 and dtype == "bfloat16"
+
+
 def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:
     """Return the bytes of one number in the KV cache for the value of `--kv-cache-dtype`."""
     element_bytes = {**_KV_ELEMENT_BYTES, **(_KV_ELEMENT_BYTES_FROM_0_25 if version >= (0, 25) else {})}

@@ -20,6 +20,7 @@ from tuner.engines.simulator.config.precision import (
     find_dtype,
     find_kv_element_bytes,
     find_quantization,
+    uses_deep_gemm,
 )
 from tuner.engines.simulator.config.speculative_config import Speculation, find_speculation
 from tuner.engines.simulator.config.vllm_defaults import vllm_default
@@ -39,7 +40,9 @@ class ServeConfig:
         dtype: 16-bit format of weights and arithmetic.
         quantization: quantization method of the weights; None for 16-bit weights.
         weight_bits: stored bits of a weight in a linear layer.
+        deep_gemm: whether DeepGEMM's kernels multiply matrices that are quantized to FP8 by blocks.
         kv_element_bytes: bytes of one number in the KV cache.
+        kv_head_scales: whether the KV cache has a scale for each token and head.
         max_model_len: tokens of the longest request, prompt and answer together.
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
@@ -70,7 +73,9 @@ class ServeConfig:
     dtype: str
     quantization: str | None
     weight_bits: int
+    deep_gemm: bool
     kv_element_bytes: float
+    kv_head_scales: bool
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -117,8 +122,7 @@ def resolve_serve_config(
         ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
     try:
-        flags = parse_flags(arguments)
-        return _resolve(flags, environment, model, card, version, packages)
+        return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages)
     except UnknownFlagError as error:
         raise NotSimulated(str(error)) from None
     except FlagError as error:
@@ -143,7 +147,7 @@ def refusal_of_every_trial(
     arguments.
     """
     try:
-        _resolve(parse_flags(arguments), environment, model, card, version, packages)
+        _resolve(_checked_flags(arguments, version), environment, model, card, version, packages)
     except (FlagError, NotSimulated) as error:
         return str(error)
     except ValueError:
@@ -159,7 +163,6 @@ def _resolve(
     version: tuple[int, ...],
     packages: frozenset[str],
 ) -> ServeConfig:
-    _refuse_unsimulated(flags, version)
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
     length = _max_model_len(flags["max_model_len"], model, environment)
     seqs, tokens = _batch_limits(flags, card, version, length)
@@ -167,7 +170,6 @@ def _resolve(
     quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
-    drafts = speculation.tokens if speculation else 0
     return ServeConfig(
         version=version,
         model=model,
@@ -175,7 +177,9 @@ def _resolve(
         dtype=dtype,
         quantization=quantization,
         weight_bits=weight_bits,
+        deep_gemm=uses_deep_gemm(card, dtype, packages),
         kv_element_bytes=kv_element_bytes,
+        kv_head_scales=kv_dtype.endswith("_per_token_head"),
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -195,13 +199,15 @@ def _resolve(
         stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
         backend=backend,
-        graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, drafts),
+        graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
     )
 
 
-def _refuse_unsimulated(flags: Mapping[str, Any], version: tuple[int, ...]) -> None:
+def _checked_flags(arguments: Sequence[str], version: tuple[int, ...]) -> Mapping[str, Any]:
+    """Return the parsed flags, if the simulator supports them."""
+    flags = parse_flags(arguments)
     if flags["performance_mode"] and version < (0, 19):
         raise ConfigRefused("unrecognized arguments: --performance-mode")
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
@@ -210,12 +216,18 @@ def _refuse_unsimulated(flags: Mapping[str, Any], version: tuple[int, ...]) -> N
             raise NotSimulated(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
     if flags["cpu_offload_gb"]:
         raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
+    return flags
 
 
 def _kv_cache_format(flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...]) -> tuple[str, float]:
     """Return the format of the KV cache and the bytes of a number in it."""
     kv_dtype = flags["kv_cache_dtype"] or "auto"
     return kv_dtype, find_kv_element_bytes(kv_dtype, card, version)
+
+
+def _drafts(speculation: Speculation | None) -> int:
+    """Return the draft tokens of a sequence at most."""
+    return speculation.tokens if speculation else 0
 
 
 def _at_least_one(name: str, value: int | None) -> int:

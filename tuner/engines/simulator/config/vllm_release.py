@@ -10,8 +10,8 @@ TURING_VERSION = "0.15.1"
 DEFAULT_VERSION = "0.25.1"
 """The release of the H200 measurements."""
 
-SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "flashinfer"})
-"""Packages that count as installed. vLLM depends on FlashInfer; the others are installed with pip."""
+SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "deep_gemm", "flashinfer"})
+"""Packages that count as installed. vLLM depends on FlashInfer, its wheel has DeepGEMM, and pip installs the others."""
 
 
 def default_version(card: HardwareProfile) -> str:

@@ -28,8 +28,8 @@ class Weights:
         head_bytes: bytes of that matrix, which stays at 16 bits.
         resident_bytes: bytes of all weights in memory.
         arithmetic: number format of the products, a key of the card's `tflops`.
-        kernels: `plain`; `native` (8 bits on both sides); `marlin` (the kernel unpacks the weights); `gemm` (weights
-            are unpacked before a plain product).
+        kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, without DeepGEMM);
+            `marlin` (the kernel unpacks the weights); `gemm` (weights are unpacked before a plain product).
     """
 
     linear: int
@@ -42,7 +42,13 @@ class Weights:
 
 
 def find_weights(
-    model: ModelShape, card: HardwareProfile, dtype: str, quantization: str | None, bits: int, marlin_input: str | None
+    model: ModelShape,
+    card: HardwareProfile,
+    dtype: str,
+    quantization: str | None,
+    bits: int,
+    marlin_input: str | None,
+    deep_gemm: bool = True,
 ) -> Weights:
     """Return the weights of a model on a card.
 
@@ -53,11 +59,14 @@ def find_weights(
         quantization: quantization method; None for 16-bit weights.
         bits: stored bits of a weight in a linear layer.
         marlin_input: 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
+        deep_gemm: whether DeepGEMM multiplies FP8 matrices with scales by blocks.
     """
     linear = linear_parameters(model)
     head = model.vocab * model.hidden
     linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 else 1.0)
     kernels, arithmetic = _kernels(card, dtype, quantization, marlin_input)
+    if kernels == "native" and quantization == "fp8_per_block" and not deep_gemm:
+        kernels = "blocks"
     embeddings_and_norms = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1))
     return Weights(linear, linear_bytes, head, 2.0 * head, linear_bytes + embeddings_and_norms, arithmetic, kernels)
 

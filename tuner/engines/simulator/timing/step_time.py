@@ -14,7 +14,7 @@ On the card, kernels run one after another:
 The host prepares the step and launches it:
 
     host = step_us + step_sequence_us × sequences + admit_us × admitted + draft look-up × drafting
-    launches: by whole graph, by piece, or by kernel (`LaunchMode`)
+    launches: by whole graph, by piece, or by kernel (`LaunchMode`), and Triton's attention outside a whole graph
 
 Asynchronous scheduling overlaps the host with the step before it:
 
@@ -40,6 +40,11 @@ _TERA = 1e12
 _GIGA = 1e9
 _UNPACK_FROM_TOKENS = 256
 """Steps of at least so many tokens unpack 4-bit matrices to 16 bits before a plain product (vLLM's awq.py, gptq.py)."""
+_QUANTIZES_ACTIVATIONS = ("native", "blocks")
+"""Kernels of products whose other side is quantized before each of them (`Weights.kernels`)."""
+_AWQ_TILE = 16
+"""Tokens that AWQ's own kernel multiplies together; it unpacks the weights anew for each such group, and a part of a
+group takes as long as a whole one (vLLM's csrc/quantization/awq, `gemm_forward_4bit_cuda_m16nXk32`)."""
 _UNPACK_TRAFFIC = 2.25
 """Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
 
@@ -74,7 +79,13 @@ class StepTime:
         self._scale = scale
         self.flops = self.bytes = 0.0
         self.weights: Weights = find_weights(
-            config.model, config.card, config.dtype, config.quantization, config.weight_bits, marlin_input
+            config.model,
+            config.card,
+            config.dtype,
+            config.quantization,
+            config.weight_bits,
+            marlin_input,
+            config.deep_gemm,
         )
         self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
         is_triton = config.backend == "TRITON_ATTN"
@@ -89,8 +100,10 @@ class StepTime:
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         streamed = bandwidth * parameters.bandwidth_share
         self._weight_bytes = weights.linear_bytes + weights.head_bytes
+        self._tile = _AWQ_TILE if config.quantization == "awq" and weights.kernels == "gemm" else 1
         self._token_flops = 2.0 * weights.linear
-        self._linear_stream = weights.linear_bytes / streamed
+        reading = parameters.block_bandwidth_factor if weights.kernels == "blocks" else 1.0
+        self._linear_stream = weights.linear_bytes / (streamed * reading)
         self._linear_token = 2.0 * weights.linear / self._linear_flops_per_s(parameters)
         self._unpacked_stream = 2.0 * weights.linear * _UNPACK_TRAFFIC / streamed
         plain_flops_per_s = card.tflops["float16"] * _TERA * parameters.arithmetic_share
@@ -100,16 +113,22 @@ class StepTime:
         self._context_bytes = 2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes
         kernels = attention_kernels(config.backend, card)
         reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
-        self._context_token = self._context_bytes / (bandwidth * reading_share)
+        # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
+        scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
+        self._context_token = self._context_bytes / (bandwidth * reading_share) * scaling
         self._pair_flops = 4.0 * model.heads * model.head_dim * model.layers
-        self._pair = self._pair_flops / (card.tflops["float16"] * _TERA * parameters.attention_arithmetic_share)
+        comparing = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
+        comparing *= parameters.attention_arithmetic_share
+        self._pair = self._pair_flops / (card.tflops["float16"] * _TERA * comparing)
+        self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
         hidden_pass = 2.0 * model.hidden * model.layers / streamed
         moved = 2.0 * activation_elements(model) / streamed
         self._elementwise_token = {
             True: hidden_pass * parameters.fused_passes + moved,
             False: hidden_pass * parameters.eager_passes + moved,
         }
-        quantize = parameters.quantize_kernels_per_layer if weights.kernels == "native" else 0.0
+        quantize = parameters.quantize_kernels_per_layer if weights.kernels in _QUANTIZES_ACTIVATIONS else 0.0
+        quantize += parameters.cache_kernels_per_layer if config.kv_element_bytes < 2 else 0.0
         self._kernel_count = {
             True: model.layers * (parameters.fused_kernels_per_layer + quantize),
             False: model.layers * (parameters.eager_kernels_per_layer + quantize),
@@ -122,8 +141,9 @@ class StepTime:
         share = {
             "plain": parameters.arithmetic_share,
             "native": parameters.arithmetic_share * parameters.native_arithmetic_factor,
+            "blocks": parameters.arithmetic_share * parameters.block_arithmetic_factor,
             "marlin": parameters.arithmetic_share * parameters.marlin_arithmetic_factor,
-            "gemm": parameters.gemm_arithmetic_share,
+            "gemm": parameters.awq_arithmetic_share if self._tile > 1 else parameters.gemm_arithmetic_share,
         }[self.weights.kernels]
         return self.config.card.tflops[self.weights.arithmetic] * _TERA * share
 
@@ -131,15 +151,18 @@ class StepTime:
         """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""
         speed = config.card.host_speed or 1.0
         launch = (config.card.launch_us or 0.0) * _US * config.model.layers
-        quantize = parameters.quantize_launches_per_layer if self.weights.kernels == "native" else 0.0
-        self._host_step = parameters.step_us * _US / speed
+        quantizes = self.weights.kernels in _QUANTIZES_ACTIVATIONS
+        quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
+        is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
+        attention = parameters.triton_launches_per_layer * launch if is_triton else 0.0
+        self._host_step = (parameters.step_us + (parameters.flex_mask_us if is_flex else 0.0)) * _US / speed
         self._host_admission = parameters.admit_us * _US / speed
         self._host_sequence = parameters.step_sequence_us * _US / speed
         self._launches = {
             LaunchMode.FULL: parameters.full_graph_us * _US / speed,
-            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.model.layers,
-            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch,
-            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch,
+            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.model.layers + attention,
+            LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch + attention,
+            LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch + attention,
         }
         draft_us = {"ngram": parameters.ngram_draft_us, "suffix": parameters.suffix_draft_us}
         method = config.speculation.method if config.speculation else ""
@@ -191,4 +214,6 @@ class StepTime:
         stream, arithmetic = self._linear_stream, self._linear_token
         if self.weights.kernels == "gemm" and tokens >= _UNPACK_FROM_TOKENS:
             stream, arithmetic = self._unpacked_stream, self._unpacked_token
+        elif self._tile > 1:
+            tokens = -(-tokens // self._tile) * self._tile
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import sys
 
 PACKAGES = (
@@ -23,6 +24,17 @@ PACKAGES = (
     "uvloop",
     "xgrammar",
 )
+BUNDLED = ("deep_gemm",)
+"""Packages of which vLLM's wheel may bring a copy, in `vllm/third_party`; vLLM prefers the installed one."""
+
+
+def installed(name: str, vllm: str | None) -> bool:
+    """Return whether vLLM can import a package: from its environment, or its own copy. `vllm` is the file of vLLM."""
+    if importlib.util.find_spec(name) is not None:
+        return True
+    # Looking for the module `vllm.third_party.NAME` would import vLLM, which takes seconds.
+    copy = os.path.join(os.path.dirname(vllm or ""), "third_party", name, "__init__.py")
+    return vllm is not None and name in BUNDLED and os.path.isfile(copy)
 
 
 def version(name: str) -> str | None:
@@ -34,13 +46,14 @@ def version(name: str) -> str | None:
 
 
 def main() -> None:
-    found = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
     spec = importlib.util.find_spec("vllm")
+    vllm = None if spec is None else spec.origin
+    found = [name for name in PACKAGES if installed(name, vllm)]
     result = {
         "version": version("vllm"),
         "torch": version("torch"),
         "python": ".".join(map(str, sys.version_info[:3])),
-        "vllm": None if spec is None else spec.origin,
+        "vllm": vllm,
         "packages": found,
     }
     print(json.dumps(result))
