@@ -66,12 +66,12 @@ DEEP_GEMM, NOTHING = frozenset({"deep_gemm"}), frozenset[str]()
 
 
 @pytest.mark.parametrize("work", [DECODES, PROMPT])
-def test_fp8_by_blocks_is_as_fast_as_fp8_only_with_deep_gemm_in_bfloat16(work: Step) -> None:
+def test_fp8_by_blocks_is_slow_only_in_bfloat16_without_deep_gemm(work: Step) -> None:
     model, blocks = "Qwen/Qwen2.5-7B-Instruct", ("--quantization", "fp8_per_block")
     fp8 = seconds(work, "--quantization", "fp8", model=model, packages=NOTHING)
     assert seconds(work, *blocks, model=model, packages=DEEP_GEMM) == pytest.approx(fp8)
     assert seconds(work, *blocks, model=model, packages=NOTHING) > 1.2 * fp8
-    assert seconds(work, *blocks, "--dtype", "float16", model=model, packages=DEEP_GEMM) > 1.2 * fp8
+    assert seconds(work, *blocks, "--dtype", "float16", model=model, packages=NOTHING) == pytest.approx(fp8)
 
 
 def test_tritons_attention_costs_launches_unless_the_whole_step_is_a_graph() -> None:

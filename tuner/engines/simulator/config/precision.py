@@ -90,13 +90,13 @@ def find_quantization(
     return method, bits
 
 
-def uses_deep_gemm(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:
-    """Return whether vLLM multiplies FP8 matrices with scales by blocks with DeepGEMM (utils/deep_gemm.py).
+def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:
+    """Return whether vLLM multiplies FP8 matrices with scales by blocks as fast as those with one scale.
 
-    DeepGEMM needs Hopper or a later card and writes bfloat16; without it vLLM falls back to kernels that are not tuned
-    for the model's shapes.
+    On Hopper and later cards DeepGEMM does so, which writes bfloat16 only. With float16 vLLM selects CUTLASS's kernels
+    there, which were as fast in the one trial recorded. With bfloat16 and without DeepGEMM all recorded trials are slow.
     """
-    return "deep_gemm" in packages and _capability(card) >= 90 and dtype == "bfloat16"
+    return _capability(card) >= 90 and (dtype == "float16" or "deep_gemm" in packages)
 
 
 def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:

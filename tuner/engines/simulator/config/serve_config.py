@@ -20,7 +20,7 @@ from tuner.engines.simulator.config.precision import (
     find_dtype,
     find_kv_element_bytes,
     find_quantization,
-    uses_deep_gemm,
+    has_fast_blocks,
 )
 from tuner.engines.simulator.config.speculative_config import Speculation, find_speculation
 from tuner.engines.simulator.config.vllm_defaults import vllm_default
@@ -40,7 +40,7 @@ class ServeConfig:
         dtype: 16-bit format of weights and arithmetic.
         quantization: quantization method of the weights; None for 16-bit weights.
         weight_bits: stored bits of a weight in a linear layer.
-        deep_gemm: whether DeepGEMM's kernels multiply matrices that are quantized to FP8 by blocks.
+        fast_blocks: whether matrices quantized to FP8 by blocks are multiplied as fast as those with one scale.
         kv_element_bytes: bytes of one number in the KV cache.
         kv_head_scales: whether the KV cache has a scale for each token and head.
         max_model_len: tokens of the longest request, prompt and answer together.
@@ -73,7 +73,7 @@ class ServeConfig:
     dtype: str
     quantization: str | None
     weight_bits: int
-    deep_gemm: bool
+    fast_blocks: bool
     kv_element_bytes: float
     kv_head_scales: bool
     max_model_len: int
@@ -177,7 +177,7 @@ def _resolve(
         dtype=dtype,
         quantization=quantization,
         weight_bits=weight_bits,
-        deep_gemm=uses_deep_gemm(card, dtype, packages),
+        fast_blocks=has_fast_blocks(card, dtype, packages),
         kv_element_bytes=kv_element_bytes,
         kv_head_scales=kv_dtype.endswith("_per_token_head"),
         max_model_len=length,

@@ -28,7 +28,7 @@ class Weights:
         head_bytes: bytes of that matrix, which stays at 16 bits.
         resident_bytes: bytes of all weights in memory.
         arithmetic: number format of the products, a key of the card's `tflops`.
-        kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, without DeepGEMM);
+        kernels: `plain`; `native` (8 bits on both sides); `blocks` (the same with scales by blocks, slowly);
             `marlin` (the kernel unpacks the weights); `gemm` (weights are unpacked before a plain product).
     """
 
@@ -48,7 +48,7 @@ def find_weights(
     quantization: str | None,
     bits: int,
     marlin_input: str | None,
-    deep_gemm: bool = True,
+    fast_blocks: bool = True,
 ) -> Weights:
     """Return the weights of a model on a card.
 
@@ -59,13 +59,13 @@ def find_weights(
         quantization: quantization method; None for 16-bit weights.
         bits: stored bits of a weight in a linear layer.
         marlin_input: 8-bit format of activations in Marlin's kernels (`int8`, `fp8`); None for 16 bits.
-        deep_gemm: whether DeepGEMM multiplies FP8 matrices with scales by blocks.
+        fast_blocks: whether FP8 matrices with scales by blocks are multiplied as fast as those with one scale.
     """
     linear = linear_parameters(model)
     head = model.vocab * model.hidden
     linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 else 1.0)
     kernels, arithmetic = _kernels(card, dtype, quantization, marlin_input)
-    if kernels == "native" and quantization == "fp8_per_block" and not deep_gemm:
+    if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
         kernels = "blocks"
     embeddings_and_norms = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1))
     return Weights(linear, linear_bytes, head, 2.0 * head, linear_bytes + embeddings_and_norms, arithmetic, kernels)

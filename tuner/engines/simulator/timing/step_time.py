@@ -85,7 +85,7 @@ class StepTime:
             config.quantization,
             config.weight_bits,
             marlin_input,
-            config.deep_gemm,
+            config.fast_blocks,
         )
         self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
         is_triton = config.backend == "TRITON_ATTN"
