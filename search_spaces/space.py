@@ -177,6 +177,12 @@ class Space:
         """
         return Names(self._parameters, facts_of(context), {}, {}).default(name)
 
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """The quantization methods of the choices that take a quantized checkpoint."""
+        choices = [choice for spec in self._parameters.values() for choice in spec.choices]
+        return tuple(dict.fromkeys(choice.checkpoint for choice in choices if choice.checkpoint is not None))
+
     def check_named(self, config: Mapping[str, ParameterValue]) -> None:
         """Check a named configuration against the declared space, without a context.
 

@@ -164,6 +164,12 @@ def test_mistakes_about_the_space_of_the_card(model: str, tmp_path: Path, change
         spec_of(model, tmp_path, space=changes)
 
 
+def test_a_checkpoint_that_no_choice_takes_is_refused(model: str) -> None:
+    message = "checkpoint='awk': space 'vllm' has no choice with such a checkpoint; it has awq, gptq"
+    with pytest.raises(UserError, match=message):
+        plan_study(StudySettings(model=ModelSettings(model, checkpoints={"awk": "folder"})))
+
+
 def test_a_model_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no config\.json"):
         find_model(str(tmp_path / "nothing"), None)

@@ -94,7 +94,7 @@ def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str])
     """Return whether vLLM multiplies FP8 matrices with scales by blocks as fast as those with one scale.
 
     On Hopper and later cards DeepGEMM does so, which writes bfloat16 only. With float16 vLLM selects CUTLASS's kernels
-    there, which were as fast in the one trial recorded. With bfloat16 and without DeepGEMM all recorded trials are slow.
+    there, as fast in the one recorded trial. All recorded trials with bfloat16 and without DeepGEMM are slow.
     """
     return _capability(card) >= 90 and (dtype == "float16" or "deep_gemm" in packages)
 
