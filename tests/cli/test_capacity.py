@@ -55,6 +55,7 @@ def capacity(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         return lambda slot: HoldingEngine(lambda *_: {})
 
     monkeypatch.setattr(capacity_run, "EngineFactory", factory)
+    monkeypatch.setattr(capacity_run, "check_prompts", lambda *_: None)  # no prompt is made
     (tmp_path / "traffic.yaml").write_text(TRAFFIC)
     vllm = install_fake_vllm(tmp_path / "bin")
 
