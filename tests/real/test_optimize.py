@@ -42,11 +42,16 @@ def environment(home: Path) -> dict[str, str]:
 
 def optimize(folder: Path, home: Path, vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
     """Run a study in a folder and return what it prints for programs."""
+    return study(folder, environment(home), vllm, model, *LOAD, *argv, *SERVER)
+
+
+def study(folder: Path, variables: dict[str, str], vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
+    """Run `tuner optimize` in a folder with these variables and return what it prints for programs."""
     start = ["optimize", "--engine", "vllm", "--vllm", str(vllm), "--model", str(model), "--plain", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *start, *LOAD, *argv, *SERVER],
+        [sys.executable, "-m", "tuner.cli.main", *start, *argv],
         cwd=folder,
-        env=environment(home),
+        env=variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

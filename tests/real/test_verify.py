@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-STUDY_S = 1200.0
+from tests.real.test_optimize import study
+
 VERIFY_S = 900.0
 KEY = "a key of this test"
 MIX = """
@@ -47,22 +47,11 @@ def script(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("study")
     (folder / "mix.yaml").write_text(MIX)
     (folder / "prompts.jsonl").write_text(OWN)
-    start = ("optimize", "--engine", "vllm", "--vllm", str(vllm), "--model", str(tiny_model), "--plain", "--json")
-    study = ("--workload", "mix.yaml", "--trials", "2", "--space", "faults-cpu", "--baseline-repeats", "3")
+    words = ("--workload", "mix.yaml", "--trials", "2", "--space", "faults-cpu", "--baseline-repeats", "3")
     given = ("--confirm-rounds", "0", "--enqueue", '{"enforce_eager": true, "max_num_seqs": 16, "block_size": 128}')
     server = ("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--", *SERVER)
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *start, *study, *given, *server],
-        cwd=folder,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=STUDY_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    exported = folder / str(json.loads(done.stdout)["script"])
+    result = study(folder, environment(home), vllm, tiny_model, *words, *given, *server)
+    exported = folder / str(result["script"])
     assert KEY not in exported.read_text()
     return exported
 

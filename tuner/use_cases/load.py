@@ -100,8 +100,8 @@ def _prompt_tools(vllm: str | None, tokenizer: str, stack: ExitStack) -> PromptT
             raise
         return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
     found = installation(executable, home())
-    if found.interpreter is None:  # a wrapper, whose Python is not known
-        return LibraryTools(find_tokenizer(tokenizer), ProcessRecords(home() / "processes"))
+    if found.interpreter is None:
+        return LibraryTools(find_tokenizer(tokenizer, executable), ProcessRecords(home() / "processes"))
     tools = Toolbox(found, home(), base_environment(os.environ))
     stack.callback(tools.close)
     return tools

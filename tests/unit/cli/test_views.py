@@ -177,6 +177,7 @@ def test_a_pipe_gets_one_line_a_trial(tmp_path: Path) -> None:
         view.finished(record)
     view.stage(StagePlan(Stage.CONFIRMATION, 4, ("#0", "#1"), (1, 2)))
     view.started(trial_spec(1, round_=1), 0)
+    view.started(trial_spec(0, round_=2), 1)  # the line of a measurement names its own round
     view.finished(trial(1, 1190.0, score=1.19, round_=1, config=CONFIG))
     assert lines == [
         "[1/10] #0 ok, score 1.000: output_throughput 1,000 tok/s, p99_tpot_ms 10; the defaults",

@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,22 +225,26 @@ def reset_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_stops_the_server(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    arguments, environment = command(script(), tmp_path, bench="hang")
+def signalled(
+    command: Sequence[str | Path], environment: Mapping[str, str], number: signal.Signals, ready: Callable[[], bool]
+) -> tuple[int, str]:
+    """Run a command, send it a signal once it is ready, and return its exit code and its output."""
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        arguments,
-        env=environment,
-        preexec_fn=reset_interrupts,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=environment, preexec_fn=reset_interrupts, stdout=pipe, stderr=pipe, text=True
     ) as running:
-        while not list((tmp_path / "tmp").glob("*/warmup.log")):
+        while not ready():
             with pytest.raises(subprocess.TimeoutExpired):
                 running.wait(timeout=0.05)
         running.send_signal(number)
         stdout, _ = running.communicate(timeout=60)
-    assert running.returncode == code
+    return running.returncode, stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_server(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    arguments, environment = command(script(), tmp_path, bench="hang")
+    returned, stdout = signalled(arguments, environment, number, lambda: any((tmp_path / "tmp").glob("*/warmup.log")))
+    assert returned == code
     assert "server stopped" in stdout
     assert marked(tmp_path) == []

@@ -20,7 +20,7 @@ import pytest
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.export.test_serve_script import a_script
-from tests.unit.export.test_verify import marked, reset_interrupts
+from tests.unit.export.test_verify import marked, signalled
 from tuner.export.carried_traffic import carry_traffic
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
@@ -149,16 +149,9 @@ def test_a_signal_ends_the_load_and_the_server(bench: Bench, tmp_path: Path, num
     make_tokenizer(tmp_path)
     bench.token_s = 20
     command, environment = bench.command(script_of(traffic(tmp_path), str(tmp_path)), TUNER=str(TUNER))
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, env=environment, preexec_fn=reset_interrupts, stdout=pipe, stderr=pipe, text=True
-    ) as running:
-        while not list((tmp_path / "tmp").glob("*/requests/*/*-plan.jsonl")):
-            with pytest.raises(subprocess.TimeoutExpired):
-                running.wait(timeout=0.05)
-        running.send_signal(number)
-        stdout, _ = running.communicate(timeout=60)
-    assert running.returncode == code
+    plans = "*/requests/*/*-plan.jsonl"
+    returned, stdout = signalled(command, environment, number, lambda: any((tmp_path / "tmp").glob(plans)))
+    assert returned == code
     assert "server stopped" in stdout
     # the generator's watchdog looks for its owner from time to time
     assert psutil.wait_procs(marked(tmp_path), timeout=15)[1] == []

@@ -135,7 +135,8 @@ class Toolbox:
 
     def _library_prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
         try:
-            tokenizer = find_tokenizer(json.loads(plan.read_text(encoding="utf-8"))["tokenizer"])
+            name = json.loads(plan.read_text(encoding="utf-8"))["tokenizer"]
+            tokenizer = find_tokenizer(name, self.installation.executable)
         except SettingError as error:
             message = f"vLLM's Python cannot make the prompts: {error}"
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.config.model_shape import find_shape
+from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import error_bands
 from tuner.errors import TunerError
 from tuner.scoring.score import score
@@ -32,8 +35,7 @@ SHOWN = 4
 LEAST_GAIN = math.exp(NORMAL_95 * PREDICTED_SPREAD)
 """A predicted ratio of scores from which a lever is shown: a smaller one may be an error of the predictions."""
 
-_FAILURES = (TunerError, SpaceError, ArithmeticError, LookupError, ValueError)
-"""What makes a lever impossible: the space or the simulator refuses it, or the simulator fails."""
+_log = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float | None]
 
@@ -94,9 +96,10 @@ def _lever(kept: Kept, candidate: Candidate, reference: Metrics) -> Lever | None
         shape = plan.shape
         if candidate.checkpoint is not None and shape is not None:
             shape = replace(shape, quantization=candidate.checkpoint)
-        found = _metrics(spec, engine, spec.space.complete(config), shape)
-    except _FAILURES:
+        complete = spec.space.complete(config)
+    except (TunerError, SpaceError):
         return None
+    found = _metrics(spec, engine, complete, shape)
     goals = kept.spec.goals
     gain = None if found is None else score(found, reference, goals.scored)
     if found is None or gain is None or not _missed(kept.spec, found) <= _missed(kept.spec, reference):
@@ -139,7 +142,10 @@ def _metrics(
             shape = find_shape(str(rendered.model))
         argv = (*spec.server.arguments, *rendered.argv)
         return simulator.metrics(argv, {**spec.server.environment, **rendered.environment}, shape)
-    except _FAILURES:
+    except (TunerError, SpaceError, ConfigRefused, StartFailed):
+        return None
+    except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: levers are worth no failed study
+        _log.warning("no prediction of %s, the simulator failed: %s: %s", dict(config), type(error).__name__, error)
         return None
 
 

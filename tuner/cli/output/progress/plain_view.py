@@ -104,6 +104,6 @@ class PlainView:
 
 def trial_line(progress: Progress, record: TrialRecord, width: int) -> str:
     """Return what came of a trial: `[13/60] #12 ok, score 0.749: …; quantization=fp8 +8 more`."""
-    counted = progress.round_text or f"{progress.stage_done}/{progress.stage_trials}"
+    counted = progress.text_of_round(record.round) or f"{progress.stage_done}/{progress.stage_trials}"
     line = f"[{counted}] {lines.trial_line(progress.rescored(record), progress.spec.goals.objectives)}"
     return lines.end_with_configuration(line, record, progress.defaults, width)

@@ -116,11 +116,13 @@ class Progress:
 
     @property
     def round_text(self) -> str:
-        """`round 2 of 3` during the confirmation, else empty."""
+        """`round 2 of 3` during the confirmation, of the measurement that started last; else empty."""
+        return self.text_of_round(self.round)
+
+    def text_of_round(self, round_: int) -> str:
+        """Return `round 2 of 3` for a round of the current confirmation, else nothing."""
         rounds = self.plan.rounds
-        if self.round not in rounds:
-            return ""
-        return f"round {rounds.index(self.round) + 1} of {len(rounds)}"
+        return f"round {rounds.index(round_) + 1} of {len(rounds)}" if round_ in rounds else ""
 
     def elapsed_s(self) -> float:
         """Return the real seconds since this run began."""

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _FILE = "tokenizer.json"
-NO_PACKAGE = SettingError(
-    "vllm",
-    None,
-    "no vLLM found, and the package `tokenizers`, which replaces it here, is not installed",
-    "`pip install tokenizers`, or name a vLLM by {vllm} PATH",
-)
 
 
 class LibraryTokenizer:
@@ -79,17 +73,15 @@ def check_prompts(workload: Workload, executable: Path, tokenizer: str) -> None:
         SettingError: as in `find_tokenizer`.
     """
     if isinstance(workload, Traffic | Suite) and interpreter_of(executable) is None:
-        rule = "this wrapper's Python is not known, and the package `tokenizers`, which replaces it, is not installed"
-        remedy = "`pip install tokenizers`, or give VENV/bin/vllm"
-        find_tokenizer(tokenizer, SettingError("vllm", str(executable), rule, remedy))
+        find_tokenizer(tokenizer, executable)
 
 
-def find_tokenizer(name: str, missing: SettingError = NO_PACKAGE) -> LibraryTokenizer:
+def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:
     """Return the tokenizer of a folder or a hub name, which is downloaded if it was not before.
 
     Args:
         name: the folder or the name.
-        missing: the error if the package is not installed.
+        wrapper: the `vllm` whose Python is not known, for the error; None: there is no vLLM.
 
     Raises:
         SettingError: if the package is not installed, or there is no such tokenizer.
@@ -97,7 +89,7 @@ def find_tokenizer(name: str, missing: SettingError = NO_PACKAGE) -> LibraryToke
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise missing from None
+        raise _no_package(wrapper) from None
     folder = Path(name).expanduser()
     remedy = "give a folder with one, a hub name, or a vLLM by {vllm} PATH, which reads other formats"
     if folder.is_dir():
@@ -112,3 +104,11 @@ def find_tokenizer(name: str, missing: SettingError = NO_PACKAGE) -> LibraryToke
         reason = " ".join(str(error).split())[:200]
         raise SettingError("tokenizer", name, f"the tokenizer cannot be read ({reason})", remedy) from None
     return LibraryTokenizer(found)
+
+
+def _no_package(wrapper: Path | None) -> SettingError:
+    if wrapper is None:
+        rule = "no vLLM found, and the package `tokenizers`, which replaces it here, is not installed"
+        return SettingError("vllm", None, rule, "`pip install tokenizers`, or name a vLLM by {vllm} PATH")
+    rule = "this wrapper's Python is not known, and the package `tokenizers`, which replaces it, is not installed"
+    return SettingError("vllm", str(wrapper), rule, "`pip install tokenizers`, or give VENV/bin/vllm")
