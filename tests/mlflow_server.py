@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboards.mlflow.ui import BACKEND_VARIABLE, ui_command
+from dashboards.mlflow.ui import ui_command, ui_environment
 from tuner.http import HttpError, ReadLimits, fetch
 from tuner.processes.ports import lease_port
 
@@ -38,7 +38,7 @@ class MlflowServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        environment = {**os.environ, BACKEND_VARIABLE: f"sqlite:///{self.database}"}
+        environment = ui_environment(os.environ, f"sqlite:///{self.database}")
         environment.pop("MLFLOW_TRACKING_URI", None)
         with (self.folder / "log").open("ab") as log:
             command = ui_command(self.folder / "artifacts", self.port)

@@ -1,7 +1,7 @@
 import sys
 from pathlib import Path
 
-from dashboards.mlflow.ui import ui_command
+from dashboards.mlflow.ui import ui_command, ui_environment
 
 
 def test_the_ui_listens_on_loopback_only(tmp_path: Path) -> None:
@@ -15,3 +15,10 @@ def test_the_ui_listens_on_loopback_only(tmp_path: Path) -> None:
 
 def test_a_server_chooses_its_own_artifacts() -> None:
     assert "--default-artifact-root" not in ui_command(None, 5001)
+
+
+def test_no_workers_of_mlflows_own_jobs_start_unless_the_user_asks_for_them() -> None:
+    database = {"MLFLOW_BACKEND_STORE_URI": "sqlite:///a.db"}
+    off, on = ({"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": value} for value in ("false", "true"))
+    assert ui_environment({"HOME": "/h"}, "sqlite:///a.db") == {"HOME": "/h"} | database | off
+    assert ui_environment(on, "sqlite:///a.db") == database | on

@@ -17,7 +17,7 @@ def ui(
     storage: Storage = None,
 ) -> None:
     """Start MLflow's user interface with the studies of a database."""
-    from dashboards.mlflow.ui import BACKEND_VARIABLE, ui_command
+    from dashboards.mlflow.ui import ui_command, ui_environment
     from tuner.processes.ports import port_answers
 
     if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http"):
@@ -28,5 +28,4 @@ def ui(
     database = Path(uri.removeprefix("sqlite:///"))
     print(f"MLflow starts on http://127.0.0.1:{port}; Ctrl-C ends it", flush=True)
     command = ui_command(database.parent / "mlartifacts", port)
-    os.environ[BACKEND_VARIABLE] = uri
-    os.execv(command[0], command)
+    os.execve(command[0], command, ui_environment(os.environ, uri))
