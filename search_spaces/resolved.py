@@ -185,6 +185,17 @@ class ResolvedSpace:
         defaults |= {name: value for name, value in others.items() if value is not None}
         return [name for name, value in config.items() if value is not None and defaults.get(name) != value]
 
+    def same_server(self, one: Mapping[str, ParameterValue], other: Mapping[str, ParameterValue]) -> bool:
+        """Return whether two configurations give the same server: they may differ in values that are the defaults.
+
+        A value equals no default that is unknown.
+        """
+        return self.render(one) == self.render(other) or self._effective(one) == self._effective(other)
+
+    def _effective(self, config: Mapping[str, ParameterValue]) -> dict[str, object]:
+        names = self.names(config)
+        return {p.name: names.effective(p.name) for p in self.parameters if self._active(p, config)}
+
     def without(self, config: Mapping[str, ParameterValue], name: str) -> dict[str, ParameterValue]:
         """Return a configuration with one parameter reset to its default, without those that then no longer count."""
         remaining: dict[str, ParameterValue] = {}

@@ -32,11 +32,16 @@ _NO_LOAD = ClosedLoop(max_concurrency=1, num_prompts=1, input_len=1, output_len=
 
 
 class ExamFailed(Exception):
-    """A variant cannot be examined; the message says why. `failure` is that of its server, if it has one."""
+    """A variant cannot be examined; the message says why.
 
-    def __init__(self, message: str, failure: Failure | None = None) -> None:
+    Attributes:
+        failure: that of its server; None for another.
+        log: of its server; None where none was started.
+    """
+
+    def __init__(self, message: str, failure: Failure | None = None, log: Path | None = None) -> None:
         super().__init__(message)
-        self.failure = failure
+        self.failure, self.log = failure, log
 
 
 class AnsweringServer(Server, Protocol):
@@ -175,7 +180,8 @@ class Examiner:
             finally:
                 server.stop()
         except TrialFailed as failed:
-            raise ExamFailed(failed.failure.message, failed.failure) from None
+            log = spec.artifacts / "server.log"
+            raise ExamFailed(failed.failure.message, failed.failure, log if log.exists() else None) from None
         except AskFailed as failed:
             raise ExamFailed(str(failed)) from None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage import open_store
+from storage.failures import FailureKind
 from storage.waiting import DatabaseWait
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -33,6 +34,8 @@ FORMAT_FLAGS = frozenset(
 
 FORMAT_VARIABLES = frozenset({"VLLM_MARLIN_INPUT_DTYPE"})
 """Environment variables that change answers."""
+
+_TOO_LARGE = frozenset({FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL})
 
 
 @dataclass(frozen=True)
@@ -131,15 +134,25 @@ def check_reference(examiner: Examiner, reference: Variant, task: Task | None) -
     try:
         answers = examiner.answers(reference).answers
     except ExamFailed as failed:
-        remedy = "give a model that fits by {reference}, or leave the quality out"
+        remedy = _remedy_of(failed)
         raise SettingError("reference", reference.model.name, f"it cannot be served: {failed}", remedy) from None
     if task is not None and not any(answers["right"]):
         rule = f"the reference answers none of {len(task.questions)} questions right"
         raise SettingError("quality_task", None, rule, "check `prompt`, `answer` and `regex` in {quality_task}")
 
 
+def _remedy_of(failed: ExamFailed) -> str:
+    if failed.log is None or (failed.failure is not None and failed.failure.kind in _TOO_LARGE):
+        return "give a model that fits by {reference}, or leave the quality out"
+    return f"its log is {failed.log}"
+
+
+def _log_of(failed: ExamFailed) -> str:
+    return "" if failed.log is None else f"; its log is {failed.log}"
+
+
 def _compare(examiner: Examiner, reference: Variant, candidate: Variant) -> Quality:
     try:
         return examiner.compare(reference, candidate)
     except ExamFailed as failed:
-        raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}") from None
+        raise UserError(f"the candidate {candidate.model.name} cannot be examined: {failed}{_log_of(failed)}") from None

@@ -11,7 +11,8 @@ from rich.console import Console, Group
 
 from storage.records import Provenance
 from tests.unit.cli.studies import GOALS, trial
-from tuner.cli.output.pages.conclusion import Findings, conclusion_parts, worse_metrics
+from tuner.cli.output.pages.conclusion import conclusion_parts, worse_metrics
+from tuner.cli.output.parts.findings import Findings
 
 CONFIG = {"max_num_seqs": 50, "block_size": 64, "stream_interval": 8}
 DEFAULTS = {"max_num_seqs": 256, "stream_interval": 1}
@@ -88,6 +89,19 @@ def test_the_winner_beside_the_defaults() -> None:
         "stream_interval=8  1         ×0.99   0.90 to 1.10",
         "block_size=64      unknown",
     ]
+
+
+def test_a_round_that_only_one_of_both_finished_does_not_count() -> None:
+    cut = "finals 0,1,3"  # a time limit ended these rounds
+    later = [trial(0, 400.0, round_=4, label=cut), trial(1, 2000.0, round_=5, label=cut)]
+    assert printed(findings(CONCLUSION, [*RECORDS, *later]))[:7] == printed(findings(CONCLUSION))[:7]
+
+
+def test_a_round_of_an_earlier_group_counts() -> None:
+    earlier = trial(1, 890.0, round_=1, label="finals of an earlier run", tpot=9.0)
+    lines = printed(findings(CONCLUSION, [*RECORDS, earlier]))
+    assert lines[1] == "the winner beside the defaults, measured: medians of 3 rounds"
+    assert lines[5] == "output_throughput  1,000 tok/s  1,098 tok/s  ×1.100  1.050 to 1.150"
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])

@@ -112,6 +112,21 @@ def test_the_engine_s_defaults(hardware: str, version: str, expected: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"dtype": "float16"}, {"dtype": "float16", "prefix_caching": True, "gpu_memory_utilization": 0.92}, True),
+        ({"dtype": "float16"}, {"dtype": "float16", "prefix_caching": False}, False),
+        ({"block_size": 16}, {}, False),  # the default block size of 0.25.1 is unknown
+        ({"max_num_seqs": 1024}, {}, True),
+    ],
+)
+def test_values_that_are_the_defaults_make_no_other_server(
+    one: dict[str, ParameterValue], other: dict[str, ParameterValue], same: bool
+) -> None:
+    assert resolved("h200").same_server(one, other) is same
+
+
+@pytest.mark.parametrize(
     ("config", "rules"),
     [
         ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, ["tokens-below-seqs"]),

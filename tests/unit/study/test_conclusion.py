@@ -139,6 +139,19 @@ def test_all_rounds_with_both_count_for_the_loss() -> None:
     assert conclude(GOALS, [*finalists, *last, *before], finalists, "finals", Preference({3: 9, 4: 2})).winner == 4
 
 
+def test_a_metric_is_compared_in_the_same_rounds_as_the_score() -> None:
+    finalists = [record(0, [100.0]), record(3, [110.0]), record(4, [120.0])]
+    first = [replace(each, label="first") for each in rounds((0, [100, 100]), (3, [120, 120]))]
+    second = rounds((0, [0, 0, 100, 100]), (3, [0, 0, 130, 130]), (4, [0, 0, 121, 119]))
+    later = [each for each in second if each.round > 2]
+    found = conclude(GOALS, [*finalists, *first, *later], finalists, "finals")
+    [three] = [each for each in found.finalists if each.number == 3]
+    assert three.score is not None
+    assert (three.score.rounds, three.metrics["output_throughput"].rounds) == (4, 4)
+    # Twice 120 and twice 130 of 100.
+    assert three.metrics["output_throughput"].ratio == pytest.approx((1.2 * 1.3) ** 0.5)
+
+
 def test_missing_an_slo_in_one_round_disqualifies() -> None:
     finalists = [record(0, [100.0]), record(3, [150.0], score=1.5)]
     bad = record(3, [150.0], 2, tpot=60.0)

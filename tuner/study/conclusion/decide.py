@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from storage.records import TrialRecord
-from tuner.scoring.compare import Ratio, pooled_ratio
+from tuner.scoring.compare import Ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.score import finite_exp
 from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion, Smaller
+from tuner.study.conclusion.pooled import metric_ratios, score_ratios
 from tuner.study.conclusion.reference import REFERENCES, failed_references, kept_name, name_of, reference_of
 from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differences
 
@@ -103,29 +104,16 @@ def _compared(
 ) -> tuple[ComparedFinalist, ...]:
     """Return every finalist but the reference; those without a fault are compared with it."""
     remaining = [number for number, fault in faults.items() if fault is None]
-    compares = reference in remaining and len(remaining) > 1
-    scores = _pooled(rounds, records, remaining, reference) if compares and reference is not None else {}
-    metrics = rounds.metric_ratios(remaining, reference) if compares and reference is not None else {}
+    scores: dict[int, Ratio] = {}
+    metrics: dict[int, dict[str, Ratio]] = {}
+    if reference is not None and reference in remaining and len(remaining) > 1:
+        scores = score_ratios(rounds, records, remaining, reference)
+        metrics = metric_ratios(rounds, records, remaining, reference)
     return tuple(
         ComparedFinalist(number, scores.get(number), metrics.get(number, {}), fault)
         for number, fault in faults.items()
         if number != reference
     )
-
-
-def _pooled(
-    rounds: Rounds, records: Sequence[TrialRecord], remaining: Sequence[int], baseline: int
-) -> dict[int, Ratio]:
-    """Return the ratio of each finalist's score to that of the reference, from all rounds in which both were measured.
-
-    Also earlier groups count: the winner of their rounds was picked for them, so that they alone would flatter it.
-    """
-    known = score_deviation(rounds.goals, records)
-    if known is None or len({record.label for record in records if record.round}) == 1:
-        return rounds.score_ratios(remaining, baseline)
-    others = [number for number in remaining if number != baseline]
-    differences = {number: score_differences(rounds.goals, records, number, baseline) for number in others}
-    return {number: pooled_ratio(each, *known, len(others)) for number, each in differences.items()}
 
 
 def _decide(

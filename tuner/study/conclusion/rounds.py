@@ -68,16 +68,26 @@ class Rounds:
         """
         result: dict[int, dict[str, Ratio]] = {number: {} for number in numbers}
         for objective in self.goals.objectives:
-            logs: dict[int, list[float]] = {}
-            for number in numbers:
-                values = [self._values(number, round_).get(objective.metric) for round_ in self.numbers]
-                positive = [value for value in values if value is not None and value > 0]
-                if len(positive) == len(values):
-                    logs[number] = [math.log(value) for value in positive]
+            logs = self._metric_logs(numbers, objective.metric)
             if reference in logs:
                 for number, ratio in compare(logs, reference).items():
                     result[number][objective.metric] = ratio
         return result
+
+    def metric_residuals(self, metric: str) -> tuple[float, int]:
+        """Return the squared residuals of a metric's logarithms, and their degrees of freedom."""
+        complete = [n for n in sorted({n for n, _ in self.cells}) if self.disqualification(n) is None]
+        return residual_squares(self._metric_logs(complete, metric))
+
+    def _metric_logs(self, numbers: Sequence[int], metric: str) -> dict[int, list[float]]:
+        """Return the logarithms of a metric by trial, without the trials that lack a positive value in a round."""
+        logs: dict[int, list[float]] = {}
+        for number in numbers:
+            values = [self._values(number, round_).get(metric) for round_ in self.numbers]
+            positive = [value for value in values if value is not None and value > 0]
+            if len(positive) == len(values):
+                logs[number] = [math.log(value) for value in positive]
+        return logs
 
     def _values(self, number: int, round_: int) -> dict[str, float | None]:
         outcome = self.cells[number, round_].outcome
@@ -91,22 +101,50 @@ def score_deviation(goals: Goals, records: Sequence[TrialRecord]) -> tuple[float
     Returns:
         The deviation and its degrees of freedom; None if no group has two rounds.
     """
+    return _deviation([each.score_residuals() for each in groups(goals, records)])
+
+
+def metric_deviation(goals: Goals, records: Sequence[TrialRecord], metric: str) -> tuple[float, int] | None:
+    """Return the same of a metric."""
+    return _deviation([each.metric_residuals(metric) for each in groups(goals, records)])
+
+
+def groups(goals: Goals, records: Sequence[TrialRecord]) -> list[Rounds]:
+    """Return the rounds of each group of finalists, in the order of the records."""
     labels = dict.fromkeys(record.label for record in records if record.round)
-    residuals = [Rounds.of(goals, records, label).score_residuals() for label in labels]
+    return [Rounds.of(goals, records, label) for label in labels]
+
+
+def _deviation(residuals: Sequence[tuple[float, int]]) -> tuple[float, int] | None:
     degrees = sum(each for _, each in residuals)
     return (math.sqrt(sum(squares for squares, _ in residuals) / degrees), degrees) if degrees else None
 
 
 def score_differences(goals: Goals, records: Sequence[TrialRecord], one: int, other: int) -> list[float]:
     """Return the score's logarithm of one trial minus that of another, for each round of any group with both."""
+    pairs = _common(goals, records, one, other)
+    logs = iter(log_scores([values for pair in pairs for values in pair], goals.scored))
+    return [next(logs) - next(logs) for _ in pairs]
+
+
+def metric_differences(goals: Goals, records: Sequence[TrialRecord], one: int, other: int, metric: str) -> list[float]:
+    """Return the same of a metric; none if a value is absent or not positive in one of these rounds."""
+    pairs = [[values.get(metric) for values in pair] for pair in _common(goals, records, one, other)]
+    logs = [[math.log(value) for value in pair if value is not None and value > 0] for pair in pairs]
+    return [pair[0] - pair[1] for pair in logs] if all(len(pair) == 2 for pair in logs) else []
+
+
+def _common(
+    goals: Goals, records: Sequence[TrialRecord], one: int, other: int
+) -> list[tuple[dict[str, float | None], dict[str, float | None]]]:
+    """Return the values of two trials in each round of any group in which both were measured."""
     cells = {
         (record.number, record.round): goals.metrics(record.outcome)
         for record in records
         if record.number in (one, other) and record.round and record.outcome and fault_of(goals, record) is None
     }
     both = [round_ for number, round_ in cells if number == one and (other, round_) in cells]
-    logs = iter(log_scores([cells[number, round_] for round_ in both for number in (one, other)], goals.scored))
-    return [next(logs) - next(logs) for _ in both]
+    return [(cells[one, round_], cells[other, round_]) for round_ in both]
 
 
 def fault_of(goals: Goals, record: TrialRecord) -> str | None:

@@ -59,20 +59,21 @@ def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str
 
 
 def measured_as(space: ResolvedSpace, records: Sequence[TrialRecord], config: Config) -> TrialRecord | None:
-    """Return the first trial with the same server as a configuration; None if there is none."""
+    """Return the first trial with a configuration, else the first with the same server; None if there is none."""
+    trials = [record for record in records if not record.round]
     rendered = space.render(config)
-    return next((record for record in records if not record.round and space.render(record.config) == rendered), None)
+    same = [record for record in trials if space.render(record.config) == rendered]
+    return next(iter(same or (record for record in trials if space.same_server(record.config, config))), None)
 
 
 def unmeasured(
     space: ResolvedSpace, given: Sequence[GivenConfiguration], records: Sequence[TrialRecord]
 ) -> list[GivenConfiguration]:
-    """Return the configurations that no trial has, each once."""
-    seen = [space.render(record.config) for record in records if not record.round]
+    """Return the configurations whose server no trial had, each once."""
+    seen = [record.config for record in records if not record.round]
     found = []
     for each in given:
-        rendered = space.render(each.config)
-        if rendered not in seen:
-            seen.append(rendered)
+        if not any(space.same_server(each.config, config) for config in seen):
+            seen.append(each.config)
             found.append(each)
     return found

@@ -121,8 +121,9 @@ def _winner(stored: StoredStudy) -> TrialRecord | None:
 def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
     from rich.text import Text
 
-    from tuner.cli.output.pages.conclusion import Findings, conclusion_parts
+    from tuner.cli.output.pages.conclusion import conclusion_parts
     from tuner.cli.output.parts.console import show
+    from tuner.cli.output.parts.findings import Findings
 
     conclusion = stored.record.conclusion or {}
     findings = Findings(conclusion, stored.trials, stored.objectives, stored.slos, stored.defaults)

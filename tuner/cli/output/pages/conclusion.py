@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.records import Config, JsonScalar, Provenance, TrialOutcome, TrialRecord, flag_effects_of
+from storage.records import Config, JsonScalar, Provenance, TrialOutcome
 from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
+from tuner.cli.output.parts.findings import Findings
 from tuner.scoring.flag_effects import LIKELY, WITHIN_NOISE, effects_basis, has_effect
-from tuner.scoring.objectives import Objective
-from tuner.scoring.slo import Slo
-from tuner.study.conclusion.reference import REFERENCES, name_of, reference_of
+from tuner.study.conclusion.reference import REFERENCES
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
@@ -28,75 +26,6 @@ RISK = "fails or misses\nan SLO without it"
 ITL = "p99_itl_ms"
 """The metric that stands in every table: flags that send tokens in groups improve others at its cost."""
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What the tables show: a conclusion as plain JSON (`Conclusion.to_dict`), and the trials that it rests on."""
-
-    conclusion: Mapping[str, Any]
-    records: Sequence[TrialRecord]
-    objectives: Sequence[Objective]
-    slos: Sequence[Slo]
-    defaults: Config
-
-    @property
-    def winner(self) -> int | None:
-        """Number of the winning trial; None without a winner."""
-        number = self.conclusion.get("winner")
-        return None if number is None else int(number)
-
-    @property
-    def flag_effects(self) -> Sequence[Mapping[str, Any]]:
-        """The effects of the winner's flags, the largest first."""
-        return flag_effects_of(self.conclusion)
-
-    @property
-    def baseline(self) -> int | None:
-        """Number of the trial that the finalists are compared with; None if there is none."""
-        if (number := self.conclusion.get("reference")) is not None:
-            return int(number)
-        found = reference_of(self.records)
-        return None if found is None else found.number
-
-    @property
-    def baseline_name(self) -> str:
-        """What the finalists are compared with, as texts name it."""
-        number = self.baseline
-        record = None if number is None else self.trial(number)
-        return "the defaults" if record is None else name_of(record)
-
-    @property
-    def challenger(self) -> int | None:
-        """Number of the trial that is compared with the defaults: the winner, else the finalist with the best score."""
-        if self.winner is not None and self.winner != self.baseline:
-            return self.winner
-        if (nearest := self.conclusion.get("nearest")) is not None:
-            return int(nearest["number"])
-        scored = [each for each in self.conclusion.get("contenders", ()) if each["score"] and not each["disqualified"]]
-        best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
-        return None if best is None else int(best["number"])
-
-    def trial(self, number: int) -> TrialRecord | None:
-        """Return the trial of the search with that number."""
-        return next((record for record in self.records if record.number == number and not record.round), None)
-
-    def pooled(self, number: int | None) -> TrialOutcome | None:
-        """Return the outcome that a trial is known by: all repeats of its rounds together, else the search's own.
-
-        Only the rounds of the last confirmation count. The search's own figures are flattering for a finalist, because
-        they are what it was picked for.
-        """
-        if number is None:
-            return None
-        rounds = [record for record in self.records if record.round]
-        label = max(rounds, key=lambda record: record.round).label if rounds else None
-        own = [record.outcome for record in rounds if record.number == number and record.label == label]
-        worked = [outcome for outcome in own if outcome is not None and outcome.succeeded]
-        if not worked:
-            trial = self.trial(number)
-            return None if trial is None else trial.outcome
-        return replace(worked[0], repeats=tuple(repeat for outcome in worked for repeat in outcome.repeats))
 
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
@@ -144,9 +73,9 @@ def _smaller_line(findings: Findings) -> str | None:
 
 
 def _comparison_title(findings: Findings) -> str:
-    one = findings.pooled(findings.challenger)
+    _, one = findings.together(findings.challenger)
     measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
-    rounds = findings.conclusion.get("rounds") or 0
+    rounds = len(findings.common_rounds(findings.challenger))
     basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
     role = "the winner" if findings.winner == findings.challenger else "the best finalist"
     if findings.conclusion.get("nearest"):
@@ -157,7 +86,7 @@ def _comparison_title(findings: Findings) -> str:
 def comparison_table(findings: Findings) -> Table | None:
     """Return the winner, or the best finalist, beside the defaults; None if only one of them was measured."""
     number, baseline = findings.challenger, findings.baseline
-    one, other = findings.pooled(number), findings.pooled(baseline)
+    other, one = findings.together(number)
     if number is None or number == baseline or one is None or other is None or not other.succeeded:
         return None
     contender = _contender(findings, number)
@@ -181,7 +110,7 @@ def comparison_table(findings: Findings) -> Table | None:
 
 def worse_metrics(findings: Findings) -> list[str]:
     """Return the metrics outside objectives and SLOs that are much worse than the defaults': one of each latency."""
-    one, other = findings.pooled(findings.challenger), findings.pooled(findings.baseline)
+    other, one = findings.together(findings.challenger)
     if one is None or other is None:
         return []
     found: list[tuple[float, str]] = []
@@ -241,7 +170,7 @@ def finalists_table(findings: Findings) -> Table | None:
     if len(contenders) < 2 or not any(each["score"] for each in contenders):
         return None
     table = new_table()
-    reference = findings.pooled(findings.baseline)
+    reference, _ = findings.together(findings.challenger)
     names = [objective.metric for objective in findings.objectives]
     if reference is not None and reference.metric(ITL) is not None and ITL not in names:
         names.append(ITL)
@@ -261,7 +190,7 @@ def finalists_table(findings: Findings) -> Table | None:
 
 def _itl_ratio(findings: Findings, number: int, name: str) -> Mapping[str, Any] | None:
     """Return the ratio of p99 ITL, which the conclusion has only where a goal is on it; None for other metrics."""
-    one, other = findings.pooled(number), findings.pooled(findings.baseline)
+    other, one = findings.together(number)
     return None if name != ITL or one is None or other is None else _plain_ratio(other.metric(name), one.metric(name))
 
 
@@ -297,7 +226,7 @@ def _flags_note(findings: Findings) -> str:
     effects = findings.flag_effects
     if not effects:
         return "their effects are not known"
-    outcome = findings.pooled(findings.winner)
+    _, outcome = findings.together(findings.winner)
     simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
     basis = effects_basis(effects, simulated=simulated)
     measurable = "" if any(map(has_effect, effects)) else f"; {WITHIN_NOISE}"
