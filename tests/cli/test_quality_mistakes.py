@@ -37,6 +37,19 @@ def test_an_slo_where_no_reference_can_be_served_is_refused(tmp_path: Path) -> N
     _refused(tmp_path, (*OPTIMIZE, "--quality-task", "questions.jsonl"), "no reference can be served")
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--trial", "3"), ("--trial", "needs a study", "--study NAME")),
+        (("--study", "s", "--model", "m"), ("--study", "has the model", "--model")),
+        (("--study", "s", "--", "--seed", "3"), ("--study", "flags after --")),
+        (("--study", "s"), ("--storage",)),
+    ],
+)
+def test_a_candidate_is_a_trial_or_a_model(tmp_path: Path, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    _refused(tmp_path, ("quality", *words), *parts)
+
+
 def _refused(folder: Path, command: tuple[str, ...], *parts: str) -> None:
     before = sorted(folder.iterdir())
     printed = run_here(folder, *command)

@@ -14,6 +14,7 @@ from tuner.export.references import Reference, references
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
+from tuner.quality.checked import changed_answers, check_command, checked_answers, line_of
 from tuner.scoring.flag_effects import flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import Slo, parse_slo
@@ -48,7 +49,7 @@ def serve_script_of(
     recorded = references(number, comparable, _compared(premise, workload, capacity))
     sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity)
     served_model, argv = _server_arguments(outcome.argv)
-    answers = _answers(premise, trial, outcome)
+    answers = _answers(study, trial, outcome)
     return ServeScript(
         study=study.name,
         trial=trial.number,
@@ -110,20 +111,18 @@ def _measured(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -
     return trial, outcome
 
 
-def _answers(premise: Mapping[str, Any], trial: TrialRecord, outcome: TrialOutcome) -> str | None:
+def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> str | None:
     """Return what is known about the answers of a configuration that may change them; None for another."""
-    declared = premise.get("space", {}).get("source", {}).get("parameters", {})
-    changing = [
-        f"{name}={value}"
-        for name, value in trial.config.items()
-        if value is not None and declared.get(name, {}).get("changes_answers")
-    ]
-    if not changing:
+    names = ", ".join(changed_answers(study, trial))
+    if not names:
         return None
-    names, quality = ", ".join(changing), outcome.metric("quality")
-    if quality is None:
-        return f"NOT CHECKED: {names} may change the answers; `tuner quality` compares them"
-    return f"quality {quality:.3f} of the unquantized model's accuracy with {names}"
+    quality = outcome.metric("quality")
+    if quality is not None:
+        return f"quality {quality:.3f} of the unquantized model's accuracy with {names}"
+    fact = checked_answers(study, trial)
+    if fact is not None:
+        return line_of(fact, names)
+    return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 
 
 def _workload_and_records(

@@ -37,7 +37,8 @@ from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_sp
 from tuner.study.specification.former_name import named_as_before
 from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.answer_check import answer_check, quality_task
+from tuner.use_cases.answers.answer_check import answer_check, quality_task
+from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.export import write_script
 from tuner.use_cases.levers.find import Kept, find_levers
@@ -58,7 +59,9 @@ class OptimizeResult:
     """A run that ended.
 
     `records` are all trials of the study. `script` is that of the winner, or of the trial that is nearest to the SLOs;
-    None without either. `tracking_uri` is MLflow's, and `mlflow_lacks` says what MLflow lacks.
+    None without either. `tracking_uri` is MLflow's, and `mlflow_lacks` says what MLflow lacks. `check` is the command
+    that compares the winner's answers with those of the unquantized model; None where none may differ, or where they
+    were compared.
     """
 
     spec: StudySpec
@@ -68,6 +71,7 @@ class OptimizeResult:
     script: Path | None
     tracking_uri: str
     mlflow_lacks: MlflowLacks
+    check: str | None = None
 
 
 def optimize(
@@ -173,7 +177,8 @@ def _run(
         lacks = follower.wait(threading.Event() if stop.is_set() else stop)
     finally:
         follower.close()
-    return OptimizeResult(spec, engine, result, tuple(store.trials(spec.name)), script, uri, lacks)
+    records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
+    return OptimizeResult(spec, engine, result, records, script, uri, lacks, check)
 
 
 def _completed(

@@ -113,6 +113,22 @@ def test_what_no_verification_measures_is_said() -> None:
     assert ("quality", "0.995 share") in script.numbers
 
 
+def test_answers_that_were_compared_after_the_study_are_said_for_all_servers_with_the_same_formats() -> None:
+    argv = ("vllm", "serve", "m", "--port", "1", "--max-num-seqs", "8", "--quantization", "fp8")
+    repeats = (Repeat(0, 0, 10, 10, 0, 1.0, {"output_throughput": 1.0}),)
+    outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w", "d", {}, "", argv=argv, repeats=repeats)
+    trial = TrialRecord("s", 3, 0, TrialKind.SEARCH, None, {}, {"quantization": "fp8"}, 1, NOW, outcome)
+    known = study(space={"source": {"parameters": {"quantization": {"changes_answers": True}}}})
+    unchecked = (
+        "NOT CHECKED: quantization=fp8 may change the answers; `tuner quality --study s --trial 3` compares them"
+    )
+    assert serve_script_of(known, 3, [trial]).answers == unchecked
+    fact = {"agreement": 0.985, "kl": 0.0045, "broken": False}
+    checked = replace(known, facts={"checked_answers": {"m --quantization fp8": fact, "m": {}}})
+    found = "with quantization=fp8, 98.5 % of the most likely tokens agree, mean KL 0.0045 nats"
+    assert serve_script_of(checked, 3, [trial]).answers == f"compared without questions: {found}"
+
+
 @pytest.mark.parametrize(
     ("kind", "objectives"), [(TrialKind.SEARCH, ["capacity"]), (TrialKind.CAPACITY, ["p99_ttft_ms"])]
 )

@@ -11,7 +11,7 @@ from storage.records import Failure, Phase
 from tuner.errors import SettingError
 from tuner.quality.examiner import ExamFailed, Variant
 from tuner.specs import ModelRef
-from tuner.use_cases.quality import check_reference
+from tuner.use_cases.answers.quality import check_reference
 
 LOG = Path("tuner_study/quality/a3/server.log")
 

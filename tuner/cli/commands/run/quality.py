@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tuner.cli.help import option
-from tuner.cli.options import GOALS, MODEL, AsJson, Env, QualityTask, Secret, Storage, Vllm
+from tuner.cli.options import GOALS, MODEL, STUDY, AsJson, Env, QualityTask, Secret, Storage, Vllm
+
+if TYPE_CHECKING:
+    from tuner.study.specification.settings import ServerSettings
 
 Text = str | None
+Number = int | None
 
 
 def quality(
     context: typer.Context,
+    study: Annotated[Text, option(STUDY, "NAME", "Check a trial of this study.", shown="none")] = None,
+    trial: Annotated[Number, option(STUDY, "INTEGER", "Number of the study's trial.", shown="the winner")] = None,
     model: Annotated[
-        str,
-        option(MODEL, "DIR|NAME", "The model to check: a folder or a hub name, possibly a quantized checkpoint."),
-    ] = "Qwen/Qwen2.5-0.5B",
+        Text,
+        option(
+            MODEL,
+            "DIR|NAME",
+            "The model to check: a folder or a hub name, possibly a quantized checkpoint.",
+            shown="Qwen/Qwen2.5-0.5B",
+        ),
+    ] = None,
     reference: Annotated[
         Text,
-        option(MODEL, "DIR|NAME", "The unquantized model.", shown="--model"),
+        option(MODEL, "DIR|NAME", "The unquantized model.", shown="--model, or the study's"),
     ] = None,
     vllm: Vllm = None,
     env: Env = None,
@@ -40,23 +51,46 @@ def quality(
     candidate is --model with the flags of `vllm serve` after `--`. The reference has no flag that changes answers:
 
     tuner quality --model DIR --quality-task questions.jsonl -- --quantization fp8
+
+    With --study, the candidate is a trial of a study, and its script shows the result:
+
+    tuner quality --study NAME --quality-task questions.jsonl
     """
     from tuner.cli.output.pages.quality import report
     from tuner.cli.signals import stop_on_signals
     from tuner.cli.values import pairs, server_arguments
     from tuner.study.specification.settings import ServerSettings, read_duration
-    from tuner.use_cases import quality as use_case
+    from tuner.use_cases.answers import quality as use_case
 
+    server = ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ()))
+    _check_candidate(study, trial, model, server)
     settings = use_case.QualitySettings(
         model=model,
         reference=reference,
         task=quality_task,
         slo=slo,
         vllm=vllm,
-        server=ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
+        server=server,
         storage=storage,
         startup_s=read_duration("startup_timeout", startup_timeout),
+        study=study,
+        trial=trial,
     )
     with stop_on_signals() as stop:
         result = use_case.check_quality(settings, stop)
     report(result, as_json=as_json)
+
+
+def _check_candidate(study: Text, trial: Number, model: Text, server: ServerSettings) -> None:
+    """Refuse two candidates.
+
+    Raises:
+        SettingError: if a study and another candidate are given, or a trial without a study.
+    """
+    from tuner.errors import SettingError
+
+    if study is None and trial is not None:
+        raise SettingError("trial", trial, "it needs a study", "give {study} NAME")
+    if study is not None and (model is not None or server.arguments or server.environment):
+        rule = "the study has the model, the flags and the environment"
+        raise SettingError("study", study, rule, "leave out {model}, {env} and the flags after --")

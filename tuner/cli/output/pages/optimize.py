@@ -131,6 +131,8 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
         script = dotted(ended.script)
         start = "start the server" if ended.run.conclusion is None or ended.run.conclusion.nearest is None else MISSING
         steps += [(start, script), ("verify its figures", f"{script} --verify")]
+    if ended.check is not None:
+        steps.append(("check the answers", ended.check))
     steps.append(("list the best trials", "tuner trials --sort score --top 10"))
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tuner.use_cases.quality import QualityReport
+from tuner.use_cases.answers.quality import QualityReport
 
 
 def report(result: QualityReport, *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from tuner.quality.task import Task, read_task
 from tuner.scoring.slo import Slo
 from tuner.specs import ModelRef
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.quality import check_reference, read_quality_slo
+from tuner.use_cases.answers.quality import check_reference, read_quality_slo
 
 
 def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here: bool) -> Task | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage import open_store
@@ -17,23 +17,15 @@ from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.processes.identity import own_identity
+from tuner.quality.checked import fact_of
 from tuner.quality.examiner import ExamFailed, Examiner, Quality, Variant
 from tuner.quality.task import Task, read_task
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.specs import Limits
-from tuner.study.specification.find_model import find_model
-from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import ServerSettings
+from tuner.use_cases.answers.asked import given, keep_in_study, studied
 from tuner.use_cases.devices import find_devices
 from tuner.use_cases.places import home, storage_url
-
-FORMAT_FLAGS = frozenset(
-    {"--quantization", "-q", "--kv-cache-dtype", "--speculative-config", "--quantization-config", "--hf-overrides"}
-)
-"""Flags that change answers: the reference is served without them."""
-
-FORMAT_VARIABLES = frozenset({"VLLM_MARLIN_INPUT_DTYPE"})
-"""Environment variables that change answers."""
 
 _TOO_LARGE = frozenset({FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.KV_CACHE_TOO_SMALL})
 
@@ -44,10 +36,11 @@ class QualitySettings:
 
     `model` and `server` are the candidate's. `reference` is the unquantized model, None for `model`; it is served
     with the candidate's flags, but those that change answers. `task` is a JSONL file, None for token probabilities
-    only. `slo` is the bound on `quality`.
+    only. `slo` is the bound on `quality`. With `study`, the candidate is its trial number `trial`, None for the winner;
+    `model` and `server` are then the study's.
     """
 
-    model: str
+    model: str | None
     reference: str | None
     task: str | None
     slo: str
@@ -55,6 +48,8 @@ class QualitySettings:
     server: ServerSettings
     storage: str | None
     startup_s: float
+    study: str | None = None
+    trial: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,25 +71,26 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
     """
     slo = read_quality_slo(settings.slo)
     task = None if settings.task is None else read_task(settings.task)
-    server, secrets = refer_to_secrets(settings.server, os.environ)
-    model, _ = find_model(settings.model, None)
-    original, _ = find_model(settings.reference or settings.model, None)
-    candidate = Variant(model, server.arguments, server.environment)
-    reference = reference_of(Variant(original, server.arguments, server.environment))
-    executable = os.fspath(find_executable(settings.vllm))
-    devices = find_devices(1)
-    url = storage_url(settings.storage, create=True)
+    url = storage_url(settings.storage, create=settings.study is None)
     folder = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path("tuner_study")
-    engine_settings = EngineSettings("vllm", executable, home(), driver=own_identity(), secrets=secrets)
     with closing(open_store(url, DatabaseWait(lambda _: None, stop))) as store:
+        if settings.study is None:
+            asked = given(settings.model, settings.reference, settings.server)
+        else:
+            asked = studied(store, settings.study, settings.trial, settings.reference)
+        executable = os.fspath(find_executable(settings.vllm or asked.executable))
+        devices = find_devices(1)
+        engine_settings = EngineSettings("vllm", executable, home(), driver=own_identity(), secrets=asked.secrets)
         engine = EngineFactory(engine_settings)(0)
         assert isinstance(engine, VllmEngine)
         with closing(engine):
             limits = Limits(startup_s=settings.startup_s)
             examiner = Examiner(engine, devices.names[0], store, folder.resolve() / "quality", task, limits, stop)
-            check_reference(examiner, reference, task)
-            quality = _compare(examiner, reference, candidate)
-    return QualityReport(candidate, reference, quality, slo, settings.task)
+            check_reference(examiner, asked.reference, task)
+            quality = _compare(examiner, asked.reference, asked.candidate)
+        if asked.study is not None:
+            keep_in_study(store, asked, fact_of(quality, slo))
+    return QualityReport(asked.candidate, asked.reference, quality, slo, settings.task)
 
 
 def read_quality_slo(text: str) -> Slo:
@@ -107,22 +103,6 @@ def read_quality_slo(text: str) -> Slo:
     if slo.metric != "quality" or slo.op not in (">=", ">") or not 0 < slo.threshold <= 1:
         raise SettingError("slo", text, "it bounds no quality", "give for example 'quality>=0.99'")
     return slo
-
-
-def reference_of(variant: Variant) -> Variant:
-    """Return the variant without the flags and variables that change answers."""
-    kept: list[str] = []
-    skip = False
-    for word in variant.argv:
-        flag, equals, _ = word.partition("=")
-        if flag.startswith("-"):
-            skip = flag.split(".")[0].replace("_", "-") in FORMAT_FLAGS
-        if not skip:
-            kept.append(word)
-        elif equals:
-            skip = False
-    environment = {name: value for name, value in variant.environment.items() if name not in FORMAT_VARIABLES}
-    return replace(variant, argv=tuple(kept), environment=environment)
 
 
 def check_reference(examiner: Examiner, reference: Variant, task: Task | None) -> None:
