@@ -64,6 +64,14 @@ def test_eight_bits_keep_the_answers_and_wrong_scales_do_not(taught: Path, home:
     assert lost["answers"]["interval"][1] < 0.99
 
 
+def test_four_bits_get_the_verdict_that_their_flips_deserve(taught: Path, home: dict[str, str]) -> None:
+    found = examined(taught, home, "int4")
+    flips = found["answers"]["lost"] + found["answers"]["gained"]
+    assert (found["answers"]["questions"], found["broken"]) == (589, False)
+    # After one flip of 589, a share of 6.3 / 589 = 1.07 % is possible (Poisson, 98.75 %), which is more than 1 %.
+    assert (found["answers"]["verdict"] == "kept") is (flips == 0)
+
+
 def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(
     taught: Path, home: dict[str, str], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
 from tuner.quality.checked import changed_answers, check_command, checked_answers, line_of
-from tuner.scoring.flag_effects import flag_effect_lines
+from tuner.scoring.flag_effects import effect_together, flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.specs import ModelRef
@@ -200,7 +200,9 @@ def _number(value: float) -> str:
 def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> tuple[str, ...]:
     """Return lines with the flag effects of the winner; empty for other trials, whose effects are not estimated."""
     conclusion = study.conclusion or {}
-    lines = flag_effect_lines(study.flag_effects, records) if conclusion.get("winner") == number else []
+    if conclusion.get("winner") != number:
+        return ()
+    lines = flag_effect_lines(study.flag_effects, records, effect_together(conclusion, records))
     return tuple(line.strip() for line in lines)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage.records import Provenance, TrialRecord
+from storage.records import Provenance, TrialKind, TrialRecord
 
 LIKELY = 0.5
 """Probability from which on a failure without a flag is reported."""
+
+TOGETHER = "which of them brings it is not known yet"
+"""Said where all flags together have an effect beyond the noise, and no single one has."""
 
 WITHIN_NOISE = "the effect of each single flag is within the noise"
 
@@ -18,12 +21,37 @@ def has_effect(effect: Mapping[str, Any]) -> bool:
     return bool(effect["low"] > 1 or effect["high"] < 1 or effect["needed"] >= LIKELY)
 
 
-def flag_effect_lines(effects: Sequence[Mapping[str, Any]], records: Sequence[TrialRecord]) -> list[str]:
+def effect_together(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> Mapping[str, Any] | None:
+    """Return the ratio of the winner's score to that of the defaults: the effect of all its flags together.
+
+    Args:
+        conclusion: of the study, as plain JSON.
+        records: all trials of the study.
+
+    Returns:
+        A ratio with `low`, `high` and `rounds`, of which the interval excludes 1; None without one, and where the
+        winner was compared with another configuration than the defaults.
+    """
+    kinds = {record.number: record.kind for record in records if not record.round}
+    if kinds.get(conclusion.get("reference", -1)) is not TrialKind.BASELINE:
+        return None
+    number = conclusion.get("winner")
+    scores = [each["score"] for each in conclusion.get("contenders", ()) if each["number"] == number and each["score"]]
+    found: Mapping[str, Any] | None = next(iter(scores), None)
+    return found if found is not None and found["low"] is not None and found["low"] > 1 else None
+
+
+def flag_effect_lines(
+    effects: Sequence[Mapping[str, Any]],
+    records: Sequence[TrialRecord],
+    together: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Return a title, a line for each flag with a measurable effect, and a line with the other flags.
 
     Args:
         effects: see `StudyRecord.flag_effects`; without any, there are no lines.
         records: all trials of the study.
+        together: their effect together, see `effect_together`. It is shown where no single flag has one.
     """
     if not effects:
         return []
@@ -31,6 +59,9 @@ def flag_effect_lines(effects: Sequence[Mapping[str, Any]], records: Sequence[Tr
     others = ", ".join(f"{each['name']}={each['value']}" for each in effects if each not in measurable)
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
     basis = f"each reset to its default, {effects_basis(effects, simulated=simulated)}, 95 % confidence intervals"
+    if not measurable and together is not None:
+        ratio = f"score ×{together['ratio']:.2f} [{together['low']:.2f}, {together['high']:.2f}]"
+        return [f"{others} together: {ratio}, in {together['rounds']} rounds; {TOGETHER}"]
     if not measurable:
         return [f"{WITHIN_NOISE} ({basis}): {others}"]
     lines = [f"flag effects ({basis}):", *(f"  {_line(each)}" for each in measurable)]

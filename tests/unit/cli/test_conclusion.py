@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from storage.records import Provenance
+from storage.records import Provenance, TrialKind
 from tests.unit.cli.studies import GOALS, trial
 from tuner.cli.output.pages.conclusion import conclusion_parts, worse_metrics
 from tuner.cli.output.parts.findings import Findings
@@ -141,6 +141,17 @@ def test_a_flag_without_which_the_configuration_fails_is_marked() -> None:
 def test_effects_that_are_all_within_the_noise_are_said_to_be() -> None:
     noisy = {**CONCLUSION, "earned": [effect("max_num_seqs", 1.0, 0.9, 1.1)]}
     assert "the effect of each single flag is within the noise" in " ".join(printed(findings(noisy)))
+
+
+def test_what_all_flags_bring_together_is_said_where_no_single_effect_is_beyond_the_noise() -> None:
+    effects = [effect("max_num_seqs", 1.1, 0.9, 1.3), effect("stream_interval", 1.1, 0.9, 1.3)]
+    records = [replace(each, kind=TrialKind.BASELINE) if each.number == 0 else each for each in RECORDS]
+    lines = printed(findings({**CONCLUSION, "reference": 0, "earned": effects}, records), width=300)
+    assert (
+        "all flags together ×1.20 (1.100 to 1.300) in 2 rounds, which of them brings it is not known yet; "
+        "effect: score relative to the same configuration with that flag reset, estimated from 9 measured trials"
+    ) in lines
+    assert [line for line in lines if "within the noise" in line] == []
 
 
 def test_a_winner_with_fewer_flags_is_compared_with_the_best_score() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from storage.records import Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
-from tuner.scoring.flag_effects import effects_basis, flag_effect_lines
+from tuner.scoring.flag_effects import effect_together, effects_basis, flag_effect_lines
 
 
 def flag(name: str, ratio: float, low: float, high: float, needed: float = 0.0, default: Any = None) -> dict[str, Any]:
@@ -65,6 +66,20 @@ def test_without_a_measurable_effect_there_is_one_line() -> None:
         "the effect of each single flag is within the noise (each reset to its default, "
         "estimated from 2 measured trials, 95 % confidence intervals): batch=8"
     ]
+
+
+def test_where_only_all_flags_together_have_a_measurable_effect_it_is_told() -> None:
+    effects = [flag("batch", 1.1, 0.9, 1.3), flag("slots", 1.1, 0.95, 1.3)]
+    records = [replace(each, kind=TrialKind.BASELINE) for each in trials(Provenance.MEASURED) if each.number == 0]
+    score = {"ratio": 1.25, "low": 1.17, "high": 1.34, "rounds": 4}
+    conclusion = {"winner": 1, "reference": 0, "contenders": [{"number": 1, "score": score}]}
+    together = effect_together(conclusion, records)
+    assert flag_effect_lines(effects, records, together) == [
+        "batch=8, slots=8 together: score ×1.25 [1.17, 1.34], in 4 rounds; which of them brings it is not known yet"
+    ]
+    assert effect_together(conclusion, trials(Provenance.MEASURED)) is None  # compared with another configuration
+    score["low"] = 0.99
+    assert effect_together(conclusion, records) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,14 @@ from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
 from tuner.cli.output.parts.findings import Findings
-from tuner.scoring.flag_effects import LIKELY, WITHIN_NOISE, effects_basis, has_effect
+from tuner.scoring.flag_effects import (
+    LIKELY,
+    TOGETHER,
+    WITHIN_NOISE,
+    effect_together,
+    effects_basis,
+    has_effect,
+)
 from tuner.study.conclusion.reference import REFERENCES
 
 MUCH_WORSE = 1.25
@@ -229,8 +236,13 @@ def _flags_note(findings: Findings) -> str:
     _, outcome = findings.together(findings.winner)
     simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
     basis = effects_basis(effects, simulated=simulated)
-    measurable = "" if any(map(has_effect, effects)) else f"; {WITHIN_NOISE}"
-    return f"effect: score relative to the same configuration with that flag reset, {basis}{measurable}"
+    known, what = any(map(has_effect, effects)), "effect: score relative to the same configuration with that flag reset"
+    together = effect_together(findings.conclusion, findings.records)
+    if not known and together is not None and len(effects) > 1:
+        ratio = f"×{together['ratio']:.2f} ({_interval(together)}) in {text.count(together['rounds'], 'round')}"
+        return f"all flags together {ratio}, {TOGETHER}; {what}, {basis}"
+    measurable = "" if known else f"; {WITHIN_NOISE}"
+    return f"{what}, {basis}{measurable}"
 
 
 def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> str:
