@@ -1,4 +1,4 @@
-"""Repeat operations on a database that does not answer, until it does."""
+"""Repeat operations on a database that does not answer, or whose disk is full, until it works again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ BUSY_S = 5.0
 """How long SQLite itself waits for a locked file within one try: Ctrl-C has no effect for that long."""
 
 _SHOWN_AFTER_S = 1.0
-_SQLITE_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-_POSTGRESQL_STATES = ("57P01", "57P02", "57P03", "53300")  # shut down, crashed, starting, no connection free
+_SQLITE_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_FULL)
+_POSTGRESQL_STATES = ("57P01", "57P02", "57P03", "53100", "53300")
+"""Shut down, crashed, starting, disk full, no connection free."""
+
 _CONNECTION_STATES = "08"
 
 T = TypeVar("T")
@@ -73,7 +75,7 @@ class DatabaseWait:
             try:
                 result = operation(again)
             except handled as error:
-                if not self._limit_s or not is_connection_error(error):
+                if not self._limit_s or not may_pass(error):
                     raise
                 waited_s = time.monotonic() - began
                 if not shown and (again or waited_s > _SHOWN_AFTER_S):
@@ -109,8 +111,8 @@ NO_WAIT = DatabaseWait(limit_s=0)
 """Every error passes at once."""
 
 
-def is_connection_error(error: BaseException) -> bool:
-    """Return whether an error, or one that caused it, comes from a lost, refused or blocked connection."""
+def may_pass(error: BaseException) -> bool:
+    """Return whether an error, or one that caused it, may pass: a lost or blocked connection, or a full disk."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, NotYetAvailable):

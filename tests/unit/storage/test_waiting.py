@@ -18,7 +18,7 @@ from storage import StorageError, Store, open_store
 from storage.errors import NotYetAvailable, StorageUnavailable, WaitInterrupted
 from storage.locks import LockLost, study_lock
 from storage.records import FailureKind
-from storage.waiting import DatabaseWait, is_connection_error
+from storage.waiting import DatabaseWait, may_pass
 from tests import store_samples as samples
 from tests.postgres import PostgresServer
 
@@ -45,22 +45,22 @@ def of_postgresql(error: Exception) -> StorageError:
     [
         (caused_by(sqlite_error(sqlite3.SQLITE_BUSY)), True),
         (caused_by(sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT)), True),
-        (caused_by(sqlite_error(sqlite3.SQLITE_FULL)), False),
+        (caused_by(sqlite_error(sqlite3.SQLITE_FULL)), True),
         (caused_by(sqlite_error(sqlite3.SQLITE_READONLY)), False),
         (of_postgresql(psycopg.OperationalError("connection refused")), True),
         (of_postgresql(psycopg.errors.AdminShutdown("restart")), True),
         (of_postgresql(psycopg.errors.CannotConnectNow("starting up")), True),
         (of_postgresql(psycopg.errors.TooManyConnections("none free")), True),
         (of_postgresql(psycopg.errors.ConnectionFailure("lost")), True),
-        (of_postgresql(psycopg.errors.DiskFull("no space")), False),
+        (of_postgresql(psycopg.errors.DiskFull("no space")), True),
         (of_postgresql(psycopg.errors.InsufficientPrivilege("no")), False),
         (NotYetAvailable("soon"), True),
         (LockLost("taken"), False),
         (StorageError("trial 1 is finished already"), False),
     ],
 )
-def test_only_errors_of_the_connection_are_repeated(error: Exception, repeated: bool) -> None:
-    assert is_connection_error(error) is repeated
+def test_only_errors_that_may_pass_are_repeated(error: Exception, repeated: bool) -> None:
+    assert may_pass(error) is repeated
 
 
 class Locked:
