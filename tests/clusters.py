@@ -16,6 +16,9 @@ import psutil
 from tuner.processes.ports import lease_port, port_answers
 
 START_S = 120.0
+STARTED = "Ray runtime started"
+"""What a head says once its node has joined; its port answers seconds earlier."""
+
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
@@ -27,7 +30,7 @@ def running_cluster(cpus: int) -> Iterator[str]:
         options = ["--head", f"--port={lease.port}", "--include-dashboard=false", f"--temp-dir={folder}"]
         head = stack.enter_context(_node([*RAY, "start", *options, *_node_options(cpus)], folder / "log"))
         deadline = time.monotonic() + START_S
-        while not port_answers("127.0.0.1", lease.port):
+        while STARTED not in (folder / "log").read_text() or not port_answers("127.0.0.1", lease.port):
             assert head.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.1)
