@@ -49,6 +49,7 @@ OTHER_PROGRAMS = {
     "tuner.observers.mlflow_follower": "starts the program dashboards.mlflow.follower with its own options",
     "dashboards.mlflow.follower": "is a program with its own options",
     "dashboards.mlflow.ui": "starts `mlflow server`",
+    "tuner.quality.harness": "starts lm_eval with its own options",
     "tuner.quality.checked": "writes the command that checks the answers into a script",
     "tuner.export.verification": "writes a command that starts `tuner load` from a script",
 }

@@ -70,8 +70,9 @@ QualityTask = Annotated[
     str | None,
     option(
         GOALS,
-        "FILE",
-        "Questions that quality is measured with: JSONL lines with `prompt`, `answer` and optionally `regex`.",
+        "FILE|TASK",
+        "Questions that quality is measured with: JSONL lines with `prompt`, `answer` and optionally `regex`, or a "
+        "task of lm-evaluation-harness such as `lm-eval:gsm8k`.",
         "--quality-task",
         shown="none",
     ),

@@ -17,6 +17,7 @@ from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, Server
 from tuner.errors import TrialFailed
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
+from tuner.quality.harness import HarnessTask
 from tuner.quality.pairs import Pairs, pair
 from tuner.quality.task import Task, outcome
 from tuner.quality.texts import texts_of
@@ -104,7 +105,7 @@ class Examiner:
         device: str,
         store: AnswersStore,
         folder: Path,
-        task: Task | None,
+        task: Task | HarnessTask | None,
         limits: Limits,
         cancelled: CancelToken,
     ) -> None:
@@ -166,6 +167,7 @@ class Examiner:
 
     def _ask(self, variant: Variant, key: AnswersKey) -> dict[str, Any]:
         spec = self._spec(variant, self._folder / key.digest[:12])
+        log = spec.artifacts / "server.log"
         try:
             refused = self._engine.check(spec)
             if refused is not None:
@@ -176,18 +178,19 @@ class Examiner:
                 target = Target(
                     f"http://127.0.0.1:{server.port}/v1/completions", variant.model.served_name, server.headers
                 )
-                return self._answers_of(target)
+                return self._answers_of(target, variant, spec.artifacts)
             finally:
                 server.stop()
         except TrialFailed as failed:
-            log = spec.artifacts / "server.log"
-            raise ExamFailed(failed.failure.message, failed.failure, log if log.exists() else None) from None
+            raise ExamFailed(failed.failure.message, failed.failure, _existing(log)) from None
         except AskFailed as failed:
-            raise ExamFailed(str(failed)) from None
+            raise ExamFailed(str(failed), None, _existing(log)) from None
 
-    def _answers_of(self, target: Target) -> dict[str, Any]:
+    def _answers_of(self, target: Target, variant: Variant, folder: Path) -> dict[str, Any]:
         answers: dict[str, Any] = {"positions": ask_positions(target, self._texts, self._cancelled)}
-        if self._task is not None:
+        if isinstance(self._task, HarnessTask):
+            answers["right"] = self._task.right(target, variant.model.tokenizer, folder, self._cancelled)
+        elif self._task is not None:
             texts = ask_questions(target, self._task.questions, self._cancelled)
             answers["right"] = outcome(self._task.questions, texts)
         return answers
@@ -196,6 +199,10 @@ class Examiner:
         small = [word for pair in SMALL_BATCHES.items() if not _given(pair[0], variant.argv) for word in pair]
         launch = LaunchSpec(variant.model, tuple(small), variant.argv, dict(variant.environment))
         return TrialSpec("quality", 0, 0, 1, TrialKind.SEARCH, {}, launch, _NO_LOAD, 1, artifacts, self._limits)
+
+
+def _existing(file: Path) -> Path | None:
+    return file if file.exists() else None
 
 
 def _given(flag: str, argv: tuple[str, ...]) -> bool:

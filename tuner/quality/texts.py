@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
 
 TASK_TEXTS = 32
@@ -17,8 +18,8 @@ def built_in_texts() -> tuple[str, ...]:
     return tuple(_FILE.read_text(encoding="utf-8").strip().split("\n%\n"))
 
 
-def texts_of(task: Task | None) -> tuple[str, ...]:
-    """Return the texts: the first questions of the task with their right answers, or the built-in texts."""
-    if task is None:
+def texts_of(task: Task | HarnessTask | None) -> tuple[str, ...]:
+    """Return the texts: the first questions of a file with their right answers, else the built-in texts."""
+    if not isinstance(task, Task):
         return built_in_texts()
     return tuple(each.prompt + each.answer for each in task.questions[:TASK_TEXTS])

@@ -27,6 +27,7 @@ from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.identity import own_identity
 from tuner.processes.secrets import mask_url_passwords
+from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
 from tuner.study.conclusion.alternatives import front_of_study
 from tuner.study.conclusion.reference import REFERENCES
@@ -130,7 +131,7 @@ def optimize(
         return _run(plan, prepared, devices.profile, run, store, url, runner, observer, stop)
 
 
-def _with_facts(spec: StudySpec, task: Task | None, devices: Devices) -> StudySpec:
+def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devices) -> StudySpec:
     """Return the spec with the digest of the questions and the drivers of the GPUs."""
     spec = spec if task is None else replace(spec, quality_task=task.digest)
     return replace(spec, facts={**spec.facts, "drivers": list(devices.drivers)}) if devices.drivers else spec
@@ -139,7 +140,7 @@ def _with_facts(spec: StudySpec, task: Task | None, devices: Devices) -> StudySp
 def _checked(
     executor: Executor,
     spec: StudySpec,
-    task: Task | None,
+    task: Task | HarnessTask | None,
     settings: EngineSettings,
     store: Store,
     observer: StudyObserver,

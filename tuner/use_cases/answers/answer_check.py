@@ -16,15 +16,16 @@ from tuner.engines.vllm.engine import VllmEngine
 from tuner.errors import SettingError
 from tuner.executors.checked import Check
 from tuner.quality.examiner import ExamFailed, Examiner, Variant
+from tuner.quality.harness import HarnessTask
 from tuner.quality.pairs import Kept
-from tuner.quality.task import Task, read_task
+from tuner.quality.task import Task
 from tuner.scoring.slo import Slo
 from tuner.specs import ModelRef
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.answers.quality import check_reference, read_quality_slo
+from tuner.use_cases.answers.quality import check_reference, find_task, read_quality_slo
 
 
-def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here: bool) -> Task | None:
+def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here: bool) -> Task | HarnessTask | None:
     """Return the task of a study with an SLO on `quality`; None for a study without one.
 
     Args:
@@ -42,7 +43,7 @@ def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here:
     read_quality_slo(str(bounds[0]))
     if task is None:
         raise SettingError("slo", str(bounds[0]), "quality needs questions", "give {quality_task} FILE")
-    found = read_task(task)
+    found = find_task(task)
     if not here:
         rule = "no reference can be served: quality needs a real vLLM on this machine, not a simulation or a cluster"
         raise SettingError("slo", str(bounds[0]), rule, "leave the quality out, or run where a vLLM is")
@@ -54,7 +55,7 @@ def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here:
 
 def answer_check(
     spec: StudySpec,
-    task: Task,
+    task: Task | HarnessTask,
     settings: EngineSettings,
     device: str,
     store: Store,

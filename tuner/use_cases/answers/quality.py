@@ -19,6 +19,7 @@ from tuner.errors import SettingError, UserError
 from tuner.processes.identity import own_identity
 from tuner.quality.checked import fact_of
 from tuner.quality.examiner import ExamFailed, Examiner, Quality, Variant
+from tuner.quality.harness import PREFIX, HarnessTask, harness_task
 from tuner.quality.task import Task, read_task
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.specs import Limits
@@ -70,7 +71,7 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
         UserError: for a setting that cannot work, or a model that cannot be served.
     """
     slo = read_quality_slo(settings.slo)
-    task = None if settings.task is None else read_task(settings.task)
+    task = None if settings.task is None else find_task(settings.task)
     url = storage_url(settings.storage, create=settings.study is None)
     folder = Path(url.removeprefix("sqlite:///")).parent if url.startswith("sqlite:///") else Path("tuner_study")
     with closing(open_store(url, DatabaseWait(lambda _: None, stop))) as store:
@@ -93,6 +94,15 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
     return QualityReport(asked.candidate, asked.reference, quality, slo, settings.task)
 
 
+def find_task(text: str) -> Task | HarnessTask:
+    """Return the questions of a file, or tasks of lm-evaluation-harness.
+
+    Raises:
+        SettingError: about `quality_task`, see `read_task` and `harness_task`.
+    """
+    return harness_task(text) if text.startswith(PREFIX) else read_task(text)
+
+
 def read_quality_slo(text: str) -> Slo:
     """Return the bound on `quality`.
 
@@ -105,7 +115,7 @@ def read_quality_slo(text: str) -> Slo:
     return slo
 
 
-def check_reference(examiner: Examiner, reference: Variant, task: Task | None) -> None:
+def check_reference(examiner: Examiner, reference: Variant, task: Task | HarnessTask | None) -> None:
     """Ask the reference, so that one that cannot be served is an error before anything else starts.
 
     Raises:
@@ -117,7 +127,7 @@ def check_reference(examiner: Examiner, reference: Variant, task: Task | None) -
         remedy = _remedy_of(failed)
         raise SettingError("reference", reference.model.name, f"it cannot be served: {failed}", remedy) from None
     if task is not None and not any(answers["right"]):
-        rule = f"the reference answers none of {len(task.questions)} questions right"
+        rule = f"the reference answers none of {len(answers['right'])} questions right"
         raise SettingError("quality_task", None, rule, "check `prompt`, `answer` and `regex` in {quality_task}")
 
 
