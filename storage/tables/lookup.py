@@ -83,6 +83,9 @@ def read_trials(session: Session, query: Select[TrialRow]) -> list[TrialRecord]:
     """Return the trials of a query by study, number and round, each with the rows that belong to it."""
     parts = (TrialRow.repeats, TrialRow.failures, TrialRow.timings)
     query = query.order_by(*TRIAL_ORDER).options(
-        joinedload(TrialRow.study), joinedload(TrialRow.facts), *(subqueryload(part) for part in parts)
+        # The study's premise and conclusion are large, and would be read once for each trial.
+        joinedload(TrialRow.study).load_only(StudyRow.name),
+        joinedload(TrialRow.facts),
+        *(subqueryload(part) for part in parts),
     )
     return [mapping.trial_record(row, row.study.name) for row in session.scalars(query)]

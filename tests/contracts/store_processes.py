@@ -106,6 +106,15 @@ class SizeContract(StoreFixture):
             counts.append(len(statements))
         assert counts[0] == counts[1] <= 6
 
+    def test_a_study_s_conclusion_is_not_read_with_each_trial(self, store: Store) -> None:
+        store.create_study(samples.study())
+        for number in range(3):
+            store.add_trial(samples.pending(number))
+        with _counted() as statements:
+            store.trials("s")
+        joined = [each for each in statements if "tuner_trials" in each and "conclusion" in each]
+        assert joined == []
+
 
 class _counted:
     """Counts the SQL statements of every engine while it is open."""
