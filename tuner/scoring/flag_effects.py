@@ -61,7 +61,7 @@ def flag_effect_lines(
     basis = f"each reset to its default, {effects_basis(effects, simulated=simulated)}, 95 % confidence intervals"
     if not measurable and together is not None:
         ratio = f"score ×{together['ratio']:.2f} [{together['low']:.2f}, {together['high']:.2f}]"
-        return [f"{others} together: {ratio}, in {together['rounds']} rounds; {TOGETHER}"]
+        return [f"{others} together: {ratio}, in {together['rounds']} rounds; {TOGETHER} ({basis})"]
     if not measurable:
         return [f"{WITHIN_NOISE} ({basis}): {others}"]
     lines = [f"flag effects ({basis}):", *(f"  {_line(each)}" for each in measurable)]
