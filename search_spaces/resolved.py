@@ -186,9 +186,9 @@ class ResolvedSpace:
         return [name for name, value in config.items() if value is not None and defaults.get(name) != value]
 
     def same_server(self, one: Mapping[str, ParameterValue], other: Mapping[str, ParameterValue]) -> bool:
-        """Return whether two configurations give the same server: they may differ in values that are the defaults.
+        """Return whether two configurations give the same server, named defaults or not.
 
-        A value equals no default that is unknown.
+        A named value differs from a default that is unknown.
         """
         return self.render(one) == self.render(other) or self._effective(one) == self._effective(other)
 

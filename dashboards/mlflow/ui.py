@@ -17,7 +17,7 @@ No study has such jobs."""
 def ui_command(artifacts: Path | None, port: int) -> list[str]:
     """Return the command that starts MLflow's server on the loopback address, with this process's interpreter.
 
-    It needs the variables of `ui_environment`.
+    The command needs the environment of `ui_environment`.
 
     Args:
         artifacts: folder of artifacts of new experiments; None leaves it to MLflow.
@@ -30,10 +30,10 @@ def ui_command(artifacts: Path | None, port: int) -> list[str]:
 
 
 def ui_environment(inherited: Mapping[str, str], database: str) -> dict[str, str]:
-    """Return the environment of that command: the inherited one, with the tracking database and without job workers.
+    """Return the environment of `ui_command`: the inherited one, with the tracking database and without job workers.
 
     Args:
-        inherited: environment of this process; what it says about job workers stays.
+        inherited: environment of this process; a value of `JOBS_VARIABLE` in it stays.
         database: SQLAlchemy URL of the tracking database.
     """
     return {JOBS_VARIABLE: "false", **inherited, BACKEND_VARIABLE: database}

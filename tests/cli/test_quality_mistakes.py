@@ -41,7 +41,8 @@ def test_an_slo_where_no_reference_can_be_served_is_refused(tmp_path: Path) -> N
     ("words", "parts"),
     [
         (("--trial", "3"), ("--trial", "needs a study", "--study NAME")),
-        (("--study", "s", "--model", "m"), ("--study", "has the model", "--model")),
+        (("--study", "s", "--model", "m"), ("--study", "are those of the study", "--model")),
+        (("--study", "s", "--secret", "X"), ("--study", "are those of the study", "--secret")),
         (("--study", "s", "--", "--seed", "3"), ("--study", "flags after --")),
         (("--study", "s"), ("--storage",)),
     ],

@@ -1,4 +1,4 @@
-"""What a study keeps about the answers of its configurations, once `tuner quality --study` has compared them."""
+"""The results of `tuner quality --study`, which a study keeps, and the lines about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.quality.formats import formats_of
 from tuner.scoring.slo import Slo
 
 CHECKED = "checked_answers"
-"""The study's fact: what was found, by `formats_of` the server."""
+"""Name of the study's fact: results of `fact_of`, by the `formats_of` of a server."""
 
 
 def fact_of(quality: Quality, slo: Slo) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def fact_of(quality: Quality, slo: Slo) -> dict[str, Any]:
 
 
 def line_of(fact: Mapping[str, Any], names: str) -> str:
-    """Return what was found, in one line.
+    """Return the result in one line.
 
     Args:
         fact: from `fact_of`.
@@ -54,7 +54,7 @@ def changed_answers(study: StudyRecord, trial: TrialRecord) -> list[str]:
 
 
 def checked_answers(study: StudyRecord, trial: TrialRecord) -> Mapping[str, Any] | None:
-    """Return what was found about the answers of a trial's server; None if they were not compared."""
+    """Return the result for a trial's server; None if its answers were not compared."""
     outcome, facts = trial.outcome, study.facts.get(CHECKED, {})
     if outcome is None or not facts or "serve" not in outcome.argv:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -15,6 +15,7 @@ from storage.answers.store import AnswersStore
 from storage.records import Failure, TrialKind
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, Server
+from tuner.engines.vllm.resident_client import HelperJob
 from tuner.errors import TrialFailed
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
 from tuner.quality.harness import HarnessTask
@@ -36,8 +37,8 @@ class ExamFailed(Exception):
     """A variant cannot be examined; the message says why.
 
     Attributes:
-        failure: that of its server; None for another.
-        log: of its server; None where none was started.
+        failure: of its server; None where the server started.
+        log: of its server; None where no server was started.
     """
 
     def __init__(self, message: str, failure: Failure | None = None, log: Path | None = None) -> None:
@@ -68,6 +69,9 @@ class AnsweringEngine(Protocol):
 
     def launch(self, spec: TrialSpec, limits: Limits) -> AnsweringServer:
         """Start a server, see `Engine`."""
+
+    def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
+        """Start another program. It is recorded, so that the watchdog ends it with a killed driver."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,8 @@ class Examiner:
     def _answers_of(self, target: Target, variant: Variant, folder: Path) -> dict[str, Any]:
         answers: dict[str, Any] = {"positions": ask_positions(target, self._texts, self._cancelled)}
         if isinstance(self._task, HarnessTask):
-            answers["right"] = self._task.right(target, variant.model.tokenizer, folder, self._cancelled)
+            start, tokenizer = self._engine.start_program, variant.model.tokenizer
+            answers["right"] = self._task.right(start, target, tokenizer, folder, self._cancelled)
         elif self._task is not None:
             texts = ask_questions(target, self._task.questions, self._cancelled)
             answers["right"] = outcome(self._task.questions, texts)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from signal import SIGKILL
 from typing import Any
 
 from tuner.cancellation import CancelToken
+from tuner.engines.vllm.resident_client import HelperJob
 from tuner.errors import SettingError
 from tuner.quality.ask import AT_A_TIME, AskFailed, Target
 
@@ -32,17 +30,20 @@ METRICS = ("exact_match", "acc", "acc_norm", "pass@1")
 _TAIL = 2000
 _POLL_S = 0.2
 
+StartProgram = Callable[[Sequence[str], Mapping[str, str], Path, Path], HelperJob]
+"""Starts a recorded process from its words, environment, log and working folder."""
+
 
 @dataclass(frozen=True)
 class HarnessTask:
-    """Tasks of the installed lm-evaluation-harness: names, or YAML files of own tasks."""
+    """Tasks of the installed lm-evaluation-harness: names, or YAML files of the user's own tasks."""
 
     names: tuple[str, ...]
     program: Path
 
     @property
     def digest(self) -> str:
-        """A digest of what is asked: the program's version, the names, and the content of own tasks."""
+        """A digest of the program's version, the names of tasks, and the content of YAML files."""
         parts = [Path(name).read_text(encoding="utf-8") if _is_file(name) else name for name in self.names]
         return sha256("\0".join([PREFIX, self._version(), *parts]).encode()).hexdigest()
 
@@ -51,10 +52,13 @@ class HarnessTask:
         found = self.program.parent.parent.glob("lib/python*/site-packages/lm_eval-*.dist-info")
         return next((folder.name for folder in found), "")
 
-    def right(self, target: Target, tokenizer: str, folder: Path, cancelled: CancelToken) -> list[bool]:
+    def right(
+        self, start: StartProgram, target: Target, tokenizer: str, folder: Path, cancelled: CancelToken
+    ) -> list[bool]:
         """Return which answers of a server are right, in the order of tasks and questions.
 
         Args:
+            start: starts the program.
             target: the server.
             tokenizer: its model's tokenizer, a folder or a hub name.
             folder: of the program's log and results.
@@ -66,20 +70,15 @@ class HarnessTask:
         results = folder / "lm-eval"
         shutil.rmtree(results, ignore_errors=True)
         log = folder / "lm-eval.log"
-        with log.open("wb") as file:
-            words, environment = self._command(target, tokenizer, results), _environment(target)
-            child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-            )
-            try:
-                while child.poll() is None:
-                    if cancelled.wait(_POLL_S):
-                        raise AskFailed("cancelled")
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, SIGKILL)
-                child.wait()
-        if child.returncode != 0:
+        log.unlink(missing_ok=True)
+        job = start(self._command(target, tokenizer, results), _environment(target), log, Path.cwd())
+        try:
+            while not job.wait(_POLL_S):
+                if cancelled.is_set():
+                    raise AskFailed("cancelled")
+        finally:
+            job.cancel()
+        if job.exit_code != 0:
             raise AskFailed(f"{PROGRAM} failed: {_last_line(log)}; its log is {log}")
         found = [right for file in sorted(results.rglob("samples_*.jsonl")) for right in graded(file)]
         if not found:
@@ -135,12 +134,12 @@ def graded(file: Path) -> Iterator[bool]:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         first = [row for row in rows if row.get("filter") == rows[0].get("filter")]
         yield from (_is_right(row) for row in sorted(first, key=lambda row: int(row["doc_id"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AskFailed(f"{PROGRAM} wrote samples that cannot be read: {error!r} in {file}") from None
 
 
 def _is_right(row: Mapping[str, Any]) -> bool:
-    """Return the metric of one answer.
+    """Return whether one answer is right.
 
     Raises:
         AskFailed: if none of `METRICS` is in it, or its value is neither 0 nor 1.

@@ -10,7 +10,7 @@ from storage.records import Provenance, TrialKind, TrialRecord
 LIKELY = 0.5
 """Probability from which on a failure without a flag is reported."""
 
-TOGETHER = "which of them brings it is not known yet"
+TOGETHER = "the share of each flag is not known yet"
 """Said where all flags together have an effect beyond the noise, and no single one has."""
 
 WITHIN_NOISE = "the effect of each single flag is within the noise"
@@ -29,7 +29,7 @@ def effect_together(conclusion: Mapping[str, Any], records: Sequence[TrialRecord
         records: all trials of the study.
 
     Returns:
-        A ratio with `low`, `high` and `rounds`, of which the interval excludes 1; None without one, and where the
+        A ratio with `low`, `high` and `rounds` whose interval is above 1; None without such a ratio, and where the
         winner was compared with another configuration than the defaults.
     """
     kinds = {record.number: record.kind for record in records if not record.round}
@@ -51,7 +51,7 @@ def flag_effect_lines(
     Args:
         effects: see `StudyRecord.flag_effects`; without any, there are no lines.
         records: all trials of the study.
-        together: their effect together, see `effect_together`. It is shown where no single flag has one.
+        together: the effect of all flags, see `effect_together`; shown where no single flag has a measurable one.
     """
     if not effects:
         return []

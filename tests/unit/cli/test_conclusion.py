@@ -148,7 +148,7 @@ def test_what_all_flags_bring_together_is_said_where_no_single_effect_is_beyond_
     records = [replace(each, kind=TrialKind.BASELINE) if each.number == 0 else each for each in RECORDS]
     lines = printed(findings({**CONCLUSION, "reference": 0, "earned": effects}, records), width=300)
     assert (
-        "all flags together ×1.20 (1.100 to 1.300) in 2 rounds, which of them brings it is not known yet; "
+        "all flags together ×1.20 (1.100 to 1.300) in 2 rounds, the share of each flag is not known yet; "
         "effect: score relative to the same configuration with that flag reset, estimated from 9 measured trials"
     ) in lines
     assert [line for line in lines if "within the noise" in line] == []

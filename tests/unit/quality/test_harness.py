@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
+from tuner.engines.vllm.resident_client import PlainJob
 from tuner.errors import SettingError
+from tuner.processes.records import ProcessRecords
 from tuner.quality.ask import AskFailed, Target
-from tuner.quality.harness import HarnessTask, graded, harness_task
+from tuner.quality.harness import HarnessTask, StartProgram, graded, harness_task
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> StartProgram:
+    """Starts recorded processes."""
+    records = ProcessRecords(tmp_path / "processes")
+    return lambda argv, environment, log, cwd: PlainJob(argv, environment, log, cwd, records)
+
 
 TARGET = Target("http://127.0.0.1:8000/v1/completions", "m", {"Authorization": "Bearer key"})
 
@@ -77,10 +87,10 @@ def test_a_hostile_file_of_samples_is_refused(tmp_path: Path, text: str) -> None
         list(graded(file))
 
 
-def test_the_program_gets_the_server_and_its_key(tmp_path: Path) -> None:
+def test_the_program_gets_the_server_and_its_key(tmp_path: Path, start: StartProgram) -> None:
     row = json.dumps(sample(0, exact_match=1.0))
     task = HarnessTask(("gsm8k", "arc_easy"), program(tmp_path, f"echo '{row}' >\"$out/samples_gsm8k_1.jsonl\""))
-    assert task.right(TARGET, "tok", tmp_path, threading.Event()) == [True]
+    assert task.right(start, TARGET, "tok", tmp_path, threading.Event()) == [True]
     said = (tmp_path / "lm-eval.log").read_text().splitlines()
     assert said[0] == "key"
     assert said[said.index("--tasks") + 1] == "gsm8k,arc_easy"
@@ -95,16 +105,19 @@ def test_the_program_gets_the_server_and_its_key(tmp_path: Path) -> None:
         ("exit 0", "lm_eval asked no question"),
     ],
 )
-def test_a_program_that_fails_is_named_with_its_log(tmp_path: Path, body: str, message: str) -> None:
+def test_a_program_that_fails_is_named_with_its_log(
+    tmp_path: Path, start: StartProgram, body: str, message: str
+) -> None:
     with pytest.raises(AskFailed, match=message):
-        HarnessTask(("t",), program(tmp_path, body)).right(TARGET, "tok", tmp_path, threading.Event())
+        HarnessTask(("t",), program(tmp_path, body)).right(start, TARGET, "tok", tmp_path, threading.Event())
 
 
-def test_a_cancelled_check_ends_the_program(tmp_path: Path) -> None:
+def test_a_cancelled_check_ends_the_program(tmp_path: Path, start: StartProgram) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(AskFailed, match="cancelled"):
-        HarnessTask(("t",), program(tmp_path, "exec sleep 1000")).right(TARGET, "tok", tmp_path, stop)
+        HarnessTask(("t",), program(tmp_path, "exec sleep 1000")).right(start, TARGET, "tok", tmp_path, stop)
+    assert ProcessRecords(tmp_path / "processes").all() == []
 
 
 def test_the_digest_follows_the_content_of_an_own_task(tmp_path: Path) -> None:

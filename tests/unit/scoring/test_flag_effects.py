@@ -75,7 +75,7 @@ def test_where_only_all_flags_together_have_a_measurable_effect_it_is_told() -> 
     conclusion = {"winner": 1, "reference": 0, "contenders": [{"number": 1, "score": score}]}
     together = effect_together(conclusion, records)
     assert flag_effect_lines(effects, records, together) == [
-        "batch=8, slots=8 together: score ×1.25 [1.17, 1.34], in 4 rounds; which of them brings it is not known yet "
+        "batch=8, slots=8 together: score ×1.25 [1.17, 1.34], in 4 rounds; the share of each flag is not known yet "
         "(each reset to its default, estimated from 2 measured trials, 95 % confidence intervals)"
     ]
     assert effect_together(conclusion, trials(Provenance.MEASURED)) is None  # compared with another configuration

@@ -16,6 +16,7 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.vllm.failures.classify import redacted
 from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
 from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.server import API_KEY, HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import CommandStart, can_fork, start_forked
@@ -164,6 +165,10 @@ class VllmEngine:
             used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
             message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
             raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
+
+    def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
+        """Start another program, recorded as servers are; the caller must wait for it or cancel it."""
+        return PlainJob(argv, environment, log, cwd, self._records)
 
     def close(self) -> None:
         """Stop the running servers and the helper."""

@@ -82,15 +82,15 @@ def quality(
 
 
 def _check_candidate(study: Text, trial: Number, model: Text, server: ServerSettings) -> None:
-    """Refuse two candidates.
+    """Check that either a study or a model is given.
 
     Raises:
-        SettingError: if a study and another candidate are given, or a trial without a study.
+        SettingError: for both, and for a trial without a study.
     """
     from tuner.errors import SettingError
 
     if study is None and trial is not None:
         raise SettingError("trial", trial, "it needs a study", "give {study} NAME")
-    if study is not None and (model is not None or server.arguments or server.environment):
-        rule = "the study has the model, the flags and the environment"
-        raise SettingError("study", study, rule, "leave out {model}, {env} and the flags after --")
+    if study is not None and (model is not None or server.arguments or server.environment or server.secrets):
+        rule = "model, flags, environment and secrets are those of the study"
+        raise SettingError("study", study, rule, "leave out {model}, {env}, {secret} and the flags after --")

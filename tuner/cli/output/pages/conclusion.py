@@ -236,13 +236,14 @@ def _flags_note(findings: Findings) -> str:
     _, outcome = findings.together(findings.winner)
     simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
     basis = effects_basis(effects, simulated=simulated)
-    known, what = any(map(has_effect, effects)), "effect: score relative to the same configuration with that flag reset"
+    meaning = f"effect: score relative to the same configuration with that flag reset, {basis}"
+    if any(map(has_effect, effects)):
+        return meaning
     together = effect_together(findings.conclusion, findings.records)
-    if not known and together is not None and len(effects) > 1:
-        ratio = f"×{together['ratio']:.2f} ({_interval(together)}) in {text.count(together['rounds'], 'round')}"
-        return f"all flags together {ratio}, {TOGETHER}; {what}, {basis}"
-    measurable = "" if known else f"; {WITHIN_NOISE}"
-    return f"{what}, {basis}{measurable}"
+    if together is None or len(effects) == 1:
+        return f"{meaning}; {WITHIN_NOISE}"
+    ratio = f"×{together['ratio']:.2f} ({_interval(together)}) in {text.count(together['rounds'], 'round')}"
+    return f"all flags together {ratio}, {TOGETHER}; {meaning}"
 
 
 def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> str:
