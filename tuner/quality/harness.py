@@ -118,7 +118,7 @@ def harness_task(text: str) -> HarnessTask:
     program = shutil.which(PROGRAM, path=os.pathsep.join([os.environ.get("PATH", ""), beside]))
     if program is None:
         rule = f"lm-evaluation-harness is not installed: no program {PROGRAM} on PATH"
-        raise SettingError("quality_task", text, rule, "install it: pip install 'tuner[lm-eval]'")
+        raise SettingError("quality_task", text, rule, "install it: pip install 'lm-eval[api]' transformers")
     return HarnessTask(names, Path(program))
 
 
