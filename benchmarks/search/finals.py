@@ -1,6 +1,6 @@
 """Is the exported configuration small, and as good as the whole one? Whole studies whose true scores are known.
 
-    python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--trials 60] [--jobs 2] [--json FILE]
+    python -m benchmarks.search.finals [--problems NAME …] [--seeds 5] [--trials 60] [--jobs 2] [--whole] [--json FILE]
 
 Each study runs as `tuner optimize` does: search, rounds, reduction and conclusion. Predictions come from the stored
 parameters of the simulator, measurements from perturbed ones, with noise. "Whole" is the winner of the first rounds,
@@ -141,14 +141,16 @@ class WorldExecutor:
         return replace(outcome, repeats=repeats)
 
 
-def finals_result(name: str, seed: int, trials: int) -> FinalsResult:
+def finals_result(name: str, seed: int, trials: int, *, reduce: bool = True) -> FinalsResult:
     """Run one study and compare what it exports with the whole configuration."""
     problem = SimulatedProblem(name, SIMULATED_STUDIES[name](), World(seed=1 + seed, choices=0.0))
     executor = WorldExecutor(problem, seed)
     with TemporaryDirectory(prefix="finals-") as folder:
         url = normalise_url(f"{folder}/study.db")
         store = open_store(url)
-        spec = replace(problem.study.spec, artifacts=Path(folder), search=replace(problem.study.spec.search, seed=seed))
+        search = replace(problem.study.spec.search, seed=seed)
+        confirmation = replace(problem.study.spec.confirmation, reduce=reduce)
+        spec = replace(problem.study.spec, artifacts=Path(folder), search=search, confirmation=confirmation)
         prepared = PreparedStudy(spec, executor.engine_info())
         open_study(store, spec, prepared.engine, ["simulated"], RealClock())
         budget = Budget(trials=trials)
@@ -203,8 +205,8 @@ def _has_no_effect(problem: SimulatedProblem, winner: TrialRecord, name: str, sc
     return bool(without) and bool(score) and abs(math.log(score / (without or score))) < NO_EFFECT
 
 
-def _result_of_task(task: tuple[str, int], trials: int) -> FinalsResult:
-    return finals_result(*task, trials)
+def _result_of_task(task: tuple[str, int], trials: int, reduce: bool) -> FinalsResult:
+    return finals_result(*task, trials, reduce=reduce)
 
 
 def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
@@ -233,11 +235,12 @@ def check_finals() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="studies of each problem [5]")
     parser.add_argument("--trials", type=int, default=60, help="trials of a search [60]")
     parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
+    parser.add_argument("--whole", action="store_true", help="do not reduce the winner")
     parser.add_argument("--json", type=Path, help="write every result to this file")
     arguments = parser.parse_args()
     tasks = [(name, seed) for name in arguments.problems for seed in range(arguments.seeds)]
     with get_context("spawn").Pool(arguments.jobs) as pool:
-        results = list(pool.imap(partial(_result_of_task, trials=arguments.trials), tasks))
+        results = list(pool.imap(partial(_result_of_task, trials=arguments.trials, reduce=not arguments.whole), tasks))
     rows = [_row(name, [result for result in results if result.problem == name]) for name in arguments.problems]
     header = [
         "problem",

@@ -177,7 +177,7 @@ class Finals:
         Return None if there is nothing to compare, or the time or the measurements are used up.
         """
         assert before.winner is not None
-        group = {record.number: record for record in (before.group[0], best, before.winner)}
+        group = _compared_with_smaller(before, best, before.winner)
         if not given or not self._may_measure(group, given):
             return None
         self._measure(given)
@@ -212,7 +212,7 @@ class Finals:
     def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
         """Return the comparison whose winner has the fewest flags, and the measured effects of these."""
         best = first.winner
-        if best is None or not self._spec.confirmation.reduce or first.group[0].kind not in REFERENCES:
+        if best is None or not self._spec.confirmation.reduce:
             return first, []
         compared = self._shrink(first, best)
         while (winner := compared.winner) is not None and self._ending is RunEnding.DONE:
@@ -242,12 +242,18 @@ class Finals:
         if best is None or winner is None or final is first or self._ending is not RunEnding.DONE:
             return final, effects
         settled = self._concluded(final.group, self._preference(final.group, winner.number, provisional=False))
-        group = {record.number: record for record in (final.group[0], best, winner)}
+        group = _compared_with_smaller(final, best, winner)
         shown = settled.winner is not None and settled.winner.number == winner.number
         if not shown and len(group) == 3 and self._may_measure(group, []):
             settled = self._confirm(list(group.values()), winner.number) or settled
         kept = settled.winner is not None and settled.winner.number == winner.number
         return settled, effects if kept else []
+
+    def _defaults(self, compared: Compared) -> int:
+        """Return the number of the reference, or where a finalist is in its place, of the defaults, if they are known."""
+        reference = compared.group[0]
+        known = (r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round)
+        return reference.number if reference.kind in REFERENCES else next(known, reference.number)
 
     def _shrink(self, first: Compared, best: TrialRecord) -> Compared:
         """Return the comparison after groups of smaller forms, as long as one of them wins."""
@@ -257,7 +263,7 @@ class Finals:
             if winner is None or len(space.changed(winner.config)) <= FEW_FLAGS:
                 break
             later = self._later_than(compared.group)
-            order = self._optuna_study.eliminate(winner.number, compared.group[0].number, later)
+            order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
             forms = smaller_forms(space, winner, order, cautious=cautious)
             smaller = self._compare(compared, forms, best) if forms else compared
             if smaller is None:
@@ -274,11 +280,11 @@ class Finals:
         """Return the winner without each single flag, by name: as many as may be measured, large effects first."""
         found = {name: rest for name, *rest in reductions(self._spec.space, winner.config, [])}
         later = self._later_than(compared.group)
-        order = self._optuna_study.eliminate(winner.number, compared.group[0].number, later)
+        order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
         names = [step.name for step in reversed(order.steps) if step.name in found]
         names += [name for name in found if name not in names]
         given = {name: GivenConfiguration(f"#{winner.number} without {name}", *found[name]) for name in names}
-        group = {record.number: record for record in (compared.group[0], best, winner)}
+        group = _compared_with_smaller(compared, best, winner)
         counts = range(len(names), 0, -1)
         fitting = (count for count in counts if self._may_measure(group, list(given.values())[:count]))
         return {name: given[name] for name in names[: next(fitting, 0)]}
@@ -313,3 +319,9 @@ class Finals:
         except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
             self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
             return []
+
+
+def _compared_with_smaller(before: Compared, best: TrialRecord, winner: TrialRecord) -> dict[int, TrialRecord]:
+    """Return what is measured beside smaller forms: the reference of the study, if it works, and both winners."""
+    reference = [record for record in before.group[:1] if record.kind in REFERENCES]
+    return {record.number: record for record in (*reference, best, winner)}

@@ -16,6 +16,9 @@ LARGEST_RESERVE = 0.5
 SMALLER_FORMS = 3
 """The most smaller forms of a winner that are measured at once."""
 
+SINGLE_FLAGS = 4
+"""Flags that a reduced winner is expected to keep; each is left out once."""
+
 _NOTED_CHANGE = 1.5
 """A reserve is noted again when it has changed by this factor, either way."""
 
@@ -97,7 +100,7 @@ def expected_confirmation_s(
 
     The estimate is `ceil(rounds / slots) * (finalists + 1)` measurements. One measurement takes the median time of a
     trial outside its benchmarks plus the median time of its benchmarks times `spec.round_cost`. The reduction adds
-    `SMALLER_FORMS` trials, and their rounds beside the winner and the defaults.
+    `SMALLER_FORMS` and `SINGLE_FLAGS` trials, and their rounds beside the winner and the defaults.
 
     Args:
         spec: the study.
@@ -112,6 +115,7 @@ def expected_confirmation_s(
     measurement = overhead + statistics.median(benchmark_seconds) * spec.round_cost
     compared, reduction_s = spec.confirmation.finalists + 1, 0.0
     if spec.confirmation.reduce:
-        compared += SMALLER_FORMS + 2
-        reduction_s = statistics.median(trial_seconds) * -(-SMALLER_FORMS // slots)
+        for forms in (SMALLER_FORMS, SINGLE_FLAGS):
+            compared += forms + 2
+            reduction_s += statistics.median(trial_seconds) * -(-forms // slots)
     return reduction_s + measurement * compared * -(-rounds // slots)

@@ -69,6 +69,23 @@ def test_a_flag_without_which_the_server_fails_stays(bench: Bench) -> None:
     assert result.conclusion.winner == 1
 
 
+def test_the_winner_of_a_study_whose_defaults_fail_is_reduced_too(bench: Bench) -> None:
+    def fails_by_default(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        if spec.config.get("max_num_seqs") is None:
+            return Failure(FailureKind.OUT_OF_MEMORY_STARTUP, Phase.READY, "CUDA out of memory")
+        return noisy_peak_at_16(spec, index)
+
+    result = bench.run(fails_by_default, trials=2, enqueue=(BOTH,), reduce=True)
+    trials = {record.number: record for record in bench.records() if not record.round}
+    assert result.conclusion is not None
+    assert result.conclusion.winner is not None
+    assert dict(trials[result.conclusion.winner].config) == {"max_num_seqs": 16}
+    assert result.conclusion.reference == 1
+    assert result.conclusion.smaller is not None
+    assert "the defaults failed (out_of_memory_startup)" in result.conclusion.reason
+    assert bench.run(fails_by_default, trials=2, enqueue=(BOTH,), reduce=True).conclusion == result.conclusion
+
+
 def test_a_continued_study_measures_nothing_again(bench: Bench) -> None:
     first = bench.run(noisy_peak_at_16, trials=6, enqueue=(BOTH,), reduce=True)
     records = bench.records()

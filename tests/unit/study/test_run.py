@@ -123,6 +123,8 @@ def test_a_study_knows_every_driver_that_it_ran_with(bench: Bench) -> None:
         ({}, 2, (40 + 3 * 20) * 4 * 2),
         ({"search_prompts": 100}, 1, (40 + 3 * 4 * 20) * 4 * 3),
         ({"confirm_rounds": 0}, 1, 0),
+        # three smaller forms and four without one flag, each group beside the winner and the defaults
+        ({"reduce": True}, 1, (40 + 3 * 20) * (4 + 5 + 6) * 3 + (3 + 4) * 60),
     ],
 )
 def test_the_expected_time_of_the_rounds(bench: Bench, changes: dict[str, Any], slots: int, expected: float) -> None:

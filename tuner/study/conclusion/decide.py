@@ -171,7 +171,7 @@ def _decide_among(
     best = max(better, key=lambda number: better[number].ratio, default=first.number)
     numbers = (first.number, *scores)
     losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in numbers}
-    as_good = [number for number, loss in losses.items() if loss.is_small(certain=False)]
+    as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
     winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), number != best))
     reason = f"trial {winner} met the SLOs in every round; {why}"
     if winner in better:
