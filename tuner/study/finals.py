@@ -250,7 +250,7 @@ class Finals:
         return settled, effects if kept else []
 
     def _defaults(self, compared: Compared) -> int:
-        """Return the number of the reference, or where a finalist is in its place, of the defaults, if they are known."""
+        """Return the number of the reference; where a finalist is in its place, that of the defaults, if known."""
         reference = compared.group[0]
         known = (r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round)
         return reference.number if reference.kind in REFERENCES else next(known, reference.number)
