@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.sampler.flag_effects import FlagEffect
+from tuner.study.conclusion.compared import Compared, with_both_winners
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import measured_effects, without_one_flag
@@ -47,21 +48,6 @@ GROUPS = 3
 
 LEAST_MEASUREMENTS = 30
 """The rounds may take as many measurements as the search had trials, and so many in any case."""
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Configurations that were measured in the same rounds, the defaults first, and what follows from them."""
-
-    group: tuple[TrialRecord, ...]
-    conclusion: Conclusion
-
-    @property
-    def winner(self) -> TrialRecord | None:
-        """The winner; None if the defaults are kept or nothing can be recommended."""
-        if self.conclusion.keeps is not None:
-            return None
-        return next((record for record in self.group if record.number == self.conclusion.winner), None)
 
 
 class Finals:
@@ -177,7 +163,7 @@ class Finals:
         Return None if there is nothing to compare, or the time or the measurements are used up.
         """
         assert before.winner is not None
-        group = _compared_with_smaller(before, best, before.winner)
+        group = with_both_winners(before, best, before.winner)
         if not given or not self._may_measure(group, given):
             return None
         self._measure(given)
@@ -242,7 +228,7 @@ class Finals:
         if best is None or winner is None or final is first or self._ending is not RunEnding.DONE:
             return final, effects
         settled = self._concluded(final.group, self._preference(final.group, winner.number, provisional=False))
-        group = _compared_with_smaller(final, best, winner)
+        group = with_both_winners(final, best, winner)
         shown = settled.winner is not None and settled.winner.number == winner.number
         if not shown and len(group) == 3 and self._may_measure(group, []):
             settled = self._confirm(list(group.values()), winner.number) or settled
@@ -284,7 +270,7 @@ class Finals:
         names = [step.name for step in reversed(order.steps) if step.name in found]
         names += [name for name in found if name not in names]
         given = {name: GivenConfiguration(f"#{winner.number} without {name}", *found[name]) for name in names}
-        group = _compared_with_smaller(compared, best, winner)
+        group = with_both_winners(compared, best, winner)
         counts = range(len(names), 0, -1)
         fitting = (count for count in counts if self._may_measure(group, list(given.values())[:count]))
         return {name: given[name] for name in names[: next(fitting, 0)]}
@@ -319,9 +305,3 @@ class Finals:
         except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
             self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
             return []
-
-
-def _compared_with_smaller(before: Compared, best: TrialRecord, winner: TrialRecord) -> dict[int, TrialRecord]:
-    """Return what is measured beside smaller forms: the reference of the study, if it works, and both winners."""
-    reference = [record for record in before.group[:1] if record.kind in REFERENCES]
-    return {record.number: record for record in (*reference, best, winner)}

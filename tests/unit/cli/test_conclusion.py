@@ -11,8 +11,9 @@ from rich.console import Console, Group
 
 from storage.records import Provenance, TrialKind
 from tests.unit.cli.studies import GOALS, trial
-from tuner.cli.output.pages.conclusion import conclusion_parts, worse_metrics
-from tuner.cli.output.parts.findings import Findings
+from tuner.cli.output.pages.conclusion import conclusion_parts
+from tuner.results.conclusion import worse_metrics
+from tuner.results.findings import Findings
 
 CONFIG = {"max_num_seqs": 50, "block_size": 64, "stream_interval": 8}
 DEFAULTS = {"max_num_seqs": 256, "stream_interval": 1}

@@ -123,7 +123,7 @@ def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
 
     from tuner.cli.output.pages.conclusion import conclusion_parts
     from tuner.cli.output.parts.console import show
-    from tuner.cli.output.parts.findings import Findings
+    from tuner.results.findings import Findings
 
     conclusion = stored.record.conclusion or {}
     findings = Findings(conclusion, stored.trials, stored.objectives, stored.slos, stored.defaults)

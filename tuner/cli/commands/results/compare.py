@@ -85,7 +85,7 @@ def _metrics(side: Side) -> list[str]:
 
 def _flags(one: Side, other: Side) -> dict[str, list[Any]]:
     """Return the parameters in which the two differ, with both values; None is the engine's default."""
-    from tuner.cli.output.parts.configuration import changes
+    from tuner.results.configuration import changes
 
     before, after = (changes(side.stored.trial(side.number).config, side.stored.defaults) for side in (one, other))
     names = dict.fromkeys([*before, *after])
@@ -93,8 +93,8 @@ def _flags(one: Side, other: Side) -> dict[str, list[Any]]:
 
 
 def _print(sides: list[Side], ratios: dict[str, MeasuredRatio], flags: dict[str, list[Any]]) -> None:
-    from tuner.cli.output.parts import text
     from tuner.cli.output.parts.console import new_table, show
+    from tuner.results import text
     from tuner.study.specification.spec import difference
 
     table = new_table()

@@ -47,8 +47,8 @@ def requests(
     found = stored.trial(number, round_)
     from dashboards.analysis import trial_files
     from dashboards.analysis.trials_frame import to_csv
-    from tuner.cli.output.parts import text
     from tuner.cli.output.parts.console import show
+    from tuner.results import text
 
     files, rates = _files(found)
     counts = trial_files.requests_by_length_frame(files)
@@ -110,8 +110,8 @@ def _rates(frame: pd.DataFrame) -> Table:
     from pandas import isna
 
     from dashboards.analysis.tradeoff import percent
-    from tuner.cli.output.parts import text
     from tuner.cli.output.parts.console import new_table
+    from tuner.results import text
 
     table = new_table()
     for heading in (*_RATES.values(), "within\nSLO"):

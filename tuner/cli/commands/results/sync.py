@@ -24,7 +24,7 @@ def sync(
     url = storage_url(storage, create=False)
     from dashboards.mlflow.follower import sync_to_mlflow
     from dashboards.mlflow.log import MlflowUnavailable
-    from tuner.cli.output.parts import text
+    from tuner.results import text
 
     try:
         report = sync_to_mlflow(url, study, tracking_uri(url), lambda line: print(line, file=sys.stderr))

@@ -7,10 +7,10 @@ import os
 import sys
 
 from storage.records import Phase, Provenance
-from tuner.cli.output.parts import text
 from tuner.cli.output.progress.opening import simulation_line
 from tuner.engines.base import EngineInfo
 from tuner.errors import EXIT_OURS
+from tuner.results import text
 from tuner.use_cases.capacity import CapacityResult
 
 

@@ -1,47 +1,32 @@
-"""A study's conclusion as tables: the winner beside the defaults, the finalists, and the effect of each flag."""
+"""A study's conclusion on the terminal: the winner beside the defaults, the finalists, and the effect of each flag."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from storage.records import Config, JsonScalar, Provenance, TrialOutcome
 from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.pages.nearest import nearest_parts
-from tuner.cli.output.parts import configuration, text
-from tuner.cli.output.parts.console import new_table
-from tuner.cli.output.parts.findings import Findings
-from tuner.scoring.flag_effects import (
-    LIKELY,
-    TOGETHER,
-    WITHIN_NOISE,
-    effect_together,
-    effects_basis,
-    has_effect,
+from tuner.cli.output.parts.console import as_table
+from tuner.results.conclusion import (
+    comparison_grid,
+    comparison_title,
+    finalists_grid,
+    flags_grid,
+    flags_note,
+    smaller_line,
+    worse_metrics,
 )
-from tuner.study.conclusion.reference import REFERENCES
-
-MUCH_WORSE = 1.25
-"""Ratio to the defaults from which a latency that is no objective is reported."""
-
-INTERVAL = "95 % interval"
-RISK = "fails or misses\nan SLO without it"
-ITL = "p99_itl_ms"
-"""The metric that stands in every table: flags that send tokens in groups improve others at its cost."""
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
+from tuner.results.findings import Findings
 
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
     """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
     parts: list[RenderableType] = [*nearest_parts(findings.conclusion.get("nearest"))]
-    if (smaller := _smaller_line(findings)) is not None:
+    if (smaller := smaller_line(findings)) is not None:
         parts.append(Text(smaller))
-    if (comparison := comparison_table(findings)) is not None:
-        parts += [Text(""), Text(_comparison_title(findings), style="bold"), comparison]
+    if (comparison := comparison_grid(findings)) is not None:
+        parts += [Text(""), Text(comparison_title(findings), style="bold"), as_table(comparison)]
         if worse := worse_metrics(findings):
             parts.append(
                 Text(
@@ -49,208 +34,20 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
                     style="yellow",
                 )
             )
-    if (finalists := finalists_table(findings)) is not None:
+    if (finalists := finalists_grid(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"
-        parts += [Text(""), Text(title, style="bold"), finalists]
+        parts += [Text(""), Text(title, style="bold"), as_table(finalists)]
     contenders = findings.conclusion.get("contenders", ())
     parts += [
         Text(f"#{each['number']} is excluded: {each['disqualified']}") for each in contenders if each["disqualified"]
     ]
-    if (flags := flags_table(findings)) is not None:
-        parts += [Text(""), Text(f"flags of #{findings.winner}", style="bold"), Text(_flags_note(findings)), flags]
+    if (flags := flags_grid(findings)) is not None:
+        parts += [
+            Text(""),
+            Text(f"flags of #{findings.winner}", style="bold"),
+            Text(flags_note(findings)),
+            as_table(flags),
+        ]
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
         parts += lever_parts(levers, findings.records[0].study, findings.winner)
     return parts
-
-
-def _smaller_line(findings: Findings) -> str | None:
-    """Return the winner beside the configuration with the best score, in one line; None if it is the same."""
-    smaller = findings.conclusion.get("smaller")
-    best = None if smaller is None else findings.trial(int(smaller["best"]))
-    winner = None if findings.winner is None else findings.trial(findings.winner)
-    if smaller is None or best is None or winner is None:
-        return None
-    flags, every = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
-    score = smaller["score"]
-    interval = f" ({_interval(score)})" if _interval(score) else ""
-    return (
-        f"trial {best.number} has the best score with {text.count(every, 'flag')}; "
-        f"the winner has {flags} and ×{score['ratio']:.3f}{interval} of that score"
-    )
-
-
-def _comparison_title(findings: Findings) -> str:
-    _, one = findings.together(findings.challenger)
-    measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
-    rounds = len(findings.common_rounds(findings.challenger))
-    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
-    role = "the winner" if findings.winner == findings.challenger else "the best finalist"
-    if findings.conclusion.get("nearest"):
-        role = "the nearest"
-    return f"{role} beside {findings.baseline_name}, {measured}: {basis}"
-
-
-def comparison_table(findings: Findings) -> Table | None:
-    """Return the winner, or the best finalist, beside the defaults; None if only one of them was measured."""
-    number, baseline = findings.challenger, findings.baseline
-    other, one = findings.together(number)
-    if number is None or number == baseline or one is None or other is None or not other.succeeded:
-        return None
-    contender = _contender(findings, number)
-    table = new_table()
-    name = findings.baseline_name.removeprefix("the ").removeprefix(f"trial {baseline}")
-    for heading in ("metric", f"{name} #{baseline}".strip(), f"#{number}", "ratio", INTERVAL, "SLO"):
-        table.add_column(heading, justify="left" if heading in ("metric", "SLO") else "right", no_wrap=True)
-    table.add_row("score", "1", *_score_cells(findings, number, contender), "")
-    for name in _shown_metrics(findings, other):
-        values = other.metric(name), one.metric(name)
-        ratio = (contender or {}).get("metrics", {}).get(name) or _plain_ratio(*values)
-        table.add_row(
-            name,
-            *(text.with_unit(name, value) for value in values),
-            _ratio(ratio),
-            _interval(ratio),
-            ", ".join(f"{slo.op}{slo.threshold:g}" for slo in findings.slos if slo.metric == name),
-        )
-    return table
-
-
-def worse_metrics(findings: Findings) -> list[str]:
-    """Return the metrics outside objectives and SLOs that are much worse than the defaults': one of each latency."""
-    other, one = findings.together(findings.challenger)
-    if one is None or other is None:
-        return []
-    found: list[tuple[float, str]] = []
-    for kind in LATENCIES:
-        names = [f"{statistic}_{kind}_ms" for statistic in ("mean", "median", "p99")]
-        if {*names} & {*_metrics(findings)}:
-            continue
-        pairs = [(name, other.metric(name), one.metric(name)) for name in names]
-        ratios = [(new / old, name, old, new) for name, old, new in pairs if old and new]
-        ratio, name, old, new = max(ratios, default=(0.0, "", 0.0, 0.0))
-        if ratio >= MUCH_WORSE:
-            found.append((ratio, f"{name} {text.number(old)} → {text.number(new)} (×{ratio:.2f})"))
-    return [line for _, line in sorted(found, reverse=True)]
-
-
-def _metrics(findings: Findings) -> list[str]:
-    return list(dict.fromkeys([*(o.metric for o in findings.objectives), *(slo.metric for slo in findings.slos)]))
-
-
-def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[str]:
-    """Return the metrics of objectives and SLOs, and p99 ITL where it was measured."""
-    names = _metrics(findings)
-    measured = reference is not None and reference.metric(ITL) is not None
-    return [*names, ITL] if measured and ITL not in names else names
-
-
-def _contender(findings: Findings, number: int) -> Mapping[str, Any] | None:
-    return next((each for each in findings.conclusion.get("contenders", ()) if each["number"] == number), None)
-
-
-def _score_cells(findings: Findings, number: int, contender: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    if contender is not None and contender["score"]:
-        score = contender["score"]
-        return f"{score['ratio']:.3f}", _ratio(score), _interval(score)
-    trial = findings.trial(number)
-    score = trial.verdict.score if trial is not None and trial.verdict is not None else None
-    return (text.ABSENT if score is None else f"{score:.3f}"), "", ""
-
-
-def _plain_ratio(reference: float | None, value: float | None) -> Mapping[str, Any] | None:
-    return {"ratio": value / reference} if value is not None and reference else None
-
-
-def _ratio(ratio: Mapping[str, Any] | None) -> str:
-    return "" if not ratio else f"×{ratio['ratio']:.3f}"
-
-
-def _interval(ratio: Mapping[str, Any] | None) -> str:
-    if not ratio or ratio.get("low") is None or ratio.get("high") is None:
-        return ""
-    return f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-
-
-def finalists_table(findings: Findings) -> Table | None:
-    """Return every finalist's ratios to the reference; None with fewer than two finalists, or without any ratio."""
-    contenders = findings.conclusion.get("contenders", ())
-    if len(contenders) < 2 or not any(each["score"] for each in contenders):
-        return None
-    table = new_table()
-    reference, _ = findings.together(findings.challenger)
-    names = [objective.metric for objective in findings.objectives]
-    if reference is not None and reference.metric(ITL) is not None and ITL not in names:
-        names.append(ITL)
-    for heading in ("finalist", "score", INTERVAL, *names):
-        table.add_column(heading, justify="left" if heading == "finalist" else "right", no_wrap=True)
-    for each in sorted(contenders, key=lambda each: -(each["score"] or {"ratio": 0.0})["ratio"]):
-        score, number = each["score"], each["number"]
-        mark = " excluded" if each["disqualified"] else " winner" if number == findings.winner else ""
-        table.add_row(
-            f"#{number}{mark}",
-            f"{score['ratio']:.3f}" if score else text.ABSENT,
-            _interval(score),
-            *(_ratio(each["metrics"].get(name) or _itl_ratio(findings, number, name)) for name in names),
-        )
-    return table
-
-
-def _itl_ratio(findings: Findings, number: int, name: str) -> Mapping[str, Any] | None:
-    """Return the ratio of p99 ITL, which the conclusion has only where a goal is on it; None for other metrics."""
-    other, one = findings.together(number)
-    return None if name != ITL or one is None or other is None else _plain_ratio(other.metric(name), one.metric(name))
-
-
-def flags_table(findings: Findings) -> Table | None:
-    """Return each flag of the winner with its effect on the score; None where the defaults win or nothing is known."""
-    winner = findings.winner
-    trial = None if winner is None else findings.trial(winner)
-    if trial is None or trial.kind in REFERENCES:
-        return None
-    effects = {each["name"]: each for each in findings.flag_effects}
-    changed = configuration.changes(trial.config, findings.defaults)
-    rows = [name for name in effects if name in trial.config] + [name for name in changed if name not in effects]
-    table = new_table()
-    risky = any(each["needed"] >= LIKELY for each in effects.values())
-    for heading in ("flag", "default", "effect", INTERVAL, *([RISK] if risky else [])):
-        table.add_column(heading, justify="left" if heading in ("flag", "default") else "right", no_wrap=True)
-    for name in rows:
-        effect = effects.get(name)
-        default = effect["default"] if effect else findings.defaults.get(name)
-        table.add_row(
-            f"{name}={trial.config[name]}",
-            _default(name, default, findings.defaults, known=effect is not None),
-            "" if effect is None else f"×{effect['ratio']:.2f}",
-            "" if effect is None else f"{effect['low']:.2f} to {effect['high']:.2f}",
-            *([_without(effect)] if risky else []),
-            style=None if effect is not None and has_effect(effect) else "dim",
-        )
-    return table
-
-
-def _flags_note(findings: Findings) -> str:
-    """Return what the effects are, what they rest on, and whether there is one at all."""
-    effects = findings.flag_effects
-    if not effects:
-        return "their effects are not known"
-    _, outcome = findings.together(findings.winner)
-    simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
-    basis = effects_basis(effects, simulated=simulated)
-    meaning = f"effect: score relative to the same configuration with that flag reset, {basis}"
-    if any(map(has_effect, effects)):
-        return meaning
-    together = effect_together(findings.conclusion, findings.records)
-    if together is None or len(effects) == 1:
-        return f"{meaning}; {WITHIN_NOISE}"
-    ratio = f"×{together['ratio']:.2f} ({_interval(together)}) in {text.count(together['rounds'], 'round')}"
-    return f"all flags together {ratio}, {TOGETHER}; {meaning}"
-
-
-def _default(name: str, value: JsonScalar, defaults: Config, *, known: bool) -> str:
-    if value is None:
-        return "unset" if known or name in defaults else "unknown"
-    return str(value)
-
-
-def _without(effect: Mapping[str, Any] | None) -> str:
-    return "" if effect is None or effect["needed"] < LIKELY else f"{100 * effect['needed']:.0f} %"

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from storage.records import Config, TrialRecord
-from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
+from tuner.results import configuration, text
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.front import Point, Weighed
 from tuner.study.conclusion.alternatives import ByWeights

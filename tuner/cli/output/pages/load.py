@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import new_table, show
 from tuner.errors import EXIT_OURS
+from tuner.results import text
 from tuner.use_cases.load import LoadResult
 from tuner.workloads.suite import Suite
 

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import new_table
+from tuner.results import text
 from tuner.scoring.slo import parse_slo
 
 HEADINGS = ("SLO", "mean", "95 % interval", "beyond", "met", "best trial's")

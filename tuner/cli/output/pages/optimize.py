@@ -17,11 +17,11 @@ from storage.records import Provenance, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import conclusion_parts
 from tuner.cli.output.pages.levers import with_commands
-from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import show
-from tuner.cli.output.parts.findings import Findings
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
+from tuner.results import text
+from tuner.results.findings import Findings
 from tuner.study.conclusion.reference import name_of, reference_of
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts

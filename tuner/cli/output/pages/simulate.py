@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from tuner.cli.output.parts import text
 from tuner.cli.output.parts.console import new_table, show
 from tuner.cli.output.parts.labelled import labelled
 from tuner.engines.simulator.parameters import error_bands
+from tuner.results import text
 from tuner.use_cases.simulate import Simulation
 
 SHOWN = (

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.records import Config, Failure, ServerFacts, TrialOutcome, TrialRecord
-from tuner.cli.output.pages.conclusion import LATENCIES
-from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table, show
 from tuner.cli.output.parts.labelled import Rows, labelled
+from tuner.results import configuration, text
+from tuner.results.conclusion import LATENCIES
 from tuner.scoring.objectives import Objective
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")

@@ -9,6 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tuner.results.grid import Grid
+
 PLAIN_WIDTH = 100
 """Columns of tables where standard output is no terminal."""
 
@@ -45,3 +47,13 @@ def width_of(plain_width: int = PLAIN_WIDTH) -> int:
 def new_table() -> Table:
     """Return an empty table in the style of all commands: a rule under the headings, two blanks between columns."""
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+def as_table(grid: Grid) -> Table:
+    """Return a table in the style of all commands; cells are not wrapped, and faint rows are dim."""
+    table = new_table()
+    for column in grid.columns:
+        table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
+    for index, row in enumerate(grid.rows):
+        table.add_row(*row, style="dim" if index in grid.faint else None)
+    return table

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.records import Config, TrialRecord
-from tuner.cli.output.parts import configuration, text
+from tuner.results import configuration, text
 
 STATE_STYLES = {"ok": "green", "infeasible": "yellow", "failed": "red", "pending": "dim"}
 LEAST_CONFIGURATION = 24

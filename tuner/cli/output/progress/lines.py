@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.records import Config, Failure, TrialRecord
-from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.trial_table import missed_slos
+from tuner.results import configuration, text
 from tuner.scoring.objectives import Objective
 from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, SyncStatus

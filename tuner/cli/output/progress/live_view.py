@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.records import Failure, TrialKind, TrialRecord
-from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.trial_table import fill_trials
 from tuner.cli.output.progress import lines
 from tuner.cli.output.progress.opening import opening_lines
 from tuner.cli.output.progress.state import Progress, score_of
 from tuner.executors.base import WorkerState
+from tuner.results import configuration, text
 from tuner.specs import TrialSpec
 from tuner.study.protocols import Stage, StagePlan, StudyStart, SyncStatus
 

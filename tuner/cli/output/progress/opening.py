@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage.records import Provenance
-from tuner.cli.output.parts import text
 from tuner.engines.base import EngineInfo
+from tuner.results import text
 from tuner.study.protocols import StudyStart
 
 

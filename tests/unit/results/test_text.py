@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.cli.output.parts import text
+from tuner.results import text
 
 
 @pytest.mark.parametrize(
