@@ -72,10 +72,10 @@ def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> floa
 
 
 def _pooled(trials: Sequence[TrialRecord], winner: TrialRecord) -> TrialOutcome | None:
-    """Return the winner's outcome with the repeats of all its rounds in the last confirmation; without any, its own."""
-    rounds = [trial for trial in trials if trial.round]
+    """Return the winner's outcome with the repeats of its rounds in the last group with it; without any, its own."""
+    rounds = [trial for trial in trials if trial.round and trial.number == winner.number]
     label = max(rounds, key=lambda trial: trial.round).label if rounds else None
-    own = [trial.outcome for trial in rounds if trial.number == winner.number and trial.label == label]
+    own = [trial.outcome for trial in rounds if trial.label == label]
     worked = [outcome for outcome in own if outcome is not None and outcome.succeeded]
     if not worked:
         return winner.outcome

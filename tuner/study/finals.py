@@ -14,17 +14,16 @@ trials. Every step is planned from the stored trials, so that a continued study 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.sampler.flag_effects import FlagEffect
-from tuner.study.conclusion.compared import Compared, with_both_winners
+from tuner.study.conclusion.compared import Compared, close_form, with_both_winners
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
-from tuner.study.conclusion.effects import measured_effects, without_one_flag
+from tuner.study.conclusion.effects import estimated_effects, measured_effects, without_one_flag
 from tuner.study.conclusion.reference import REFERENCES, reference_of, with_earlier_winner
 from tuner.study.conclusion.rounds import Rounds
 from tuner.study.loop import Loop
@@ -33,9 +32,9 @@ from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.specification.spec import StudySpec
 from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import reductions
-from tuner.study.trial_sources.confirmation import Confirmation, label_of, nominate
+from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.given import GivenConfiguration, GivenTrials
-from tuner.study.trial_sources.reduction import measured_as, smaller_forms, unmeasured
+from tuner.study.trial_sources.reduction import fits, measured_of, smaller_forms, unmeasured
 
 WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
 """Endings of a stage after which nothing is concluded; the next run continues it."""
@@ -43,11 +42,11 @@ WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.I
 FEW_FLAGS = 4
 """With so many flags or fewer, each is left out in turn."""
 
+FURTHER = 2
+"""How often a close comparison is continued."""
+
 GROUPS = 3
 """How often the winner is compared with smaller forms of itself."""
-
-LEAST_MEASUREMENTS = 30
-"""The rounds may take as many measurements as the search had trials, and so many in any case."""
 
 
 class Finals:
@@ -98,14 +97,10 @@ class Finals:
     def _trials(self) -> list[TrialRecord]:
         return self._store.trials(self._spec.name)
 
-    def _reduced(self) -> set[int]:
-        """Return the numbers of the reduced configurations."""
-        return {record.number for record in self._trials() if record.kind is TrialKind.REDUCED}
-
-    def _later_than(self, group: Sequence[TrialRecord]) -> set[int]:
-        """Return the numbers of the reduced configurations that were measured after a group of trials."""
-        latest = max(record.number for record in group)
-        return {number for number in self._reduced() if number > latest}
+    def _reduced(self, after: int = -1) -> set[int]:
+        """Return the numbers of the reduced configurations above a number."""
+        numbers = {record.number for record in self._trials() if record.kind is TrialKind.REDUCED}
+        return {number for number in numbers if number > after}
 
     def _can_confirm(self, finalists: Sequence[TrialRecord]) -> bool:
         """Return whether there are rounds and a finalist; without the defaults by choice, there are none."""
@@ -134,13 +129,18 @@ class Finals:
             provisional: whether further rounds follow, see `Preference`.
         """
         confirmation = Confirmation(self._spec, self._store, group, self._slots)
+        if not self._completed(confirmation, group):
+            return None
+        preference = self._preference(group, incumbent, provisional)
+        return self._concluded(group, confirmation.label, preference, confirmation.rounds[-1])
+
+    def _completed(self, confirmation: Confirmation, group: Sequence[TrialRecord]) -> bool:
+        """Measure the rounds of a group; return False if they are not complete."""
         if not confirmation.exhausted():
             names, rounds = tuple(f"#{record.number}" for record in group), tuple(confirmation.rounds)
             self._observer.stage(StagePlan(Stage.CONFIRMATION, len(names) * len(rounds), names, rounds))
         self._ending = self._loop.run(confirmation, lambda: not confirmation.exhausted() and self._time_limit.is_over())
-        if self._ending is not RunEnding.DONE:
-            return None
-        return self._concluded(group, self._preference(group, incumbent, provisional))
+        return self._ending is RunEnding.DONE
 
     def _preference(self, group: Sequence[TrialRecord], incumbent: int | None, provisional: bool) -> Preference:
         """Return what counts beside the rounds of a group: nothing without a reduction."""
@@ -149,13 +149,10 @@ class Finals:
         flags = {record.number: len(self._spec.space.changed(record.config)) for record in group}
         return Preference(flags, self._optuna_study.predicted_scores(list(flags)), incumbent, provisional)
 
-    def _concluded(self, group: Sequence[TrialRecord], preference: Preference) -> Compared:
-        """Return what follows from the rounds of a group, and from earlier ones of its members."""
-        records, label = self._trials(), label_of(group)
-        last = max(record.round for record in records if record.label == label)
-        until_now = [record for record in records if record.round <= last]
-        conclusion = conclude(self._spec.goals, until_now, group, label, preference)
-        return Compared(tuple(group), conclusion)
+    def _concluded(self, group: Sequence[TrialRecord], label: str, preference: Preference, last: int) -> Compared:
+        """Return what follows from the rounds of a group, and from all others of its members until the round `last`."""
+        until_now = [record for record in self._trials() if record.round <= last]
+        return Compared(tuple(group), conclude(self._spec.goals, until_now, group, label, preference), label, last)
 
     def _compare(self, before: Compared, given: Sequence[GivenConfiguration], best: TrialRecord) -> Compared | None:
         """Compare the winner, the best finalist and the defaults with smaller configurations.
@@ -170,30 +167,25 @@ class Finals:
         if self._ending is not RunEnding.DONE:
             return None
         size = len(group)
-        group |= {record.number: record for record in self._measured(given) if record.state == "ok"}
+        group |= {
+            record.number: record
+            for record in measured_of(self._spec.space, self._trials(), given)
+            if record.state == "ok"
+        }
         if len(group) == size:
             return None
         return self._confirm(list(group.values()), before.winner.number, provisional=True)
 
-    def _measured(self, given: Sequence[GivenConfiguration]) -> list[TrialRecord]:
-        """Return the trials of those configurations that have one."""
-        records = self._trials()
-        found = [measured_as(self._spec.space, records, each.config) for each in given]
-        return [record for record in found if record is not None]
-
-    def _may_measure(self, group: Mapping[int, TrialRecord], given: Sequence[GivenConfiguration]) -> bool:
-        """Return whether the rounds of a group with further configurations are within what the rounds may take.
-
-        Its own measurements and later ones do not count: a continued study decides as before.
-        """
-        records, measured = self._trials(), self._measured(given)
-        every = {**group, **{record.number: record for record in measured if record.state == "ok"}}
-        label = label_of(list(every.values())) if len(measured) == len(given) else None
-        searched = sum(record.round == 0 and record.kind is not TrialKind.REDUCED for record in records)
-        own = min((record.round for record in records if record.round and record.label == label), default=math.inf)
-        others = sum(0 < record.round < own for record in records)
-        expected = (len(group) + len(given)) * self._spec.confirmation.rounds
-        return others + expected <= max(LEAST_MEASUREMENTS, searched)
+    def _may_measure(
+        self,
+        group: Mapping[int, TrialRecord],
+        given: Sequence[GivenConfiguration],
+        label: str | None = None,
+        reserve: int = 0,
+    ) -> bool:
+        """Return whether there are measurements left for a group and further configurations, see `fits`."""
+        spec = self._spec
+        return fits(spec.space, self._trials(), group, given, spec.confirmation.rounds, label, reserve)
 
     def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
         """Return the comparison whose winner has the fewest flags, and the measured effects of these."""
@@ -209,6 +201,7 @@ class Finals:
             smaller = self._compare(compared, list(given.values()), best)
             if smaller is None:
                 break
+            smaller = self._longer(smaller, best, winner)
             if smaller.winner is not None and smaller.winner.number == winner.number:
                 return smaller, self._effects(smaller)
             if smaller.winner is not None and len(self._spec.space.changed(smaller.winner.config)) > len(flags):
@@ -227,7 +220,8 @@ class Finals:
         best, winner = first.winner, final.winner
         if best is None or winner is None or final is first or self._ending is not RunEnding.DONE:
             return final, effects
-        settled = self._concluded(final.group, self._preference(final.group, winner.number, provisional=False))
+        preference = self._preference(final.group, winner.number, provisional=False)
+        settled = self._concluded(final.group, final.label, preference, final.last)
         group = with_both_winners(final, best, winner)
         shown = settled.winner is not None and settled.winner.number == winner.number
         if not shown and len(group) == 3 and self._may_measure(group, []):
@@ -248,16 +242,43 @@ class Finals:
             winner = compared.winner
             if winner is None or len(space.changed(winner.config)) <= FEW_FLAGS:
                 break
-            later = self._later_than(compared.group)
+            later = self._reduced(after=max(record.number for record in compared.group))
             order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
             forms = smaller_forms(space, winner, order, cautious=cautious)
             smaller = self._compare(compared, forms, best) if forms else compared
             if smaller is None:
                 break
+            smaller = self._longer(smaller, best, winner)
             stays = smaller.winner is not None and smaller.winner.number == winner.number
             if stays and cautious:
                 return smaller
             compared, cautious = smaller, stays
+        return compared
+
+    def _longer(self, compared: Compared, best: TrialRecord, before: TrialRecord) -> Compared:
+        """Return the comparison with further rounds of the best finalist and a smaller form, where it was a close one.
+
+        Args:
+            compared: the comparison.
+            best: the best finalist.
+            before: the winner before this comparison.
+        """
+        for _ in range(FURTHER):
+            form = close_form(self._spec.goals, self._trials(), compared, (best, before), self._spec.space)
+            if form is None:
+                break
+            label = f"{compared.label} after round {compared.last}"
+            single_flags = 3 + min(len(self._spec.space.changed(form.config)), FEW_FLAGS)
+            if not self._may_measure({best.number: best, form.number: form}, [], label, single_flags):
+                break
+            confirmation = Confirmation(self._spec, self._store, (best, form), self._slots, label)
+            if not self._completed(confirmation, (best, form)):
+                break
+            rounds = Rounds.of(self._spec.goals, self._trials(), label)
+            out = {record.number for record in (best, form) if rounds.disqualification(record.number) is not None}
+            group = [record for record in compared.group if record.number not in out]
+            preference = self._preference(group, before.number, provisional=True)
+            compared = self._concluded(group, compared.label, preference, rounds.numbers[-1])
         return compared
 
     def _without_each(
@@ -265,7 +286,7 @@ class Finals:
     ) -> dict[str, GivenConfiguration]:
         """Return the winner without each single flag, by name: as many as may be measured, large effects first."""
         found = {name: rest for name, *rest in reductions(self._spec.space, winner.config, [])}
-        later = self._later_than(compared.group)
+        later = self._reduced(after=max(record.number for record in compared.group))
         order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
         names = [step.name for step in reversed(order.steps) if step.name in found]
         names += [name for name in found if name not in names]
@@ -279,7 +300,7 @@ class Finals:
         """Return the effects of those flags of the winner without which it was measured in the same rounds."""
         if compared.winner is None:
             return []
-        rounds = Rounds.of(self._spec.goals, self._trials(), label_of(compared.group))
+        rounds = Rounds.of(self._spec.goals, self._trials(), compared.label)
         without = without_one_flag(self._spec.space, compared.group, compared.winner)
         return measured_effects(rounds, compared.winner, without, self._spec.space.engine_defaults())
 
@@ -289,19 +310,8 @@ class Finals:
         """Store the conclusion, before and after the flag effects, whose estimates take seconds."""
         self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
         names = {effect.name for effect in measured}
-        estimated = [each for each in self._estimated_effects(conclusion, group) if each.name not in names]
+        estimate = estimated_effects(self._optuna_study, conclusion, group, self._trials(), self._observer.note)
+        estimated = [each for each in estimate if each.name not in names]
         conclusion = replace(conclusion, flag_effects=(*measured, *estimated))
         self._store.update_study(self._spec.name, conclusion=conclusion.to_dict())
         return conclusion
-
-    def _estimated_effects(self, conclusion: Conclusion, group: Sequence[TrialRecord]) -> list[FlagEffect]:
-        """Return the effects of the winner's flags as the model estimates them; none where the defaults won."""
-        kinds = {record.number: record.kind for record in group}
-        defaults = next((r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round), None)
-        if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
-            return []
-        try:
-            return self._optuna_study.flag_effects(conclusion.winner, defaults)
-        except (ArithmeticError, ValueError) as error:  # without an estimate, the measurements still count
-            self._observer.note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
-            return []

@@ -11,11 +11,11 @@ from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import FIGURES, peak_at_16, worse
 from tuner.sampler.reduction import Elimination, ReductionStep
 from tuner.specs import TrialSpec
-from tuner.study.finals import LEAST_MEASUREMENTS
 from tuner.study.protocols import Stage
 from tuner.study.specification.spec import Enqueued
+from tuner.study.trial_sources import reduction
 from tuner.study.trial_sources.given import GivenConfiguration
-from tuner.study.trial_sources.reduction import smaller_forms, unmeasured
+from tuner.study.trial_sources.reduction import LEAST_MEASUREMENTS, smaller_forms, unmeasured
 
 BOTH = Enqueued("both", {"max_num_seqs": 16, "block_size": 32})
 
@@ -45,6 +45,29 @@ def test_a_flag_without_effect_is_not_exported(bench: Bench) -> None:
     [effect] = result.conclusion.flag_effects
     assert (effect.name, effect.value, effect.default, effect.rounds) == ("max_num_seqs", 16, 32, 3)
     assert effect.ratio == pytest.approx(1.5 ** (4 / 7), rel=0.01)  # throughput has the weight 40 of 70
+
+
+def test_a_smaller_form_that_was_unlucky_is_measured_longer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduction, "LEAST_MEASUREMENTS", 60)
+
+    def unlucky(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
+        known = noisy_peak_at_16(spec, index)
+        assert isinstance(known, dict)
+        throughput = known["output_throughput"]
+        assert throughput is not None
+        alone = spec.config.get("max_num_seqs") == 16 and "block_size" not in spec.config
+        luck = {4: 0.9, 5: 1.03, 6: 0.95}.get(spec.round, 1.0) if alone else 1.0
+        return {**known, "output_throughput": throughput * luck}
+
+    result = bench.run(unlucky, trials=2, enqueue=(BOTH,), reduce=True)
+    records = bench.records()
+    rounds = {record.label: record.round for record in records if record.round}
+    further = {"finals 0,1,2,3 after round 6": 9, "finals 0,1,2,3 after round 9": 12}
+    assert rounds == {"finals 0,1": 3, "finals 0,1,2,3": 6} | further
+    [form] = [r.number for r in records if not r.round and dict(r.config) == {"max_num_seqs": 16}]
+    assert {record.number for record in records if record.round > 6} == {1, form}
+    assert result.conclusion is not None
+    assert result.conclusion.winner == form
 
 
 def test_a_flag_without_which_the_gain_is_lost_stays(bench: Bench) -> None:

@@ -241,6 +241,11 @@ def _loss(
     return _Loss(statistics.mean(differences), error, len(differences), expected)
 
 
+def ratio_to(goals: Goals, records: Sequence[TrialRecord], number: int, best: int) -> Ratio:
+    """Return the ratio of a trial's score to that of another one, from all rounds in which both were measured."""
+    return _loss(goals, records, number, best, {}).ratio()
+
+
 def _text(ratio: Ratio) -> str:
     """Return `1.178 (95 % interval 1.104 to 1.257, 3 rounds)`."""
     if ratio.low is None or ratio.high is None:

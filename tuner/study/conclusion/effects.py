@@ -1,13 +1,16 @@
-"""The measured effects of the winner's flags: the winner against itself without one flag, in the same rounds."""
+"""The effects of the winner's flags: from rounds beside itself without one flag, else as the model estimates them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from search_spaces import ParameterValue, ResolvedSpace
-from storage.records import Config, TrialRecord
+from storage.records import Config, TrialKind, TrialRecord
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
+from tuner.study.conclusion.conclusion import Conclusion
+from tuner.study.conclusion.reference import REFERENCES
 from tuner.study.conclusion.rounds import Rounds
 
 
@@ -67,6 +70,40 @@ def without_one_flag(space: ResolvedSpace, group: Sequence[TrialRecord], winner:
         if record is not None:
             found[name] = record
     return found
+
+
+class FlagEffectModel(Protocol):
+    """Estimates the effects of a trial's flags, see `OptunaStudy.flag_effects`."""
+
+    def flag_effects(self, number: int, defaults: int) -> list[FlagEffect]:
+        """Return the effects of the flags of the trial `number` relative to the trial `defaults`."""
+
+
+def estimated_effects(
+    model: FlagEffectModel,
+    conclusion: Conclusion,
+    group: Sequence[TrialRecord],
+    trials: Sequence[TrialRecord],
+    note: Callable[[str], None],
+) -> list[FlagEffect]:
+    """Return the effects of the winner's flags as the model estimates them; none where the reference won.
+
+    Args:
+        model: of the trials.
+        conclusion: of the study.
+        group: the trials of the last rounds.
+        trials: all of the study.
+        note: receives one line if there is no estimate; the measurements still count then.
+    """
+    kinds = {record.number: record.kind for record in group}
+    defaults = next((r.number for r in trials if r.kind is TrialKind.BASELINE and not r.round), None)
+    if conclusion.winner is None or defaults is None or kinds[conclusion.winner] in REFERENCES:
+        return []
+    try:
+        return model.flag_effects(conclusion.winner, defaults)
+    except (ArithmeticError, ValueError) as error:
+        note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
+        return []
 
 
 def _differences(space: ResolvedSpace, config: Config) -> Config:

@@ -6,12 +6,17 @@ once with the search's workload, which shows whether it runs and meets the SLOs,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from search_spaces import ResolvedSpace
-from storage.records import Config, TrialRecord
+from storage.records import Config, TrialKind, TrialRecord
 from tuner.sampler.reduction import Elimination
+from tuner.study.trial_sources.confirmation import label_of
 from tuner.study.trial_sources.given import GivenConfiguration
+
+LEAST_MEASUREMENTS = 30
+"""The rounds may take as many measurements as the search had trials, and so many in any case."""
 
 
 def smaller_forms(
@@ -77,3 +82,43 @@ def unmeasured(
             seen.append(each.config)
             found.append(each)
     return found
+
+
+def measured_of(
+    space: ResolvedSpace, records: Sequence[TrialRecord], given: Sequence[GivenConfiguration]
+) -> list[TrialRecord]:
+    """Return the trials of those configurations that have one."""
+    found = [measured_as(space, records, each.config) for each in given]
+    return [record for record in found if record is not None]
+
+
+def fits(
+    space: ResolvedSpace,
+    records: Sequence[TrialRecord],
+    group: Mapping[int, TrialRecord],
+    given: Sequence[GivenConfiguration],
+    rounds: int,
+    label: str | None,
+    reserve: int,
+) -> bool:
+    """Return whether the rounds of a group are within what all rounds may take: as many as the search had trials.
+
+    Measurements of these rounds and of later ones do not count: a continued study decides as before.
+
+    Args:
+        space: the search space.
+        records: every trial of the study.
+        group: trials that take part, by number.
+        given: further configurations that take part.
+        rounds: number of rounds.
+        label: name of the rounds; None for that of a group of its own.
+        reserve: configurations for which later rounds are left.
+    """
+    measured = measured_of(space, records, given)
+    every = {**group, **{record.number: record for record in measured if record.state == "ok"}}
+    if label is None and len(measured) == len(given):
+        label = label_of(list(every.values()))
+    searched = sum(record.round == 0 and record.kind is not TrialKind.REDUCED for record in records)
+    own = min((record.round for record in records if record.round and record.label == label), default=math.inf)
+    others = sum(0 < record.round < own for record in records)
+    return others + (len(group) + len(given) + reserve) * rounds <= max(LEAST_MEASUREMENTS, searched)
