@@ -50,10 +50,10 @@ def requests_by_length_frame(files: Iterable[Path]) -> pd.DataFrame:
     """
     counts: dict[tuple[str, int], Counter[str]] = {}
     for file in files:
-        with _readable(file):
+        with readable(file):
             requests = pd.read_parquet(file, columns=["name", "status", "planned_input"])
         for name, status, tokens in requests.itertuples(index=False, name=None):
-            counts.setdefault((name, _upper_edge(tokens)), Counter())[status] += 1
+            counts.setdefault((name, upper_edge(tokens)), Counter())[status] += 1
     statuses = ["completed", *sorted({status for each in counts.values() for status in each} - {"completed"})]
     rows = sorted(counts.items(), key=lambda row: (row[0][0], row[0][1] or math.inf))
     cells = [
@@ -64,8 +64,8 @@ def requests_by_length_frame(files: Iterable[Path]) -> pd.DataFrame:
     return frame.astype({"from": "Int64", "to": "Int64", "offered": "int64"} | dict.fromkeys(statuses, "int64"))
 
 
-def _upper_edge(tokens: float | None) -> int:
-    """Return the last length of the bin that holds `tokens`; 0 where the length is absent."""
+def upper_edge(tokens: float | None) -> int:
+    """Return the last length of the bin that holds `tokens` (1 to 64, then doubling); 0 where the length is absent."""
     if tokens is None or math.isnan(tokens):
         return 0
     return max(_FIRST_BIN_TOKENS, 1 << (int(tokens) - 1).bit_length()) if tokens > 0 else _FIRST_BIN_TOKENS
@@ -93,7 +93,7 @@ def rate_frame(file: Path) -> pd.DataFrame:
     Raises:
         StorageError: if the file cannot be read.
     """
-    with _readable(file):
+    with readable(file):
         frame = pd.read_csv(file, usecols=list(_RATE_COLUMNS), dtype={"held": str, "missed": str})
         numbers = [name for name in _RATE_COLUMNS if name not in ("held", "missed", "offered", "completed")]
         frame[numbers] = frame[numbers].astype("float64")
@@ -121,7 +121,7 @@ def server_frame(files: Sequence[Path]) -> pd.DataFrame:
     parts = [pd.DataFrame(columns=[*_SERVER_COLUMNS, "benchmark"], dtype="float64")]
     begin = 0.0
     for index, file in enumerate(files):
-        with _readable(file):
+        with readable(file):
             part = pd.read_csv(file, usecols=list(_SERVER_COLUMNS)).astype("float64")
         part["at_s"] += begin
         begin = max(part["at_s"], default=begin)
@@ -130,7 +130,8 @@ def server_frame(files: Sequence[Path]) -> pd.DataFrame:
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def readable(file: Path) -> Iterator[None]:
+    """Raise `StorageError` for a file that cannot be read in the block."""
     try:
         yield
     except (OSError, ValueError) as error:

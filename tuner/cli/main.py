@@ -11,7 +11,19 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands.results import best, compare, export, requests, show, studies, sync, tradeoff, trials, ui
+from tuner.cli.commands.results import (
+    best,
+    compare,
+    export,
+    report,
+    requests,
+    show,
+    studies,
+    sync,
+    tradeoff,
+    trials,
+    ui,
+)
 from tuner.cli.commands.run import capacity, load, optimize, quality, simulate
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
@@ -62,7 +74,7 @@ _add(
     tradeoff.tradeoff,
     requests.requests,
 )
-_add("Results", export.export, sync.sync, ui.ui)
+_add("Results", export.export, report.report, sync.sync, ui.ui)
 _add("Setup", presets.presets, space.space, doctor.doctor)
 
 

@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tuner.cli.command_line import command_of
-from tuner.cli.output.parts.console import new_table
-
-CHANGES_ANSWERS = "* changes the answers"
+from tuner.cli.output.parts.console import as_table
+from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 
 
 def lever_parts(levers: Sequence[Mapping[str, Any]], study: str, reference: int) -> list[RenderableType]:
@@ -25,27 +24,9 @@ def lever_parts(levers: Sequence[Mapping[str, Any]], study: str, reference: int)
     """
     if not levers:
         return []
-    table = new_table()
-    names = list(levers[0]["metrics"])
-    for heading in ("lever", "score", *names):
-        table.add_column(heading, justify="left" if heading == "lever" else "right", no_wrap=True)
-    for each in levers:
-        mark = " *" if each["changes_answers"] else ""
-        table.add_row(each["name"] + mark, f"×{each['score']:.2f}", *(_ratio(each, name) for name in names))
-    title = Text("what would help, which this study could not try: predicted, not measured", style="bold")
-    notes = [_spread(levers[0]), *([CHANGES_ANSWERS] if any(each["changes_answers"] for each in levers) else [])]
-    return [Text(""), title, table, *map(Text, filter(None, notes)), *_commands(levers, study, reference)]
-
-
-def _ratio(lever: Mapping[str, Any], name: str) -> str:
-    value = lever["metrics"].get(name)
-    return "" if value is None else f"×{value:.2f}"
-
-
-def _spread(lever: Mapping[str, Any]) -> str:
-    """Return the known error of predictions."""
-    parts = [f"{name} {share:.0%}" for name, share in lever["within"].items()]
-    return f"nine of ten predictions of recorded runs were within: {', '.join(parts)}" if parts else ""
+    title = Text(LEVERS_TITLE, style="bold")
+    notes = map(Text, lever_notes(levers))
+    return [Text(""), title, as_table(levers_grid(levers)), *notes, *_commands(levers, study, reference)]
 
 
 def _commands(levers: Sequence[Mapping[str, Any]], study: str, reference: int) -> list[RenderableType]:

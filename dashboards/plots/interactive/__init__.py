@@ -1,0 +1,1 @@
+"""Plotly figures of a study, for the report, notebooks and other pages."""

@@ -1,0 +1,149 @@
+"""Figures of what a study found: its front, the latencies of winner and reference, and the trade-off of classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dashboards.analysis.tradeoff import percent
+from dashboards.plots.interactive.style import BLUE, COLORS, GREY, new_figure, panels
+from storage.metrics import PERCENTILES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from storage.records import TrialOutcome
+
+LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency"}
+
+
+def front(found: Mapping[str, Any]) -> go.Figure:
+    """Draw a front: the first metric against each other one, as ratios to the reference with 95 % intervals.
+
+    Args:
+        found: `metrics`, `reference` and `points`, as a conclusion has them.
+    """
+    first, *others = found["metrics"]
+    figure = panels(1, len(others), shared_yaxes=True, horizontal_spacing=0.04)
+    for column, name in enumerate(others, 1):
+        where = {"row": 1, "col": column}
+        beaten = [point for point in found["points"] if not point["on_front"]]
+        kept = [point for point in found["points"] if point["on_front"]]
+        for points, label, color, size in (
+            (beaten, "beaten by another trial", GREY, 5),
+            (kept, "on the front", BLUE, 9),
+        ):
+            across, up = ([point["metrics"][key] for point in points] for key in (name, first))
+            figure.add_scatter(
+                x=[each["ratio"] for each in across],
+                y=[each["ratio"] for each in up],
+                mode="markers+text" if points is kept else "markers",
+                text=[f"#{point['number']}" for point in points],
+                textposition="top right",
+                name=label,
+                legendgroup=label,
+                showlegend=column == 1,
+                marker={
+                    "size": size,
+                    "color": color,
+                    "symbol": ["circle" if point["rounds"] else "circle-open" for point in points],
+                },
+                error_x=_bars(across) if points is kept else None,
+                error_y=_bars(up) if points is kept else None,
+                hovertemplate=f"%{{text}}: {name} ×%{{x:.3f}}, {first} ×%{{y:.3f}}<extra></extra>",
+                **where,
+            )
+        figure.update_xaxes(title_text=f"{name}, ratio to #{found['reference']}", **where)
+        figure.add_vline(x=1.0, line={"dash": "dot", "color": GREY, "width": 1}, **where)
+        figure.add_hline(y=1.0, line={"dash": "dot", "color": GREY, "width": 1}, **where)
+    figure.update_yaxes(title_text=f"{first}, ratio to #{found['reference']}", row=1, col=1)
+    return figure
+
+
+def _bars(ratios: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    def ends(each: Mapping[str, float | None]) -> tuple[float, float]:
+        low, ratio, high = each["low"], each["ratio"] or 0.0, each["high"]
+        return (0.0, 0.0) if low is None or high is None else (ratio - low, high - ratio)
+
+    both = [ends(each) for each in ratios]
+    return {
+        "type": "data",
+        "array": [above for _, above in both],
+        "arrayminus": [below for below, _ in both],
+        "thickness": 1,
+        "color": BLUE,
+    }
+
+
+def percentiles(outcomes: Mapping[str, TrialOutcome]) -> go.Figure | None:
+    """Draw the percentiles of TTFT, TPOT and ITL of several configurations, each the median over its benchmarks.
+
+    Args:
+        outcomes: by the name of the configuration. Latencies are in ms.
+    """
+    shown = [
+        (kind, {name: _points(outcome, kind) for name, outcome in outcomes.items()})
+        for kind in LATENCIES
+        if any(_points(outcome, kind) for outcome in outcomes.values())
+    ]
+    if not shown:
+        return None
+    figure = panels(1, len(shown), [LATENCIES[kind] for kind, _ in shown], horizontal_spacing=0.08)
+    for column, (_, lines) in enumerate(shown, 1):
+        for place, (name, points) in enumerate(lines.items()):
+            figure.add_scatter(
+                x=[f"p{percentile}" for percentile, _ in points],
+                y=[value for _, value in points],
+                mode="lines+markers",
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                line={"color": COLORS[place % len(COLORS)]},
+                hovertemplate=f"{name} %{{x}}: %{{y:,.4g}} ms<extra></extra>",
+                row=1,
+                col=column,
+            )
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(title_text="ms", col=1)
+    return figure
+
+
+def _points(outcome: TrialOutcome, kind: str) -> list[tuple[int, float]]:
+    values = [(percentile, outcome.metric(f"p{percentile}_{kind}_ms")) for percentile in PERCENTILES]
+    return [(percentile, value) for percentile, value in values if value is not None]
+
+
+def tradeoff(frame: pd.DataFrame) -> go.Figure:
+    """Draw the trade-off matrix: for each request class and configuration, the share of requests within their SLO.
+
+    Args:
+        frame: see `dashboards.analysis.tradeoff.share_matrix`.
+    """
+    names = [name for name in frame.columns if name not in ("class", "best")]
+    shares = frame[names].to_numpy(dtype="float64")
+    best = [each.split() for each in frame["best"]]
+    numbers = [name.partition(" ")[0] for name in names]
+    texts = [
+        [percent(share) + ("*" if numbers[column] in best[row] else "") for column, share in enumerate(line)]
+        for row, line in enumerate(shares)
+    ]
+    rows = [*list(frame["class"])[:-2], "worst class", "all requests"]
+    figure = new_figure(height=190 + 34 * len(rows))
+    figure.add_heatmap(
+        z=[[None if math.isnan(share) else share for share in line] for line in shares],
+        x=numbers,
+        y=rows,
+        text=texts,
+        texttemplate="%{text}",
+        customdata=[names] * len(rows),
+        zmin=0,
+        zmax=1,
+        colorscale="Blues",
+        colorbar={"tickformat": ".0%"},
+        hovertemplate="%{customdata}<br>%{y}: %{text}<extra></extra>",
+    )
+    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(type="category", title_text="configuration, by the number of its trial; * the best of its row")
+    return figure

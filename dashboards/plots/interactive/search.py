@@ -1,0 +1,298 @@
+"""Figures of a study's search: its progress, which parameters matter, which values were tried, and what failed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dashboards.plots.interactive.style import (
+    BLUE,
+    COLORS,
+    GREEN,
+    GREY,
+    HEIGHT,
+    ORANGE,
+    RED,
+    SCALE,
+    lines_of,
+    new_figure,
+    panels,
+)
+from storage.records import JsonScalar, TrialKind, TrialRecord
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SLICES = 8
+"""Most parameters of the figure of slices."""
+
+LANES = 10
+"""Most parameters of the parallel coordinates."""
+
+FAILED_VALUES = 20
+"""Most values of the map of failures."""
+
+MISSED = "missed an SLO"
+
+
+def searched(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the finished trials without the rounds and without searches for the capacity."""
+    return [
+        trial
+        for trial in trials
+        if not trial.round and trial.outcome is not None and trial.kind is not TrialKind.CAPACITY
+    ]
+
+
+def progress(trials: Sequence[TrialRecord]) -> go.Figure | None:
+    """Draw the score of each trial, the best so far, and crosses for failed trials; None without any score."""
+    every = searched(trials)
+    scored = [(trial, trial.verdict.score) for trial in every if trial.verdict is not None and trial.verdict.score]
+    if not scored:
+        return None
+    figure = new_figure(xaxis_title="trial", yaxis_title="score (the reference scores 1)")
+    for state, name, symbol, color in (
+        ("ok", "meets the SLOs", "circle", BLUE),
+        ("infeasible", MISSED, "circle-open", ORANGE),
+    ):
+        group = [(trial, score) for trial, score in scored if trial.state == state]
+        figure.add_scatter(
+            x=[trial.number for trial, _ in group],
+            y=[score for _, score in group],
+            mode="markers",
+            marker={"symbol": symbol, "color": color, "size": 9, "line": {"width": 2}},
+            name=name,
+            text=[_hover(trial) for trial, _ in group],
+            hovertemplate="#%{x}, score %{y:.3f}<br>%{text}<extra></extra>",
+        )
+    _add_failures(figure, every, min(score for _, score in scored))
+    best, steps = 0.0, []
+    for trial, score in scored:
+        best = max(best, score if trial.state == "ok" else 0.0)
+        steps.append((trial.number, best or None))
+    figure.add_scatter(
+        x=[number for number, _ in steps],
+        y=[value for _, value in steps],
+        mode="lines",
+        line={"shape": "hv", "color": GREEN, "width": 1.5},
+        name="best so far",
+        hoverinfo="skip",
+    )
+    figure.add_hline(y=1.0, line={"dash": "dot", "color": GREY, "width": 1})
+    return figure
+
+
+def _add_failures(figure: go.Figure, trials: Sequence[TrialRecord], lowest: float) -> None:
+    failed = [trial for trial in trials if trial.state == "failed"]
+    if not failed:
+        return
+    figure.add_scatter(
+        x=[trial.number for trial in failed],
+        y=[min(lowest, 1.0)] * len(failed),
+        mode="markers",
+        marker={"symbol": "x", "color": RED, "size": 9},
+        name="failed",
+        text=[f"{_failure(trial)}<br>{_hover(trial)}" for trial in failed],
+        hovertemplate="#%{x} failed: %{text}<extra></extra>",
+    )
+
+
+def _failure(trial: TrialRecord) -> str:
+    failure = trial.outcome.failure if trial.outcome is not None else None
+    return "no result" if failure is None else failure.kind.value
+
+
+def _hover(trial: TrialRecord) -> str:
+    return lines_of(" ".join(f"{name}={value}" for name, value in trial.config.items() if value is not None))
+
+
+def importance(shares: Mapping[str, tuple[float, float, float]]) -> go.Figure | None:
+    """Draw the importance of parameters as bars, the largest on top.
+
+    Args:
+        shares: by parameter the share of the score's variance, in [0, 1], and the ends of its interval.
+    """
+    if not shares:
+        return None
+    ranked = sorted(shares.items(), key=lambda item: item[1][0])[-12:]
+    values = [share for _, (share, _, _) in ranked]
+    figure = new_figure(xaxis_title="share of the score's variance", height=140 + 26 * len(ranked))
+    figure.update_xaxes(tickformat=".0%", rangemode="tozero")
+    figure.add_bar(
+        y=[name for name, _ in ranked],
+        x=values,
+        orientation="h",
+        marker={"color": BLUE},
+        error_x={
+            "type": "data",
+            "array": [high - share for _, (share, _, high) in ranked],
+            "arrayminus": [share - low for _, (share, low, _) in ranked],
+            "color": GREY,
+            "thickness": 1.2,
+        },
+        hovertemplate="%{y}: %{x:.1%}<extra></extra>",
+    )
+    return figure
+
+
+def varied(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> list[str]:
+    """Return the parameters that took more than one value, those of `ranked` first, the others by number of values."""
+    values: dict[str, set[JsonScalar]] = {}
+    for trial in searched(trials):
+        for name, value in trial.config.items():
+            values.setdefault(name, set()).add(value)
+    names = [name for name, found in values.items() if len(found | {None}) > 1]
+    rest = sorted((name for name in names if name not in ranked), key=lambda name: -len(values[name]))
+    return [*(name for name in ranked if name in names), *rest]
+
+
+def slices(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figure | None:
+    """Draw the score against the values of each parameter, the most important ones; a value of None is `unset`.
+
+    Args:
+        trials: of the study.
+        ranked: parameters, the most important first.
+    """
+    names = varied(trials, ranked)[:SLICES]
+    scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
+    if not names or not scored:
+        return None
+    columns = min(4, len(names))
+    rows = math.ceil(len(names) / columns)
+    figure = panels(rows, columns, names, shared_yaxes=True, horizontal_spacing=0.03, vertical_spacing=0.22)
+    figure.update_layout(height=90 + 250 * rows, showlegend=False)
+    for index, name in enumerate(names):
+        values = [trial.config.get(name) for trial in scored]
+        numeric = all(value is None or _is_number(value) for value in values)
+        order = sorted({value for value in values if value is not None}, key=lambda v: v if numeric else str(v))
+        where = {"row": index // columns + 1, "col": index % columns + 1}
+        figure.add_scatter(
+            x=[_label(value) for value in values],
+            y=[trial.verdict.score for trial in scored if trial.verdict is not None],
+            mode="markers",
+            marker={"size": 7, "color": [BLUE if trial.state == "ok" else ORANGE for trial in scored]},
+            text=[f"#{trial.number}" for trial in scored],
+            hovertemplate="%{text}, score %{y:.3f}<extra></extra>",
+            **where,
+        )
+        labels = [*(["unset"] if None in values else []), *map(_label, order)]
+        figure.update_xaxes(type="category", categoryorder="array", categoryarray=labels, tickangle=-40, **where)
+    figure.update_yaxes(title_text="score", col=1)
+    return figure
+
+
+def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figure | None:
+    """Draw each trial with a score as a line through its values, coloured by the score.
+
+    Args:
+        trials: of the study.
+        ranked: parameters, the most important first.
+    """
+    import plotly.graph_objects as go
+
+    names = varied(trials, ranked)[:LANES]
+    scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
+    if not names or len(scored) < 2:
+        return None
+    scores = [trial.verdict.score for trial in scored if trial.verdict is not None]
+    lanes = [_lane(name, [trial.config.get(name) for trial in scored]) for name in names]
+    line = {"color": scores, "colorscale": SCALE, "showscale": True, "colorbar": {"title": {"text": "score"}}}
+    figure = new_figure(height=HEIGHT + 60, margin={"l": 60, "r": 40, "t": 90, "b": 40})
+    figure.add_trace(go.Parcoords(line=line, dimensions=[*lanes, {"label": "score", "values": scores}], labelangle=-25))
+    return figure
+
+
+def _lane(name: str, values: Sequence[JsonScalar]) -> dict[str, Any]:
+    order = sorted({*values}, key=_place)
+    places = {value: place for place, value in enumerate(order)}
+    ticks = order if len(order) <= 12 else order[:: math.ceil(len(order) / 12)]
+    return {
+        "label": name,
+        "values": [places[value] for value in values],
+        "tickvals": [places[value] for value in ticks],
+        "ticktext": [_label(value) for value in ticks],
+    }
+
+
+def _place(value: JsonScalar) -> tuple[int, float, str]:
+    """Return a sorting key: None, then numbers, then texts."""
+    if value is None:
+        return 0, 0.0, ""
+    return (1, float(value), "") if _is_number(value) else (2, 0.0, str(value))
+
+
+def _is_number(value: JsonScalar) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _label(value: JsonScalar) -> str:
+    return "unset" if value is None else str(value)
+
+
+def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
+    """Draw how many of the trials with a value failed, by kind of failure; None where nothing failed.
+
+    The values whose trials failed most often, as a share, are on top. A missed SLO counts as a kind.
+    """
+    every = searched(trials)
+    kinds = {t.number: _failure(t) if t.state == "failed" else MISSED for t in every if t.state != "ok"}
+    if not kinds:
+        return None
+    tried = Counter((name, _label(value)) for trial in every for name, value in trial.config.items())
+    bad = Counter((n, _label(v)) for trial in every if trial.number in kinds for n, v in trial.config.items())
+    worst = sorted(bad, key=lambda each: (-bad[each] / tried[each], -bad[each]))[:FAILED_VALUES][::-1]
+    columns = sorted(set(kinds.values()), key=lambda kind: (kind == MISSED, kind))
+    cells, texts = [], []
+    for name, value in worst:
+        of = [t for t in every if name in t.config and _label(t.config[name]) == value]
+        counts = [sum(kinds.get(t.number) == kind for t in of) for kind in columns]
+        cells.append([count / len(of) for count in counts])
+        texts.append([f"{count} of {len(of)}" if count else "" for count in counts])
+    figure = new_figure(height=150 + 24 * len(worst))
+    figure.add_heatmap(
+        z=cells,
+        x=[kind.replace("_", " ") for kind in columns],
+        y=[f"{name}={value}" for name, value in worst],
+        text=texts,
+        texttemplate="%{text}",
+        zmin=0,
+        zmax=1,
+        colorscale=[[0, "rgba(209,73,91,0)"], [1, RED]],
+        colorbar={"title": {"text": "share"}, "tickformat": ".0%"},
+        hovertemplate="%{y}: %{text} trials, %{x}<extra></extra>",
+    )
+    return figure
+
+
+def noise(trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int]) -> go.Figure | None:
+    """Draw every benchmark of some trials: those of the search, then those of each round.
+
+    Args:
+        trials: of the study, rounds included.
+        metric: its values are drawn, in the metric's unit.
+        numbers: of the trials, for example the defaults and the winner.
+    """
+    figure = new_figure(xaxis_title="launch", yaxis_title=metric)
+    for place, number in enumerate(dict.fromkeys(numbers)):
+        own = [t for t in trials if t.number == number and t.outcome is not None and t.outcome.succeeded]
+        points = [
+            (f"round {trial.round}" if trial.round else "search", repeat.metrics.get(metric))
+            for trial in sorted(own, key=lambda trial: trial.round)
+            for repeat in (trial.outcome.repeats if trial.outcome is not None else ())
+        ]
+        present = [(launch, value) for launch, value in points if value is not None]
+        if present:
+            figure.add_scatter(
+                x=[launch for launch, _ in present],
+                y=[value for _, value in present],
+                mode="markers",
+                name=f"#{number}",
+                marker={"size": 8, "color": COLORS[place % len(COLORS)]},
+                hovertemplate=f"#{number} %{{x}}: %{{y:,.4g}}<extra></extra>",
+            )
+    rounds = sorted({trial.round for trial in trials if trial.round})
+    order = ["search", *(f"round {round_}" for round_ in rounds)]
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
+    return figure if figure.data else None

@@ -1,0 +1,62 @@
+"""The look of every figure: colours that are told apart in light and dark and by colour-blind readers, and axes.
+
+Backgrounds are transparent and texts have no colour of their own, so that a page sets both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+BLUE, ORANGE, RED, GREEN, PURPLE, GREY = "#4c8bc4", "#e69f00", "#d1495b", "#2e9e6b", "#9b6fc0", "#8a8a8a"
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
+SCALE = "Cividis"
+"""A colour scale that colour-blind readers can read."""
+
+HEIGHT = 420
+"""Pixels of a figure with one row of panels."""
+
+
+def new_figure(**layout: Any) -> go.Figure:
+    """Return an empty figure."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    return styled(figure, **layout)
+
+
+def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) -> go.Figure:
+    """Return a figure of several panels, with their titles row by row."""
+    from plotly.subplots import make_subplots
+
+    return styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
+
+
+def styled(figure: go.Figure, **layout: Any) -> go.Figure:
+    """Give a figure the common look."""
+    figure.update_layout(
+        template="none",
+        colorway=list(COLORS),
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 12},
+        margin={"l": 60, "r": 20, "t": 40, "b": 50},
+        height=HEIGHT,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.04, "x": 0},
+        hoverlabel={"align": "left"},
+    )
+    figure.update_layout(**layout)
+    figure.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    figure.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
+    return figure
+
+
+def lines_of(text: str, width: int = 70) -> str:
+    """Return text for a hover label: escaped, and in lines of at most `width` characters."""
+    import html
+    import textwrap
+
+    return "<br>".join(html.escape(line) for line in textwrap.wrap(text, width)) or "the defaults"

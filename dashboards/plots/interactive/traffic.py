@@ -1,0 +1,154 @@
+"""Figures of the load: latencies of requests, requests by length, latency by request rate, the state of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dashboards.plots.interactive.style import BLUE, COLORS, GREEN, ORANGE, RED, new_figure, panels
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import plotly.graph_objects as go
+
+POINTS = 200
+"""Points of a distribution."""
+
+SAMPLES = 400
+"""Most samples of a server's state in a figure."""
+
+_TITLES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token", "itl_ms": "inter-token latency"}
+
+
+def distributions(latencies: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]) -> go.Figure | None:
+    """Draw the cumulative distributions of latencies of several configurations.
+
+    Args:
+        latencies: by the name of the configuration, then `ttft_ms`, `tpot_ms` and `itl_ms`, each an array of ms.
+    """
+    import numpy as np
+
+    kinds = [kind for kind in _TITLES if any(len(each.get(kind, ())) for each in latencies.values())]
+    if not kinds:
+        return None
+    figure = panels(1, len(kinds), [_TITLES[kind] for kind in kinds], shared_yaxes=True, horizontal_spacing=0.05)
+    shares = np.concatenate([np.linspace(0.0, 0.9, POINTS - 60), np.linspace(0.9, 1.0, 61)[1:]])
+    for column, kind in enumerate(kinds, 1):
+        for place, (name, found) in enumerate(latencies.items()):
+            if len(found.get(kind, ())):
+                figure.add_scatter(
+                    x=np.round(np.quantile(found[kind], shares), 3).tolist(),
+                    y=np.round(shares, 4).tolist(),
+                    mode="lines",
+                    name=name,
+                    legendgroup=name,
+                    showlegend=column == 1,
+                    line={"color": COLORS[place % len(COLORS)], "width": 2},
+                    hovertemplate=f"{name}: %{{y:.1%}} within %{{x:,.4g}} ms<extra></extra>",
+                    row=1,
+                    col=column,
+                )
+        figure.update_xaxes(type="log", title_text="ms", row=1, col=column)
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.01])
+    figure.update_yaxes(title_text="share of requests, or of gaps for ITL", row=1, col=1)
+    return figure
+
+
+def lengths(frame: pd.DataFrame) -> go.Figure | None:
+    """Draw completed and failed requests by prompt length and answer length.
+
+    Args:
+        frame: see `dashboards.analysis.requests.length_frame`.
+    """
+    if frame.empty:
+        return None
+    prompts, answers = (
+        list(dict.fromkeys(frame["prompt"])),
+        list(dict.fromkeys(frame.sort_values("answer_to")["answer"])),
+    )
+    figure = panels(1, 2, ("completed", "failed"), shared_yaxes=True, horizontal_spacing=0.06)
+    for column, (kind, scale) in enumerate((("completed", "Blues"), ("failed", "Reds")), 1):
+        cells = {(row.prompt, row.answer): getattr(row, kind) for row in frame.itertuples()}
+        counts = [[cells.get((prompt, answer)) for prompt in prompts] for answer in answers]
+        highest = max((count or 0 for line in counts for count in line), default=0)
+        figure.add_heatmap(
+            z=counts,
+            x=prompts,
+            y=answers,
+            text=[["" if count is None else str(count) for count in line] for line in counts],
+            texttemplate="%{text}",
+            colorscale=scale,
+            zmin=0,
+            zmax=max(highest, 1),
+            showscale=False,
+            hovertemplate=f"prompt %{{x}}, answer %{{y}} tokens: %{{z}} {kind}<extra></extra>",
+            row=1,
+            col=column,
+        )
+    figure.update_xaxes(title_text="prompt length (tokens)", type="category")
+    figure.update_yaxes(title_text="answer length (tokens)", row=1, col=1)
+    figure.update_yaxes(type="category")
+    return figure
+
+
+def rates(frame: pd.DataFrame) -> go.Figure:
+    """Draw TTFT and TPOT by request rate, the highest rate at which all SLOs held, and crosses where one did not.
+
+    Args:
+        frame: see `dashboards.analysis.trial_files.rate_frame`.
+    """
+    figure = new_figure(xaxis_title="request rate (requests/s)", yaxis_title="latency of completed requests (ms)")
+    figure.update_yaxes(type="log")
+    colors = {"p50_ttft_ms": BLUE, "p95_ttft_ms": ORANGE, "p99_ttft_ms": RED, "p95_tpot_ms": GREEN}
+    for name, color in colors.items():
+        figure.add_scatter(x=frame["rate"], y=frame[name], mode="lines+markers", name=name, line={"color": color})
+    missed = frame[~frame["held"]]
+    lowest = frame[[*colors]].min().min()
+    if len(missed):
+        figure.add_scatter(
+            x=missed["rate"],
+            y=[lowest] * len(missed),
+            mode="markers",
+            name="missed an SLO",
+            marker={"symbol": "x", "color": RED},
+            text=missed["missed"],
+            hovertemplate="%{x:.4g} requests/s missed %{text}<extra></extra>",
+        )
+    for rate in dict.fromkeys(frame.loc[frame["is_capacity"], "rate"]):
+        figure.add_vline(
+            x=rate, line={"dash": "dash", "width": 1.5, "color": GREEN}, annotation_text=f"capacity {rate:.4g}"
+        )
+    return figure
+
+
+def server(frames: Mapping[str, pd.DataFrame]) -> go.Figure | None:
+    """Draw requests in the server, the use of its KV cache and preemptions over time, of several configurations.
+
+    Args:
+        frames: by the name of the configuration, see `dashboards.analysis.trial_files.server_frame`.
+    """
+    present = {name: frame for name, frame in frames.items() if len(frame)}
+    if not present:
+        return None
+    titles = ("running requests", "waiting requests", "KV cache in use", "preemptions so far")
+    figure = panels(2, 2, titles, shared_xaxes=True, horizontal_spacing=0.09, vertical_spacing=0.14)
+    figure.update_layout(height=520)
+    for place, (name, frame) in enumerate(present.items()):
+        thin = frame.iloc[:: max(1, -(-len(frame) // SAMPLES))]
+        for index, column in enumerate(("running", "waiting", "kv_usage", "preemptions")):
+            figure.add_scatter(
+                x=thin["at_s"].round(2).tolist(),
+                y=thin[column].round(4).tolist(),
+                mode="lines",
+                name=name,
+                legendgroup=name,
+                showlegend=index == 0,
+                line={"color": COLORS[place % len(COLORS)], "width": 1.5},
+                row=index // 2 + 1,
+                col=index % 2 + 1,
+            )
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(tickformat=".0%", row=2, col=1)
+    figure.update_xaxes(title_text="benchmark time (s)", row=2)
+    return figure

@@ -1,0 +1,119 @@
+"""The figures of a study by name: what `tuner report` and `study.plot` draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from dashboards.analysis import requests, tradeoff, trial_files
+from dashboards.plots.interactive import results, search, traffic
+from storage.errors import StorageError
+from tuner.errors import UserError
+from tuner.study.conclusion.alternatives import front_of_study
+from tuner.use_cases.report.reported import ReportedStudy
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MATRIX_COLUMNS = 24
+"""Most configurations in the figure of the trade-off."""
+
+
+def progress(study: ReportedStudy) -> go.Figure | None:
+    """Score of each trial, the best so far, and failures."""
+    return search.progress(study.trials)
+
+
+def pareto(study: ReportedStudy) -> go.Figure | None:
+    """Front of the objectives, as ratios to the reference with intervals."""
+    try:
+        found = front_of_study(study.record, study.trials)
+    except UserError:  # one metric, or no feasible trial
+        return None
+    return results.front(found.to_dict())
+
+
+def importance(study: ReportedStudy) -> go.Figure | None:
+    """Share of the score's variance that each parameter explains."""
+    return search.importance(study.importance)
+
+
+def slices(study: ReportedStudy) -> go.Figure | None:
+    """Score against the values of each of the most important parameters."""
+    return search.slices(study.trials, list(study.importance))
+
+
+def parallel(study: ReportedStudy) -> go.Figure | None:
+    """Each trial as a line through its values, coloured by its score."""
+    return search.parallel(study.trials, list(study.importance))
+
+
+def failures(study: ReportedStudy) -> go.Figure | None:
+    """Share of the trials with a value that failed, by kind of failure."""
+    return search.failures(study.trials)
+
+
+def noise(study: ReportedStudy) -> go.Figure | None:
+    """Every benchmark of the reference and of the winner, by launch."""
+    return search.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
+
+
+def percentiles(study: ReportedStudy) -> go.Figure | None:
+    """Percentiles of TTFT, TPOT and ITL of the winner and the reference."""
+    return results.percentiles(study.outcomes)
+
+
+def distributions(study: ReportedStudy) -> go.Figure | None:
+    """Cumulative distributions of TTFT, TPOT and ITL over all requests; None without records of single requests."""
+    found = {
+        name: requests.latency_arrays(study.files(number, "requests-*.parquet"))
+        for name, number in study.compared.items()
+    }
+    return traffic.distributions({name: each for name, each in found.items() if each})
+
+
+def lengths(study: ReportedStudy) -> go.Figure | None:
+    """Completed and failed requests of the winner by prompt length and answer length; None without their records."""
+    numbers = [*study.compared.values()]
+    files = study.files(numbers[-1], "requests-*.parquet") if numbers else []
+    return traffic.lengths(requests.length_frame(files)) if files else None
+
+
+def classes(study: ReportedStudy) -> go.Figure | None:
+    """Share of requests within the SLO of their class, by configuration; None without SLOs of classes."""
+    if not tradeoff.has_class_slos(study.record) or not tradeoff.request_classes(study.record):
+        return None
+    return results.tradeoff(tradeoff.tradeoff_frame(study.record, study.trials, MATRIX_COLUMNS))
+
+
+def rates(study: ReportedStudy) -> go.Figure | None:
+    """Latency by request rate, with the capacity; None where no trial searched it."""
+    frame = study.rate_frame()
+    return None if frame is None else traffic.rates(frame)
+
+
+def server(study: ReportedStudy) -> go.Figure | None:
+    """State of the server over time: requests, KV cache and preemptions; None without its samples."""
+    frames = {
+        name: trial_files.server_frame(study.files(number, "server-*.csv")[:1])
+        for name, number in study.compared.items()
+    }
+    return traffic.server(frames)
+
+
+CHARTS: Mapping[str, Callable[[ReportedStudy], go.Figure | None]] = {
+    each.__name__: each
+    for each in (
+        *(progress, pareto, importance, slices, parallel, failures, noise),
+        *(percentiles, distributions, lengths, classes, rates, server),
+    )
+}
+"""Every figure by its name; a figure is None where a study has no numbers for it."""
+
+
+def chart(study: ReportedStudy, name: str) -> go.Figure | None:
+    """Return a figure of a study; None where it has no numbers for it, also where its files cannot be read."""
+    try:
+        return CHARTS[name](study)
+    except StorageError:
+        return None

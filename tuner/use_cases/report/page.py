@@ -1,0 +1,239 @@
+"""The page of one study: its result, its search, its load, and where every number comes from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
+from storage.records import TrialRecord
+from tuner.errors import UserError
+from tuner.export.from_study import serve_script_of
+from tuner.processes.secrets import shell_word
+from tuner.results import configuration, text
+from tuner.results.conclusion import (
+    comparison_grid,
+    comparison_title,
+    finalists_grid,
+    flags_grid,
+    flags_note,
+    smaller_line,
+    worse_metrics,
+)
+from tuner.results.grid import Grid, grid
+from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
+from tuner.results.nearest import nearest_grid, rate_line
+from tuner.use_cases.report.charts import chart
+from tuner.use_cases.report.reported import ReportedStudy
+
+UNFINISHED = "The study has not ended: this page shows the search so far."
+
+_SEARCH = {
+    "progress": ("Progress", "Each point is a trial of the search, by one measurement; crosses failed."),
+    "pareto": (
+        "Front of the objectives",
+        "Trials that no other one beats in every metric, with 95 % intervals. Hollow marks were measured by the search "
+        "alone, and a search flatters its best.",
+    ),
+    "importance": (
+        "Importance of the parameters",
+        "Share of the variance of the score's logarithm (functional ANOVA), mean over bootstrap samples of the trials "
+        "with their 5th to 95th percentile. It says what mattered among the values tried, not what a flag brings.",
+    ),
+    "slices": ("Values of the parameters", "Blue trials meet the SLOs, orange ones miss one."),
+    "parallel": ("Every trial", "A line is a trial; drag along an axis to select values."),
+    "failures": ("What failed", "Values whose trials failed most often, by kind of failure."),
+}
+_LOAD = {
+    "percentiles": ("Latency percentiles", "Medians over the benchmarks of each configuration."),
+    "distributions": ("Latency distributions", "All completed requests; TTFT counts from when a request was due."),
+    "classes": ("Requests within their SLO", "By request class and configuration; differences may be noise."),
+    "rates": ("Latency by request rate", "The dashed line is the highest rate at which all SLOs held."),
+    "lengths": ("Requests by length", "Offered requests of the winner, or of the best finalist."),
+    "server": ("State of the server", "During the first benchmark of each configuration."),
+    "noise": ("Noise", "Every benchmark of the same configuration; launches differ more than repeats on one server."),
+}
+
+
+def page_of(study: ReportedStudy) -> Page:
+    """Return the report of a study."""
+    record, findings = study.record, study.findings
+    source = source_of(study)
+    sections = [
+        Section("Result", [*_result(study)], source),
+        Section("Search", [*_charts(study, _SEARCH)], source),
+        Section("Load", [*_charts(study, _LOAD)], source),
+        Section("Trials", [Table("All trials of the search", trials_grid(study), _trials_note(study))], source),
+        Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
+    ]
+    return Page(
+        title=f"{record.name}",
+        subtitle=f"{record.premise['model']['name']} on {study.device}, {study.engine}",
+        verdict=verdict_of(findings.conclusion),
+        simulated=study.simulated,
+        tiles=[*_tiles(study)],
+        sections=[section for section in sections if section.parts],
+    )
+
+
+def verdict_of(conclusion: Mapping[str, Any]) -> str:
+    """Return the conclusion in a sentence that begins with a capital letter."""
+    if not conclusion:
+        return UNFINISHED
+    reason = str(conclusion["reason"])
+    return reason[:1].upper() + reason[1:] + "."
+
+
+def source_of(study: ReportedStudy) -> str:
+    """Return where the numbers of a study come from, in a line."""
+    kind = "Simulated" if study.simulated else "Measured"
+    days = [r.outcome.ended_at.date() for r in study.trials if r.outcome is not None]
+    when = "" if not days else f", {min(days)}" + (f" to {max(days)}" if min(days) != max(days) else "")
+    return f"{kind} on {study.device}, {study.engine}{when}; {workload_line(study.record.premise['workload'])}."
+
+
+def workload_line(workload: Mapping[str, Any]) -> str:
+    """Return a workload in a few words."""
+    if "loads" in workload:
+        return f"a suite of {text.count(len(workload['loads']), 'workload')}: {', '.join(workload['loads'])}"
+    if "classes" in workload:
+        rate = (workload.get("arrivals") or {}).get("rate")
+        requests = "" if rate is None else f" at {rate:g} requests/s"
+        return f"traffic of {', '.join(workload['classes'])}{requests}"
+    lengths = f"prompts of {workload['input_len']} and answers of {workload['output_len']} tokens"
+    return f"{workload['max_concurrency']} concurrent requests, {lengths}"
+
+
+def _tiles(study: ReportedStudy) -> Iterator[Tile]:
+    """Yield the score and the objectives of what is compared with the reference."""
+    table = comparison_grid(study.findings)
+    if table is not None:
+        for metric, _, value, ratio, interval, _ in table.rows[: 1 + len(study.findings.objectives)]:
+            detail = f"{ratio} of {study.findings.baseline_name}"
+            yield Tile(metric, value, f"{detail}, {interval}" if interval else detail)
+    searched = [record for record in study.trials if not record.round]
+    failed = sum(record.state == "failed" for record in searched)
+    yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")
+
+
+def _result(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
+    findings = study.findings
+    nearest = findings.conclusion.get("nearest")
+    if nearest:
+        line = rate_line(nearest)
+        yield Table(
+            f"The SLOs with #{nearest['number']}, the nearest to meeting them", nearest_grid(nearest), line or ""
+        )
+    if (line := smaller_line(findings)) is not None:
+        yield line[:1].upper() + line[1:] + "."
+    if (compared := comparison_grid(findings)) is not None:
+        title = comparison_title(findings)
+        worse = worse_metrics(findings)
+        note = f"Much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}" if worse else ""
+        yield Table(title[:1].upper() + title[1:], compared, note)
+    if (finalists := finalists_grid(findings)) is not None:
+        yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
+    if (flags := flags_grid(findings)) is not None:
+        yield Table(f"Flags of #{findings.winner}", flags, flags_note(findings))
+    yield from _commands(study)
+    if findings.winner is not None and (levers := findings.conclusion.get("levers")):
+        yield Table(LEVERS_TITLE[:1].upper() + LEVERS_TITLE[1:], levers_grid(levers), "; ".join(lever_notes(levers)))
+
+
+def _commands(study: ReportedStudy) -> Iterator[Command | str]:
+    """Yield the server's command, and what is known about its answers."""
+    conclusion = study.findings.conclusion
+    number = conclusion.get("winner")
+    number = (conclusion.get("nearest") or {}).get("number") if number is None else number
+    if number is None:
+        return
+    try:
+        script = serve_script_of(study.record, int(number), study.trials)
+    except UserError:  # a winner without figures of its own
+        return
+    environment = [f"{name}={shell_word(value, script.references)}" for name, value in script.environment.items()]
+    words = ["vllm", "serve", script.model, *script.argv]
+    yield Command(
+        f"Start the server of #{number}",
+        " ".join([*environment, *(shell_word(word, script.references) for word in words)]),
+    )
+    yield Command("Write its script", shlex.join(["tuner", "export", "--study", study.record.name]))
+    if script.answers is not None:
+        yield f"Answers: {script.answers}."
+
+
+def _charts(study: ReportedStudy, captions: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
+    for name, (title, note) in captions.items():
+        figure = chart(study, name)
+        if figure is not None:
+            yield Figure(title, figure, note)
+
+
+def trials_grid(study: ReportedStudy) -> Grid:
+    """Return the trials of the search, the best first, then those that miss an SLO, then those that failed."""
+    metrics = [objective.metric for objective in study.findings.objectives]
+    table = grid(
+        "trial",
+        "state",
+        "score",
+        *metrics,
+        "differs from the defaults",
+        left=("trial", "state", "differs from the defaults"),
+    )
+    order = {"ok": 0, "infeasible": 1, "failed": 2, "pending": 3}
+    for record in sorted(
+        (record for record in study.trials if not record.round),
+        key=lambda record: (order[record.state], -(_score(record) or 0.0), record.number),
+    ):
+        score = _score(record)
+        values = [None if record.outcome is None else record.outcome.metric(name) for name in metrics]
+        table.add(
+            f"#{record.number}",
+            _state(record),
+            text.ABSENT if score is None else f"{score:.3f}",
+            *map(text.number, values),
+            text.cut(record.label or configuration.full(record.config, study.defaults), 110),
+            faint=record.state != "ok",
+        )
+    return table
+
+
+def _score(record: TrialRecord) -> float | None:
+    return None if record.verdict is None else record.verdict.score
+
+
+def _state(record: TrialRecord) -> str:
+    failure = record.outcome.failure if record.outcome is not None else None
+    return record.state if failure is None else failure.kind.value.replace("_", " ")
+
+
+def _trials_note(study: ReportedStudy) -> str:
+    rounds = sum(bool(record.round) for record in study.trials)
+    note = "The scores of the search choose the finalists"
+    return f"{note}; {text.count(rounds, 'further measurement')} in rounds decide." if rounds else f"{note}."
+
+
+def provenance_grid(study: ReportedStudy) -> Grid:
+    """Return the facts of a study that its numbers depend on."""
+    record, premise, facts = study.record, study.record.premise, study.record.facts
+    table = grid("fact", "value", left=("fact", "value"))
+    words: Sequence[tuple[str, object]] = [
+        ("numbers are", record.provenance.value),
+        ("model", premise["model"]["name"]),
+        ("engine", study.engine),
+        ("card", study.device),
+        ("driver", ", ".join(facts.get("drivers", ())) or None),
+        ("host", facts.get("host")),
+        ("load", workload_line(premise["workload"])),
+        ("seed of the load", premise["workload"].get("seed")),
+        ("objectives", ", ".join(premise["objectives"])),
+        ("SLOs", ", ".join(premise["slos"]) or "none"),
+        ("server arguments", shlex.join(premise.get("server", {}).get("arguments", ())) or None),
+        ("sampler", facts.get("sampler")),
+        ("study began", f"{record.created_at:%Y-%m-%d %H:%M} UTC"),
+    ]
+    for label, value in words:
+        if value is not None:
+            table.add(label, str(value))
+    return table

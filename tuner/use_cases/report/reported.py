@@ -1,0 +1,103 @@
+"""A study as a report needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dashboards.analysis import trial_files
+from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
+from tuner.results.findings import Findings
+from tuner.scoring.objectives import parse_objective
+from tuner.scoring.slo import parse_slo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ReportedStudy:
+    """A study with all its trials.
+
+    Attributes:
+        record: of the study.
+        trials: all of it, rounds included.
+        importance: by parameter the share of the score's variance and its interval, the most important first.
+    """
+
+    record: StudyRecord
+    trials: tuple[TrialRecord, ...]
+    importance: Mapping[str, tuple[float, float, float]]
+
+    @cached_property
+    def findings(self) -> Findings:
+        """The conclusion and what it rests on; an empty one of a study that has none."""
+        premise = self.record.premise
+        conclusion = with_keeps(self.record.conclusion, self.trials) if self.record.conclusion else {}
+        objectives = [parse_objective(text) for text in premise["objectives"]]
+        slos = [parse_slo(text) for text in premise["slos"]]
+        return Findings(conclusion, self.trials, objectives, slos, self.defaults)
+
+    @property
+    def defaults(self) -> Config:
+        """The engine's defaults by parameter, as far as they are known."""
+        return dict(self.record.facts.get("engine_defaults", {}))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all its numbers are predictions."""
+        return self.record.provenance is Provenance.SIMULATED
+
+    @property
+    def device(self) -> str:
+        """Name of the card, or `cpu`."""
+        return ", ".join(dict.fromkeys(map(str, self.record.facts.get("devices", ["unknown"]))))
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the engine."""
+        found = self.record.premise["engine"]
+        return f"{found['name']} {found['version']}"
+
+    @property
+    def compared(self) -> dict[str, int]:
+        """The reference and what is compared with it, by their names in figures, where both exist."""
+        findings = self.findings
+        found = {}
+        if findings.baseline is not None:
+            found[f"{findings.baseline_name.removeprefix('the ')} #{findings.baseline}"] = findings.baseline
+        challenger = findings.challenger
+        if challenger is not None and challenger != findings.baseline:
+            role = "winner" if challenger == findings.winner else "best finalist"
+            role = "nearest" if findings.conclusion.get("nearest") else role
+            found[f"{role} #{challenger}"] = challenger
+        return found
+
+    @property
+    def outcomes(self) -> dict[str, TrialOutcome]:
+        """The outcomes of `compared` from their common rounds, else from the search."""
+        reference, other = self.findings.together(self.findings.challenger)
+        names = list(self.compared)
+        pairs = zip(names, (reference, other) if len(names) == 2 else (reference or other,), strict=False)
+        return {name: outcome for name, outcome in pairs if outcome is not None and outcome.succeeded}
+
+    def folders(self, number: int) -> list[Path]:
+        """Return the folders of artifacts of a trial's rounds with the reference, else of the trial itself."""
+        rounds = self.findings.common_rounds(number)
+        own = [r for r in self.trials if r.number == number and (r.round in rounds if rounds else not r.round)]
+        return [Path(r.outcome.artifacts) for r in own if r.outcome is not None and r.outcome.succeeded]
+
+    def files(self, number: int, name: str) -> list[Path]:
+        """Return the files of a trial's benchmarks, see `trial_files.numbered_files`; none if they are not here."""
+        return [file for folder in self.folders(number) for file in trial_files.numbered_files(folder, name)]
+
+    def rate_frame(self) -> pd.DataFrame | None:
+        """Return the rates of the trial that searched the capacity last, see `trial_files.rate_frame`; None without."""
+        for record in reversed(self.trials):
+            file = Path(record.outcome.artifacts) / "capacity.csv" if record.outcome is not None else None
+            if file is not None and file.is_file():
+                return trial_files.rate_frame(file)
+        return None

@@ -1,0 +1,64 @@
+"""Write the report of one or more studies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from dashboards.report.page import render
+from storage import open_store
+from storage.store import Store
+from tuner.errors import SettingError
+from tuner.files import write_output
+from tuner.sampler.importance import stored_importance
+from tuner.use_cases.places import find_study, storage_url
+from tuner.use_cases.report.page import page_of
+from tuner.use_cases.report.reported import ReportedStudy
+
+
+def report(studies: Sequence[str], output: Path, storage: str | None = None) -> Path:
+    """Write the report of a study.
+
+    Args:
+        studies: names; empty: the latest of the database.
+        output: the HTML file.
+        storage: file or SQLAlchemy URL of the database; None: the default one.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: when there is no such study, it has no trial, or the file cannot be written.
+    """
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
+        found = [reported_study(store, url, name) for name in (*studies, *([] if studies else [None]))]
+    return write_page(found[0], output)
+
+
+def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
+    """Return a study as a report needs it; None: the latest.
+
+    Raises:
+        UserError: when there is no such study, or it has no finished trial.
+    """
+    record = find_study(store, name)
+    trials = tuple(store.trials(record.name))
+    if all(trial.outcome is None for trial in trials):
+        raise SettingError("study", record.name, "it has no finished trial", "run `tuner optimize` first")
+    return ReportedStudy(record, trials, stored_importance(url, record.name))
+
+
+def write_page(study: ReportedStudy, output: Path) -> Path:
+    """Write the report of a study to a file.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    try:
+        write_output(output, render(page_of(study)))
+    except OSError as error:
+        rule = f"the file cannot be written: {error.strerror}"
+        raise SettingError("output", str(output), rule, "choose another file") from None
+    return output
