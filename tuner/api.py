@@ -30,6 +30,8 @@ from tuner.use_cases.places import find_study, storage_url
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tuner.use_cases.report.plots import StudyPlots
+
 SEARCH_LOAD = 0.5
 MIN_GAIN = 0.5
 
@@ -96,6 +98,23 @@ class Study:
         from dashboards.analysis.trials_frame import trials_frame
 
         return trials_frame(self.trials)
+
+    @property
+    def plot(self) -> StudyPlots:
+        """The figures of the report, as Plotly figures: `study.plot.pareto().show()`."""
+        from tuner.use_cases.report.plots import StudyPlots
+
+        return StudyPlots(self.name, self.storage_url)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report, one HTML file, and return its path.
+
+        Raises:
+            UserError: if the study has no finished trial, or the file cannot be written.
+        """
+        from tuner.use_cases.report.write import report
+
+        return report([self.name], Path(path), self.storage_url)
 
     def export(self, path: str | os.PathLike[str], trial: int | None = None) -> Path:
         """Write a bash script that starts the server of a trial, and with `--verify` measures it again.

@@ -151,7 +151,7 @@ class RunLog:
         return self._find(experiment, TRIAL_TAG, f"{parent.data.tags[STUDY_TAG]}/{trial.number}r0") or parent
 
     def log_study(self, study: StudyRecord) -> None:
-        """Bring a study's parent run up to date: premise, facts, plots, best configuration, conclusion, script."""
+        """Bring a study's parent run up to date: premise, facts, plots, best configuration, conclusion, files."""
         _, parent = self._parent(study.name)
         run_id = parent.info.run_id
         for name in ("premise", "facts", "conclusion"):
@@ -165,9 +165,8 @@ class RunLog:
         if best is not None:
             self._write(run_id, run_layout.best_points(best), tags={"best_trial": best.name})
         self._write(run_id, tags=run_layout.study_tags(study))
-        script = run_layout.script_file(study)
-        if script is not None:
-            self._client.log_artifact(run_id, str(script))
+        for file in run_layout.study_files(study):
+            self._client.log_artifact(run_id, str(file))
         if study.conclusion is not None:
             self._client.set_terminated(run_id, "FINISHED")
 

@@ -165,10 +165,10 @@ def study_tags(study: StudyRecord) -> dict[str, str]:
     return {_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 
 
-def script_file(study: StudyRecord) -> Path | None:
-    """Return the exported script, whose path is the fact `script`; None if the file does not exist."""
-    script = study.facts.get("script")
-    return Path(script) if isinstance(script, str) and Path(script).is_file() else None
+def study_files(study: StudyRecord) -> list[Path]:
+    """Return the files that a study left: the exported script and the report, whose paths are facts, if they exist."""
+    paths = [study.facts.get(name) for name in ("script", "report")]
+    return [Path(path) for path in paths if isinstance(path, str) and Path(path).is_file()]
 
 
 def artifact_files(folder: Path) -> list[Path]:

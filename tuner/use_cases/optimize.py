@@ -41,7 +41,7 @@ from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
-from tuner.use_cases.export import write_script
+from tuner.use_cases.files_of_study import write_files
 from tuner.use_cases.levers.find import Kept, find_levers
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
@@ -62,7 +62,7 @@ class OptimizeResult:
     `records` are all trials of the study. `script` is that of the winner, or of the trial that is nearest to the SLOs;
     None without either. `tracking_uri` is MLflow's, and `mlflow_lacks` says what MLflow lacks. `check` is the command
     that compares the winner's answers with those of the unquantized model; None where none may differ, or where they
-    were compared.
+    were compared. `report` is the HTML file; None without a conclusion, or if it could not be written.
     """
 
     spec: StudySpec
@@ -73,6 +73,7 @@ class OptimizeResult:
     tracking_uri: str
     mlflow_lacks: MlflowLacks
     check: str | None = None
+    report: Path | None = None
 
 
 def optimize(
@@ -165,7 +166,7 @@ def _run(
     observer: StudyObserver,
     stop: threading.Event,
 ) -> OptimizeResult:
-    """Run the study and MLflow's follower, and write the script of the winner."""
+    """Run the study and MLflow's follower, and write the script of the winner and the report."""
     spec, engine, budget = prepared.spec, prepared.engine, run.budget
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     uri = tracking_uri(url)
@@ -173,13 +174,13 @@ def _run(
     try:
         result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), stop)
         result = _completed(result, plan, prepared, card, run, store)
-        script = _script(result, spec, store, run.output)
+        script, report = write_files(result, spec.name, store, url, run.output, spec.artifacts, observer.note)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
         lacks = follower.wait(threading.Event() if stop.is_set() else stop)
     finally:
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
-    return OptimizeResult(spec, engine, result, records, script, uri, lacks, check)
+    return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)
 
 
 def _completed(
@@ -215,18 +216,6 @@ def _check_run(run: RunSettings) -> None:
         raise SettingError("trials", run.budget.trials, "at least 1 is needed", "the defaults are the first trial")
     if run.budget.min_gain < 0:
         raise SettingError("min_gain", 100 * run.budget.min_gain, "at least 0 is needed", "give % of the score")
-
-
-def _script(result: RunResult, spec: StudySpec, store: Store, output: Path) -> Path | None:
-    """Write the script of the winner, or of the trial that is nearest to the SLOs, and store its path."""
-    number = None if result.conclusion is None else result.conclusion.exported
-    if number is None:
-        return None
-    study = store.study(spec.name)
-    assert study is not None
-    path = write_script(store, study, number, output)
-    store.update_study(spec.name, facts={"script": os.fspath(path.resolve())})
-    return path
 
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:

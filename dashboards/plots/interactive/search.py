@@ -20,7 +20,7 @@ from dashboards.plots.interactive.style import (
     new_figure,
     panels,
 )
-from storage.records import JsonScalar, TrialKind, TrialRecord
+from storage.records import Config, JsonScalar, TrialKind, TrialRecord
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -33,6 +33,12 @@ LANES = 10
 
 FAILED_VALUES = 20
 """Most values of the map of failures."""
+
+CATEGORIES = 8
+"""Most values of a number that are drawn as categories."""
+
+WIDE = 20.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 MISSED = "missed an SLO"
 
@@ -148,12 +154,17 @@ def varied(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> list[st
     return [*(name for name in ranked if name in names), *rest]
 
 
-def slices(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figure | None:
-    """Draw the score against the values of each parameter, the most important ones; a value of None is `unset`.
+def slices(
+    trials: Sequence[TrialRecord], ranked: Sequence[str] = (), defaults: Config | None = None
+) -> go.Figure | None:
+    """Draw the score against the values of each parameter, the most important ones.
+
+    A trial that leaves a parameter to the engine is drawn at the engine's default, where it is known, else at `unset`.
 
     Args:
         trials: of the study.
         ranked: parameters, the most important first.
+        defaults: the engine's, as far as they are known.
     """
     names = varied(trials, ranked)[:SLICES]
     scored = [trial for trial in searched(trials) if trial.verdict is not None and trial.verdict.score]
@@ -165,22 +176,31 @@ def slices(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figu
     figure.update_layout(height=90 + 250 * rows, showlegend=False)
     for index, name in enumerate(names):
         values = [trial.config.get(name) for trial in scored]
-        numeric = all(value is None or _is_number(value) for value in values)
-        order = sorted({value for value in values if value is not None}, key=lambda v: v if numeric else str(v))
+        values = [(defaults or {}).get(name) if value is None else value for value in values]
         where = {"row": index // columns + 1, "col": index % columns + 1}
+        numeric = len({*values}) > CATEGORIES and all(_is_number(value) for value in values)
         figure.add_scatter(
-            x=[_label(value) for value in values],
+            x=values if numeric else [_label(value) for value in values],
             y=[trial.verdict.score for trial in scored if trial.verdict is not None],
             mode="markers",
             marker={"size": 7, "color": [BLUE if trial.state == "ok" else ORANGE for trial in scored]},
             text=[f"#{trial.number}" for trial in scored],
-            hovertemplate="%{text}, score %{y:.3f}<extra></extra>",
+            hovertemplate="%{text}, %{x}: score %{y:.3f}<extra></extra>",
             **where,
         )
-        labels = [*(["unset"] if None in values else []), *map(_label, order)]
-        figure.update_xaxes(type="category", categoryorder="array", categoryarray=labels, tickangle=-40, **where)
+        figure.update_xaxes(**_value_axis(values, numeric=numeric), **where)
     figure.update_yaxes(title_text="score", col=1)
     return figure
+
+
+def _value_axis(values: Sequence[JsonScalar], *, numeric: bool) -> dict[str, Any]:
+    """Return the axis of a parameter: its values in order; for many numbers a scale, a log one over a wide range."""
+    if numeric:
+        numbers = [float(value) for value in values if value is not None]
+        wide = min(numbers) > 0 and max(numbers) > WIDE * min(numbers)
+        return {"type": "log" if wide else "linear", "nticks": 5}
+    order = [_label(value) for value in sorted({*values}, key=_place)]
+    return {"type": "category", "categoryorder": "array", "categoryarray": order, "tickangle": -40}
 
 
 def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Figure | None:

@@ -32,7 +32,10 @@ def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) 
     """Return a figure of several panels, with their titles row by row."""
     from plotly.subplots import make_subplots
 
-    return styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
+    figure = styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
+    if titles:  # the legend stands above them
+        figure.update_layout(margin={"t": 75}, legend={"y": 1.0, "yref": "container", "yanchor": "top"})
+    return figure
 
 
 def styled(figure: go.Figure, **layout: Any) -> go.Figure:

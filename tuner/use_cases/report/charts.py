@@ -40,7 +40,7 @@ def importance(study: ReportedStudy) -> go.Figure | None:
 
 def slices(study: ReportedStudy) -> go.Figure | None:
     """Score against the values of each of the most important parameters."""
-    return search.slices(study.trials, list(study.importance))
+    return search.slices(study.trials, list(study.importance), study.defaults)
 
 
 def parallel(study: ReportedStudy) -> go.Figure | None:

@@ -68,7 +68,7 @@ def page_of(study: ReportedStudy) -> Page:
         Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
     ]
     return Page(
-        title=f"{record.name}",
+        title=record.name,
         subtitle=f"{record.premise['model']['name']} on {study.device}, {study.engine}",
         verdict=verdict_of(findings.conclusion),
         simulated=study.simulated,
@@ -109,9 +109,10 @@ def _tiles(study: ReportedStudy) -> Iterator[Tile]:
     """Yield the score and the objectives of what is compared with the reference."""
     table = comparison_grid(study.findings)
     if table is not None:
+        role = [*study.compared][-1]
         for metric, _, value, ratio, interval, _ in table.rows[: 1 + len(study.findings.objectives)]:
-            detail = f"{ratio} of {study.findings.baseline_name}"
-            yield Tile(metric, value, f"{detail}, {interval}" if interval else detail)
+            detail = f"{role}: {ratio} of {study.findings.baseline_name}"
+            yield Tile(metric, value, f"{detail} [{interval.replace(' to ', ', ')}]" if interval else detail)
     searched = [record for record in study.trials if not record.round]
     failed = sum(record.state == "failed" for record in searched)
     yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")

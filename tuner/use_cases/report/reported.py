@@ -60,7 +60,8 @@ class ReportedStudy:
     def engine(self) -> str:
         """Name and version of the engine."""
         found = self.record.premise["engine"]
-        return f"{found['name']} {found['version']}"
+        name = str(found["name"]).removeprefix("simulated ")
+        return f"{'vLLM' if name == 'vllm' else name} {found['version']}"
 
     @property
     def compared(self) -> dict[str, int]:

@@ -133,6 +133,8 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
         steps += [(start, script), ("verify its figures", f"{script} --verify")]
     if ended.check is not None:
         steps.append(("check the answers", ended.check))
+    if ended.report is not None:
+        steps.append(("read the report", shlex.quote(os.path.relpath(ended.report))))
     steps.append(("list the best trials", "tuner trials --sort score --top 10"))
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))

@@ -1,0 +1,77 @@
+"""`tuner report` and `study.plot`, on simulated studies, and what both refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.cli.command import run_here
+from tests.cli.conftest import NoMlflow
+from tuner.use_cases import optimize as optimize_run
+from tuner.use_cases.report.charts import CHARTS
+
+ROOT = Path(__file__).parents[2]
+STUDY = ("optimize", "--engine", "simulated", "--plain", "--confirm-rounds", "2", "--trials", "12")
+LOOP = ("--prompts", "40", "--users", "20")
+TRAFFIC = ("--workload", str(ROOT / "docs" / "examples" / "traffic.yaml"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A folder with a study of a closed loop and one of traffic."""
+    made = tmp_path_factory.mktemp("reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+        for name, load in (("loop", LOOP), ("traffic", TRAFFIC)):
+            printed = run_here(made, *STUDY, *load, "--study", name)
+            assert printed.code == 0, printed.err
+            assert f"read the report       tuner_study/artifacts/{name}/report.html" in printed.out
+    return made
+
+
+def test_every_study_ends_with_its_report(folder: Path) -> None:
+    for name, chart in (("loop", "Latency percentiles"), ("traffic", "Requests within their SLO")):
+        text = (folder / "tuner_study" / "artifacts" / name / "report.html").read_text(encoding="utf-8")
+        assert "Simulated, not measured" in text
+        assert f"<h3>{chart}</h3>" in text
+        assert "<td>numbers are</td>" in text
+        assert len(text.encode()) < 6_000_000
+
+
+def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
+    printed = run_here(folder, "report", "loop", "-o", "loop.html")
+    assert (printed.code, printed.out) == (0, "wrote loop.html; open it in a browser\n")
+    assert "<h1>loop</h1>" in (folder / "loop.html").read_text(encoding="utf-8")
+    assert run_here(folder, "report").code == 0
+    assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")  # the latest
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("nothing",), "the database has no study of this name"),
+        (("loop", "-o", "no/folder.html"), "the file cannot be written"),
+        (("loop", "--storage", "nothing.db"), "nothing.db"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, words: tuple[str, ...], rule: str) -> None:
+    printed = run_here(folder, "report", *words)
+    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
+    assert rule in printed.err
+
+
+def test_every_figure_of_the_report_is_a_method_of_the_study(folder: Path) -> None:
+    storage = str(folder / "tuner_study" / "tuner.db")
+    plots = {name: tuner.load_study(name, storage=storage).plot for name in ("loop", "traffic")}
+    drawn = {"loop": set[str](), "traffic": set[str]()}
+    for study, plot in plots.items():
+        for name in CHARTS:
+            try:
+                drawn[study].add(name if getattr(plot, name)().data else "")
+            except tuner.UserError as error:
+                assert f"no numbers for the figure {name}" in str(error)
+    missing = {"loop": {"classes", "distributions", "lengths", "rates"}, "traffic": {"rates"}}
+    may_lack = {"failures"}  # a search may have no failure
+    assert {study: {*CHARTS} - names - may_lack for study, names in drawn.items()} == missing

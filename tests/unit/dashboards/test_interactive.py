@@ -1,0 +1,133 @@
+"""The Plotly figures, on trials written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dashboards.plots.interactive import results, search, traffic
+from storage.records import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
+from tests.store_samples import failed, pending, repeat, success, verdict
+
+
+def trial(number: int, score: float | None, config: Config, outcome: TrialOutcome | None = None) -> TrialRecord:
+    judged = None if score is None else verdict(score)
+    return replace(pending(number), config=config, outcome=outcome or success(), verdict=judged)
+
+
+TRIALS = (
+    replace(trial(0, 1.0, {}), kind=TrialKind.BASELINE),
+    trial(1, 0.8, {"a": 4, "b": "x"}),
+    trial(2, None, {"a": 8, "b": "x"}, failed(FailureKind.OUT_OF_MEMORY_STARTUP)),
+    replace(trial(3, 1.5, {"a": 8, "b": "y"}), verdict=verdict(1.5, constraint=2.0)),
+    trial(4, 1.25, {"a": 16, "b": None}),
+)
+
+
+def test_the_progress_has_each_trial_in_its_group_and_the_best_feasible_score_so_far() -> None:
+    figure = search.progress(TRIALS)
+    assert figure is not None
+    groups = {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data}
+    assert groups == {
+        "meets the SLOs": ([0, 1, 4], [1.0, 0.8, 1.25]),
+        "missed an SLO": ([3], [1.5]),
+        "failed": ([2], [0.8]),
+        "best so far": ([0, 1, 3, 4], [1.0, 1.0, 1.0, 1.25]),
+    }
+
+
+def test_the_map_of_failures_counts_the_trials_of_each_value() -> None:
+    figure = search.failures(TRIALS)
+    assert figure is not None
+    [heatmap] = figure.data
+    assert list(heatmap.x) == ["out of memory startup", "missed an SLO"]
+    rows = dict(zip(heatmap.y, heatmap.text, strict=True))
+    assert {name: list(cells) for name, cells in rows.items()} == {
+        "a=8": ["1 of 2", "1 of 2"],
+        "b=x": ["1 of 2", ""],
+        "b=y": ["", "1 of 1"],
+    }
+
+
+def test_a_search_without_failures_has_no_map() -> None:
+    assert search.failures(TRIALS[:2]) is None
+
+
+def test_slices_put_what_is_left_to_the_engine_at_its_default() -> None:
+    figure = search.slices(TRIALS, ["b"], {"a": 2})
+    assert figure is not None
+    by_title = dict(zip((each.text for each in figure.layout.annotations), figure.data, strict=True))
+    assert list(by_title["b"].x) == ["unset", "x", "y", "unset"]
+    assert list(by_title["a"].x) == ["2", "4", "8", "16"]
+
+
+def test_parallel_coordinates_order_numbers_by_size_and_the_unset_value_first() -> None:
+    figure = search.parallel(TRIALS, ["a"])
+    assert figure is not None
+    lanes = {lane.label: (list(lane.ticktext or ()), list(lane.values)) for lane in figure.data[0].dimensions}
+    assert lanes["a"] == (["unset", "4", "8", "16"], [0, 1, 2, 3])
+    assert lanes["score"][1] == [1.0, 0.8, 1.5, 1.25]
+
+
+def test_importance_has_its_interval_on_both_sides() -> None:
+    figure = search.importance({"a": (0.5, 0.25, 0.75), "b": (0.125, 0.0, 0.5)})
+    assert figure is not None
+    [bars] = figure.data
+    assert (list(bars.y), list(bars.x)) == (["b", "a"], [0.125, 0.5])
+    assert (list(bars.error_x.array), list(bars.error_x.arrayminus)) == ([0.375, 0.25], [0.125, 0.25])
+
+
+def test_the_noise_shows_every_benchmark_by_its_launch() -> None:
+    rounds = [replace(TRIALS[0], round=round_, outcome=success(repeat(0, 10.0 * round_))) for round_ in (1, 2)]
+    figure = search.noise([*TRIALS, *rounds], "output_throughput", [0, 1])
+    assert figure is not None
+    assert {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data} == {
+        "#0": (["search", "search", "round 1", "round 2"], [3332.25, 3332.25, 10.0, 20.0]),
+        "#1": (["search", "search"], [3332.25, 3332.25]),
+    }
+
+
+def test_a_front_has_intervals_where_rounds_measured_them() -> None:
+    def cell(ratio: float, low: float | None = None, high: float | None = None) -> dict[str, float | None]:
+        return {"ratio": ratio, "low": low, "high": high}
+
+    points = [
+        {"number": 1, "on_front": True, "rounds": 3, "metrics": {"x": cell(2.0, 1.5, 2.75), "y": cell(0.5)}},
+        {"number": 2, "on_front": False, "rounds": 0, "metrics": {"x": cell(0.5), "y": cell(1.5)}},
+    ]
+    figure = results.front({"metrics": ["x", "y"], "reference": 0, "points": points})
+    beaten, kept = figure.data
+    assert (list(beaten.x), list(beaten.y)) == ([1.5], [0.5])
+    assert (list(kept.x), list(kept.y), list(kept.text)) == ([0.5], [2.0], ["#1"])
+    assert (kept.error_y.array[0], kept.error_y.arrayminus[0], kept.error_x.array[0]) == (0.75, 0.5, 0.0)
+
+
+def test_percentiles_of_metrics_that_were_measured() -> None:
+    outcome = success(repeat(0))
+    figure = results.percentiles({"winner": outcome})
+    assert figure is not None
+    [line] = figure.data  # only p99 TPOT is known
+    assert (list(line.x), list(line.y)) == (["p99"], [40.0])
+    assert results.percentiles({}) is None
+
+
+def test_a_distribution_ends_at_its_largest_value() -> None:
+    figure = traffic.distributions({"winner": {"ttft_ms": np.array([10.0, 20.0, 40.0])}})
+    assert figure is not None
+    [line] = figure.data
+    assert (line.x[0], line.x[-1], line.y[-1]) == (10.0, 40.0, 1.0)
+    middle = int(np.argmin(np.abs(np.array(line.y) - 0.5)))
+    assert line.x[middle] == pytest.approx(20.0, rel=0.02)
+
+
+def test_the_heatmaps_of_lengths_count_completed_and_failed_requests() -> None:
+    rows = [["1–64", "65–128", 128.0, 3, 1], ["65–128", "1–64", 64.0, 2, 0]]
+    figure = traffic.lengths(pd.DataFrame(rows, columns=["prompt", "answer", "answer_to", "completed", "failed"]))
+    assert figure is not None
+    completed, lost = figure.data
+    assert (list(completed.x), list(completed.y)) == (["1–64", "65–128"], ["1–64", "65–128"])
+    assert [list(line) for line in completed.z] == [[None, 2], [3, None]]
+    assert [list(line) for line in lost.z] == [[None, 0], [1, None]]
