@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial
 
 from tuner.sampler.importance import LEAST_TRIALS, parameter_importance
 
-SPACE = {"strong": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
+SPACE: dict[str, BaseDistribution] = {"strong": FloatDistribution(0.0, 1.0), "idle": FloatDistribution(0.0, 1.0)}
 
 
 def trials(count: int) -> list[FrozenTrial]:

@@ -147,16 +147,17 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     conclusion = study.findings.conclusion
     number = conclusion.get("winner")
     number = (conclusion.get("nearest") or {}).get("number") if number is None else number
-    if number is None:
+    trial = None if number is None else study.findings.trial(int(number))
+    if trial is None or trial.outcome is None or not trial.outcome.argv:
         return
     try:
-        script = serve_script_of(study.record, int(number), study.trials)
+        script = serve_script_of(study.record, trial.number, study.trials)
     except UserError:  # a winner without figures of its own
         return
     environment = [f"{name}={shell_word(value, script.references)}" for name, value in script.environment.items()]
     words = ["vllm", "serve", script.model, *script.argv]
     yield Command(
-        f"Start the server of #{number}",
+        f"Start the server of #{trial.number}",
         " ".join([*environment, *(shell_word(word, script.references) for word in words)]),
     )
     yield Command("Write its script", shlex.join(["tuner", "export", "--study", study.record.name]))

@@ -1,0 +1,57 @@
+"""Reports in a browser: every chart is drawn, on a screen and a phone, light and dark, without an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.chromium import browser, look
+from tests.cli.command import run_here
+from tests.cli.conftest import NoMlflow
+from tests.recorded import MIX, SEVEN_B, recorded_study
+from tuner.use_cases import optimize as optimize_run
+from tuner.use_cases.report.write import write_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).parents[2]
+STUDY = ("optimize", "--engine", "simulated", "--plain", "--trials", "15")
+SIMULATED = {"loop": (), "traffic": ("--workload", str(ROOT / "docs" / "examples" / "traffic.yaml"))}
+RECORDED = {"h200-7b.csv": SEVEN_B, "h200-mix-reduced.csv": MIX}
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("reports")
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimize_run, "MlflowFollower", NoMlflow)
+        for name, words in SIMULATED.items():
+            printed = run_here(folder, *STUDY, *words, "--study", name)
+            assert printed.code == 0, printed.err
+            found[name] = folder / "tuner_study" / "artifacts" / name / "report.html"
+    for file, premise in RECORDED.items():
+        found[file] = write_page(recorded_study(file, premise), folder / f"{file}.html")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*SIMULATED, *RECORDED])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_chart_is_drawn(opened: Browser, pages: dict[str, Path], name: str, width: int, scheme: str) -> None:
+    seen = look(opened, pages[name], width, scheme)
+    assert seen.problems == []
+    assert seen.charts == seen.places
+    assert seen.places >= (4 if name in RECORDED else 8)
+    assert seen.overflow == 0

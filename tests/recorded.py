@@ -1,0 +1,96 @@
+"""Recorded studies of `docs/reports/data` as records: what `tuner trials --csv` wrote of them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storage.metrics import METRICS
+from storage.records import (
+    Failure,
+    FailureKind,
+    Phase,
+    Provenance,
+    Repeat,
+    StudyRecord,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+    Verdict,
+)
+from tuner.study.conclusion.alternatives import front_of_study
+from tuner.study.conclusion.decide import conclude
+from tuner.study.conclusion.reference import reference_of
+from tuner.study.specification.resolve_workload import make_goals
+from tuner.study.trial_sources.confirmation import nominate
+from tuner.use_cases.report.reported import ReportedStudy
+
+DATA = Path(__file__).parents[1] / "docs" / "reports" / "data"
+SEVEN_B = {
+    "model": {"name": "a model of Qwen2.5-7B's shape", "tokenizer": "t"},
+    "workload": {"max_concurrency": 64, "num_prompts": 300, "input_len": 992, "output_len": 256, "seed": 0},
+    "objectives": ["p99_tpot_ms:40", "p99_ttft_ms:20", "output_throughput:40"],
+    "slos": ["success_rate>=1"],
+    "engine": {"name": "vllm", "version": "0.25.1", "devices": ["NVIDIA H200"]},
+}
+MIX = {
+    **SEVEN_B,
+    "workload": {"arrivals": {"rate": 30.0}, "classes": {"chat": {}, "search": {}, "code": {}, "batch": {}}, "seed": 0},
+    "objectives": ["goodput:40", "p99_tpot_ms:30", "p99_ttft_ms:30"],
+}
+
+
+def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
+    """Return a recorded study, concluded from its rows.
+
+    The rows have the medians of a trial's benchmarks, not each of them, so a trial has a single repeat here.
+    """
+    frame = pd.read_csv(DATA / file)
+    name = file.removesuffix(".csv")
+    trials = tuple(_trial(name, row) for row in frame.to_dict("records"))
+    goals = make_goals(premise["objectives"], premise["slos"])
+    label = next((trial.label for trial in reversed(trials) if trial.round), None)
+    members = {trial.number for trial in trials if trial.round and trial.label == label}
+    reference = reference_of(trials)
+    finalists = [t for t in trials if not t.round and t.number in members] or [
+        *([reference] if reference else []),
+        *nominate(trials, 3),
+    ]
+    finalists.sort(key=lambda trial: trial.kind is not TrialKind.BASELINE)
+    conclusion = conclude(goals, trials, finalists, label).to_dict()
+    facts = {"devices": premise["engine"]["devices"], "drivers": ["580.95"]}
+    record = StudyRecord(name, trials[0].created_at, Provenance.MEASURED, premise, facts, conclusion)
+    front = front_of_study(record, trials).to_dict()
+    return ReportedStudy(
+        StudyRecord(name, record.created_at, record.provenance, premise, facts, {**conclusion, "front": front}),
+        trials,
+        {},
+    )
+
+
+def _trial(study: str, row: dict[Any, Any]) -> TrialRecord:
+    present = {str(key): value for key, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
+    config = {key.removeprefix("config."): value for key, value in present.items() if key.startswith("config.")}
+    moment = datetime.fromisoformat(present["started_at"]) if "started_at" in present else datetime.now().astimezone()
+    failure = None
+    if "failure_kind" in present:
+        what, phase = FailureKind(present["failure_kind"]), Phase(present["failure_phase"])
+        failure = Failure(what, phase, str(present.get("failure_message", "")))
+    metrics = {key: float(value) for key, value in present.items() if key.rpartition(".")[2] in METRICS}
+    repeats = () if failure is not None else (Repeat(0, 0, 300, 300, 0, 60.0, metrics),)
+    outcome = TrialOutcome(
+        moment, moment, Provenance.MEASURED, "w0", "NVIDIA H200", {}, "", repeats=repeats, failure=failure
+    )
+    objectives = {k.removeprefix("objective."): float(v) for k, v in present.items() if k.startswith("objective.")}
+    constraints = {k.removeprefix("constraint."): float(v) for k, v in present.items() if k.startswith("constraint.")}
+    score = float(present["score"]) if "score" in present else None
+    verdict = None if failure is not None else Verdict(objectives, constraints, score)
+    label = str(present["label"]) if "label" in present else None
+    kind = TrialKind(present["kind"])
+    return TrialRecord(
+        study, int(row["number"]), int(row["round"]), kind, label, config, config, 1, moment, outcome, verdict
+    )
