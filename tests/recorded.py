@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
     name = file.removesuffix(".csv")
     trials = tuple(_trial(name, row) for row in frame.to_dict("records"))
     goals = make_goals(premise["objectives"], premise["slos"])
-    label = next((trial.label for trial in reversed(trials) if trial.round), None)
+    label = next(filter(partial(_complete, trials), dict.fromkeys(t.label for t in reversed(trials) if t.round)), None)
     members = {trial.number for trial in trials if trial.round and trial.label == label}
     reference = reference_of(trials)
     finalists = [t for t in trials if not t.round and t.number in members] or [
@@ -72,9 +74,21 @@ def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
     )
 
 
+def _complete(trials: Sequence[TrialRecord], label: str | None) -> bool:
+    """Return whether every configuration of a group, the defaults among them, was measured in each of its rounds."""
+    cells = [(trial.number, trial.round) for trial in trials if trial.round and trial.label == label]
+    numbers, rounds = {number for number, _ in cells}, {round_ for _, round_ in cells}
+    return 0 in numbers and len(cells) == len(numbers) * len(rounds)
+
+
+def _value(value: Any) -> Any:
+    """Return a value of a configuration; pandas makes floats of whole numbers beside absent ones."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _trial(study: str, row: dict[Any, Any]) -> TrialRecord:
     present = {str(key): value for key, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
-    config = {key.removeprefix("config."): value for key, value in present.items() if key.startswith("config.")}
+    config = {k.removeprefix("config."): _value(v) for k, v in present.items() if k.startswith("config.")}
     moment = datetime.fromisoformat(present["started_at"]) if "started_at" in present else datetime.now().astimezone()
     failure = None
     if "failure_kind" in present:

@@ -22,6 +22,8 @@ LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "it
 def front(found: Mapping[str, Any]) -> go.Figure:
     """Draw a front: the first metric against each other one, as ratios to the reference with 95 % intervals.
 
+    Axes are logarithmic, as ratios are.
+
     Args:
         found: `metrics`, `reference` and `points`, as a conclusion has them.
     """
@@ -55,9 +57,10 @@ def front(found: Mapping[str, Any]) -> go.Figure:
                 hovertemplate=f"%{{text}}: {name} ×%{{x:.3f}}, {first} ×%{{y:.3f}}<extra></extra>",
                 **where,
             )
-        figure.update_xaxes(title_text=f"{name}, ratio to #{found['reference']}", **where)
+        figure.update_xaxes(title_text=f"{name}, ratio to #{found['reference']}", type="log", nticks=6, **where)
         figure.add_vline(x=1.0, line={"dash": "dot", "color": GREY, "width": 1}, **where)
         figure.add_hline(y=1.0, line={"dash": "dot", "color": GREY, "width": 1}, **where)
+    figure.update_yaxes(type="log", nticks=6)
     figure.update_yaxes(title_text=f"{first}, ratio to #{found['reference']}", row=1, col=1)
     return figure
 

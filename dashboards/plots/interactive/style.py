@@ -34,7 +34,7 @@ def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) 
 
     figure = styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
     if titles:  # the legend stands above them
-        figure.update_layout(margin={"t": 75}, legend={"y": 1.0, "yref": "container", "yanchor": "top"})
+        figure.update_layout(margin={"t": 62}, legend={"y": 1.0, "yref": "container", "yanchor": "top"})
     return figure
 
 
