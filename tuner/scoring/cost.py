@@ -11,6 +11,12 @@ _SOURCES = {
 """Each cost and the token throughputs that it may follow from, in tokens per second; the first one that exists does."""
 
 
+def throughput_behind(name: str) -> str:
+    """Return the token throughput of completed requests that a cost follows from, with its prefix; else the name."""
+    prefix, dot, base = name.rpartition(".")
+    return f"{prefix}{dot}{_SOURCES[base][-1]}" if base in _SOURCES else name
+
+
 def token_costs(metrics: Mapping[str, float | None], price_per_hour: float | None) -> dict[str, float | None]:
     """Return the costs per million tokens of one benchmark; empty without a price.
 

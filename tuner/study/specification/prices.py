@@ -11,6 +11,7 @@ from tuner.scoring.goals import Goals
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e6
 """Bounds of a price per GPU-hour; they keep costs and their ratios finite."""
 
+
 def study_price(given: float | None, card: HardwareProfile, goals: Goals, provenance: Provenance) -> Price | None:
     """Return the price of a study, see `find_price`.
 

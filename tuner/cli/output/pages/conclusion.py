@@ -14,6 +14,7 @@ from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts import configuration, text
 from tuner.cli.output.parts.console import new_table
+from tuner.cli.output.parts.cost_lines import cost_lines
 from tuner.cli.output.parts.findings import Findings
 from tuner.scoring.flag_effects import (
     LIKELY,
@@ -49,6 +50,7 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
                     style="yellow",
                 )
             )
+    parts += [Text(line) for line in cost_lines(findings)]
     if (finalists := finalists_table(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"
         parts += [Text(""), Text(title, style="bold"), finalists]

@@ -68,7 +68,9 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
     if conclusion is not None:
         goals = ended.spec.goals
         defaults = ended.spec.space.known_defaults()
-        findings = Findings(conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults)
+        findings = Findings(
+            conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults, ended.spec.price
+        )
         challenger = findings.challenger
         if conclusion.noise is not None:
             metric = goals.objectives[0].metric
