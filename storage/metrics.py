@@ -88,6 +88,18 @@ def _rates_and_shares() -> Iterable[Metric]:
         "Completed requests divided by the duration of the benchmark, in requests per second.",
     )
     yield Metric("success_rate", "share", higher, "Completed requests as a share of all offered requests, from 0 to 1.")
+    yield from _goodputs()
+    yield Metric(
+        "quality",
+        "share",
+        higher,
+        "Accuracy on the questions of a task, from 0 to 1, divided by the unquantized model's accuracy.",
+    )
+    yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
+
+
+def _goodputs() -> Iterable[Metric]:
+    higher = Direction.MAXIMIZE
     yield Metric(
         "goodput",
         "req/s",
@@ -114,13 +126,6 @@ def _rates_and_shares() -> Iterable[Metric]:
         "Input and output tokens of requests that met the SLO of their class divided by the duration of the benchmark, "
         "in tokens per second.",
     )
-    yield Metric(
-        "quality",
-        "share",
-        higher,
-        "Accuracy on the questions of a task, from 0 to 1, divided by the unquantized model's accuracy.",
-    )
-    yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
 
 
 def _costs() -> Iterable[Metric]:

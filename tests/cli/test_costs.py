@@ -71,9 +71,7 @@ def test_a_card_without_a_list_price_has_no_cost(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("simulate",), STUDY])
-@pytest.mark.parametrize(
-    ("price", "shown"), [("0", "0"), ("-1", "-1"), ("nan", "nan"), ("inf", "inf"), ("1e7", "1e+07")]
-)
+@pytest.mark.parametrize(("price", "shown"), [("0", "0"), ("-1", "-1"), ("nan", "nan"), ("inf", "inf")])
 def test_an_impossible_price_is_refused(folder: Path, command: tuple[str, ...], price: str, shown: str) -> None:
     message = f"--price {shown}: a price is from 0.000001 to 1,000,000 per GPU-hour; give for example 0.35"
     refused(run_here(folder, *command, "--price", price), folder, message)

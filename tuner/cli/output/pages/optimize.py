@@ -170,6 +170,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "converged": result.converged,
         "provenance": ended.engine.provenance.value,
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
+        "price": ended.spec.price.to_dict() if ended.spec.price else None,
         "trials": len([record for record in records if not record.round]),
         **summary_facts(records),
         "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,

@@ -40,4 +40,7 @@ def cost_lines(findings: Findings) -> list[str]:
             simulated = any(each is not None and each.provenance is Provenance.SIMULATED for each in outcomes.values())
             price = f"; price: {findings.price}" if name == COST and findings.price is not None else ""
             lines.append(f"{'predicted ' if simulated else ''}{name}: {', '.join(shown)}{price}")
+    if not any(line.endswith(f"price: {findings.price}") for line in lines):  # as with several workloads
+        goals = [*(each.metric for each in findings.objectives), *(each.metric for each in findings.slos)]
+        lines += price_lines(goals, [findings.price])
     return lines
