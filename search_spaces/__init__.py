@@ -16,6 +16,7 @@ engine's default: the empty configuration renders to no flag.
 
 from search_spaces.catalogue.hardware import HardwareProfile, hardware_from_file, hardware_named, known_hardware
 from search_spaces.catalogue.models import ModelShape, known_model, known_models
+from search_spaces.catalogue.prices import Price, list_price
 from search_spaces.errors import SpaceError
 from search_spaces.expressions.facts import Context
 from search_spaces.expressions.language import version_tuple
@@ -35,6 +36,7 @@ __all__ = [
     "NumberRange",
     "Parameter",
     "ParameterValue",
+    "Price",
     "Rendered",
     "ResolvedSpace",
     "Space",
@@ -47,6 +49,7 @@ __all__ = [
     "known_hardware",
     "known_model",
     "known_models",
+    "list_price",
     "load_space",
     "space_names",
     "version_tuple",

@@ -26,7 +26,8 @@ class Metric:
 
     Attributes:
         name: its name, the same in objectives, SLOs, the database, MLflow and result files.
-        unit: `tok/s`, `req/s`, `ms` or `share`; a share is in [0, 1].
+        unit: `tok/s`, `req/s`, `ms`, `share`, `per Mtok` or `J/tok`. A share is in [0, 1]; `per Mtok` is units of a
+            currency for a million tokens, `J/tok` is joules per token.
         direction: which values are better.
         meaning: one sentence that says what is measured, and in which unit.
     """
@@ -40,8 +41,20 @@ class Metric:
 PERCENTILES = (50, 90, 95, 99)
 """Percentiles of each latency; they interpolate linearly between order statistics."""
 
-TRAFFIC_ONLY = frozenset({"goodput", "goodput_share", "capacity"})
+TOKEN_GOODPUTS = frozenset({"output_goodput", "total_token_goodput"})
+"""Token throughputs of the requests that met the SLO of their class."""
+
+TRAFFIC_ONLY = TOKEN_GOODPUTS | {"goodput", "goodput_share", "capacity"}
 """Metrics that need requests with SLOs of their own, which only traffic has. `vllm bench serve` lacks them."""
+
+COSTS = frozenset({"cost_per_million_output_tokens", "cost_per_million_total_tokens"})
+"""Metrics that follow from a token throughput and the price of a GPU-hour (`tuner/scoring/cost.py`)."""
+
+ENERGY = "joules_per_output_token"
+"""The metric that needs a GPU with an energy counter."""
+
+OF_WHOLE_GPU = COSTS | {ENERGY}
+"""Metrics of the whole GPU: they exist for a workload, not for a class of its requests. No load generator has them."""
 
 _LATENCIES = {
     "ttft": ("time to first token", "from sending a request to its first token"),
@@ -75,6 +88,18 @@ def _rates_and_shares() -> Iterable[Metric]:
         "Completed requests divided by the duration of the benchmark, in requests per second.",
     )
     yield Metric("success_rate", "share", higher, "Completed requests as a share of all offered requests, from 0 to 1.")
+    yield from _goodputs()
+    yield Metric(
+        "quality",
+        "share",
+        higher,
+        "Accuracy on the questions of a task, from 0 to 1, divided by the unquantized model's accuracy.",
+    )
+    yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
+
+
+def _goodputs() -> Iterable[Metric]:
+    higher = Direction.MAXIMIZE
     yield Metric(
         "goodput",
         "req/s",
@@ -88,12 +113,36 @@ def _rates_and_shares() -> Iterable[Metric]:
         "Requests that met the SLO of their class as a share of all offered requests, from 0 to 1.",
     )
     yield Metric(
-        "quality",
-        "share",
+        "output_goodput",
+        "tok/s",
         higher,
-        "Accuracy on the questions of a task, from 0 to 1, divided by the unquantized model's accuracy.",
+        "Output tokens of requests that met the SLO of their class divided by the duration of the benchmark, in tokens "
+        "per second.",
     )
-    yield Metric("capacity", "req/s", higher, "Highest request rate at which every SLO held, in requests per second.")
+    yield Metric(
+        "total_token_goodput",
+        "tok/s",
+        higher,
+        "Input and output tokens of requests that met the SLO of their class divided by the duration of the benchmark, "
+        "in tokens per second.",
+    )
+
+
+def _costs() -> Iterable[Metric]:
+    lower = Direction.MINIMIZE
+    for kind, tokens in (("output", "output"), ("total", "input and output")):
+        meaning = (
+            f"Price of the GPUs for the time in which a million {tokens} tokens are served, in currency units per "
+            "million tokens; with traffic whose classes have SLOs, only tokens of requests that met theirs count."
+        )
+        yield Metric(f"cost_per_million_{kind}_tokens", "per Mtok", lower, meaning)
+    yield Metric(
+        ENERGY,
+        "J/tok",
+        lower,
+        "Energy of the GPUs during the benchmark divided by the output tokens of completed requests, in joules per "
+        "token; absent where the GPUs have no energy counter, and in simulations.",
+    )
 
 
 def _latencies() -> Iterable[Metric]:
@@ -103,7 +152,7 @@ def _latencies() -> Iterable[Metric]:
             yield Metric(f"{statistic}_{short}_ms", "ms", Direction.MINIMIZE, meaning)
 
 
-METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_latencies())}
+METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_costs(), *_latencies())}
 """All metrics by name, without the prefixes that `metric` accepts."""
 
 

@@ -183,6 +183,7 @@ def optimize(
     vllm: str | None = None,
     gpu: str | None = None,
     vllm_version: str | None = None,
+    price: float | None = None,
     workers: int | None = None,
     ray_address: str | None = None,
     storage: str | None = None,
@@ -233,6 +234,7 @@ def optimize(
         vllm: the vLLM executable.
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
+        price: of one GPU for an hour, in any currency, for the cost of tokens; None: the card's list price.
         workers: number of workers; None: one per GPU.
         ray_address: Ray cluster to run on; None: this machine.
         storage: file or SQLAlchemy URL of the database; None: tuner_study/tuner.db.
@@ -268,6 +270,7 @@ def optimize(
         search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),
         server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),
+        price=price,
     )
     budget = settings.Budget(trials, _seconds(timeout), min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)

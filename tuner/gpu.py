@@ -39,6 +39,8 @@ class Nvml(Protocol):
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
     def nvmlDeviceGetMemoryBusWidth(self, handle: Any) -> int: ...
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int: ...
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,31 @@ def used_memory_gib(index: int, nvml: Nvml | None = None) -> float | None:
         return None
     try:
         return float(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index)).used) / GIB
+    except nvml.NVMLError:
+        return None
+
+
+def energy_j(index: int, nvml: Nvml | None = None) -> float | None:
+    """Return the energy in joules that GPU `index` has taken since its driver was loaded; None without such a counter.
+
+    Cards from Volta on have it; a slice of a GPU (MIG) and many virtual GPUs do not. Its resolution is 1 mJ.
+    """
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return None
+    try:
+        return nvml.nvmlDeviceGetTotalEnergyConsumption(nvml.nvmlDeviceGetHandleByIndex(index)) / 1000.0
+    except nvml.NVMLError:
+        return None
+
+
+def power_w(index: int, nvml: Nvml | None = None) -> float | None:
+    """Return the present power of GPU `index` in watts; None if it cannot be read."""
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return None
+    try:
+        return nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetHandleByIndex(index)) / 1000.0
     except nvml.NVMLError:
         return None
 

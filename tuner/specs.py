@@ -46,9 +46,17 @@ class Limits:
     stop_s: float = 30.0
 
 
+GPUS_PER_SERVER = 1
+"""GPUs of a server: a worker has one."""
+
+
 @dataclass(frozen=True)
 class TrialSpec:
-    """One attempt at a trial. With `capacity_slos` it searches the highest request rate at which they hold."""
+    """One attempt at a trial.
+
+    With `capacity_slos` it searches the highest request rate at which they hold. `price_per_hour` is that of all GPUs
+    of its server, in units of a currency; None: unknown.
+    """
 
     study: str
     number: int
@@ -62,6 +70,7 @@ class TrialSpec:
     artifacts: Path
     limits: Limits = Limits()
     capacity_slos: tuple[Slo, ...] | None = None
+    price_per_hour: float | None = None
 
     @property
     def uid(self) -> str:

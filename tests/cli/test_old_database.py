@@ -166,7 +166,16 @@ def test_a_finished_study_continues(folder: Path) -> None:
     added = [after[number] for number in sorted(set(after) - set(before))]
     assert len(added) == 2
     assert [each for each in added if each in before.values()] == []
+    assert {row["cost_per_million_output_tokens"] for row in rows} == {None}  # it has no price
     assert [trial.number for trial in optuna_trials(folder, "finished")] == list(range(max(after) + 1))
+
+
+@pytest.mark.usefixtures("without_mlflow")
+def test_a_finished_study_takes_no_price(folder: Path) -> None:
+    output = run_here(folder, "optimize", *FINISHED, "--trials", "10", "--price", "0.35")
+    assert (output.code, output.out) == (2, "")
+    rule = "the study 'finished' has no price; leave it out, or give another --study"
+    assert f"tuner: --price 0.35: {rule}\n" in output.err
 
 
 @pytest.mark.usefixtures("without_mlflow")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from storage.metrics import METRICS, TRAFFIC_ONLY
+from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
 from storage.records import Failure, FailureKind, Phase
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import Starter, until
@@ -111,7 +111,7 @@ def test_the_client_gives_every_metric_that_the_tuner_defines(starter: Starter, 
     flags = ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
 
     computed = {"success_rate", "quality"}  # by the tuner
-    assert set(METRICS) - TRAFFIC_ONLY - computed <= set(_bench(starter, serve(), *flags))
+    assert set(METRICS) - TRAFFIC_ONLY - OF_WHOLE_GPU - computed <= set(_bench(starter, serve(), *flags))
 
 
 def test_noise_is_seeded(starter: Starter, serve: Serve) -> None:

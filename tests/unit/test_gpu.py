@@ -11,7 +11,16 @@ import pytest
 from search_spaces.catalogue.hardware import hardware_named
 from search_spaces.units import GIB
 from tuner import gpu
-from tuner.gpu import compute_pids, devices, hardware_profile, host_facts, used_memory_gib, wait_until_free
+from tuner.gpu import (
+    compute_pids,
+    devices,
+    energy_j,
+    hardware_profile,
+    host_facts,
+    power_w,
+    used_memory_gib,
+    wait_until_free,
+)
 
 
 class FakeNvmlError(Exception):
@@ -25,6 +34,7 @@ class FakeNvml:
     cards: tuple[tuple[str, tuple[int, int], float], ...] = (("Tesla T4", (7, 5), 15.0), ("NVIDIA X", (9, 0), 100.0))
     used_gib: list[float] = field(default_factory=lambda: [0.5])
     broken: bool = False
+    counter_mj: int | None = 1_234_567
     reads: int = 0
     NVMLError: type[Exception] = FakeNvmlError
 
@@ -68,6 +78,14 @@ class FakeNvml:
         assert kind == 2
         return 5001
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        if self.counter_mj is None:
+            raise FakeNvmlError
+        return self.counter_mj
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 345_600
+
 
 def test_devices_have_the_values_of_the_driver() -> None:
     first, second = devices(FakeNvml(), {})
@@ -104,6 +122,8 @@ def test_a_driver_that_fails_means_no_devices() -> None:
     assert devices(nvml, {}) == []
     assert used_memory_gib(0, nvml) is None
     assert compute_pids(0, nvml) == ()
+    assert energy_j(0, nvml) is None
+    assert power_w(0, nvml) is None
     assert hardware_profile(0, nvml) is None
     assert wait_until_free(0, 1.0, 60.0, threading.Event(), nvml).free is False
 
@@ -114,6 +134,8 @@ def test_a_host_without_nvml_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> 
     assert devices() == []
     assert used_memory_gib(0) is None
     assert compute_pids(0) == ()
+    assert energy_j(0) is None
+    assert power_w(0) is None
     assert hardware_profile(0) is None
 
 
@@ -121,6 +143,15 @@ def test_memory_and_processes() -> None:
     assert used_memory_gib(1, FakeNvml(used_gib=[3.25])) == 3.25
     assert compute_pids(1, FakeNvml()) == (7, 42)
     assert used_memory_gib(5, FakeNvml()) is None
+
+
+def test_energy_is_in_joules_and_power_in_watts() -> None:
+    assert energy_j(1, FakeNvml()) == 1234.567
+    assert power_w(1, FakeNvml()) == 345.6
+
+
+def test_a_card_without_a_counter_has_no_energy() -> None:
+    assert energy_j(0, FakeNvml(counter_mj=None)) is None
 
 
 def test_the_wait_ends_as_soon_as_the_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

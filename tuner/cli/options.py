@@ -77,6 +77,16 @@ QualityTask = Annotated[
         shown="none",
     ),
 ]
+Price = Annotated[
+    float | None,
+    option(
+        MODEL,
+        "NUMBER",
+        "Price of one GPU for an hour, in any currency, for the cost of tokens.",
+        "--price",
+        shown="the card's list price",
+    ),
+]
 Rate = Annotated[
     float | None,
     option(WORKLOAD, "NUMBER", "Mean request rate of traffic, in requests per second.", shown="the workload's"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from storage.metrics import metric
+from storage.metrics import ENERGY, metric
 from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
@@ -15,6 +15,7 @@ from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
 from tuner.processes.secrets import referenced
 from tuner.quality.checked import changed_answers, check_command, checked_answers, line_of
+from tuner.scoring.cost import throughput_behind
 from tuner.scoring.flag_effects import effect_together, flag_effect_lines
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import Slo, parse_slo
@@ -80,10 +81,14 @@ def _objectives(premise: Mapping[str, Any]) -> list[str]:
 
 
 def _compared(premise: Mapping[str, Any], workload: Workload, capacity: bool) -> list[str]:
-    """Return the metrics whose recorded values the script has: objectives, and `ALWAYS_COMPARED` of each workload."""
+    """Return the metrics whose recorded values the script has: objectives, and `ALWAYS_COMPARED` of each workload.
+
+    A throughput stands for the cost that follows from it. The energy is not measured again.
+    """
+    objectives = [throughput_behind(name) for name in _objectives(premise) if name.rpartition(".")[2] != ENERGY]
     parts = [f"{name}." for name in workload.loads] if isinstance(workload, Suite) else [""]
     always = [f"{part}{ALWAYS_COMPARED}" for part in parts]
-    return list(dict.fromkeys([*_objectives(premise), *(["capacity"] if capacity else []), *always]))
+    return list(dict.fromkeys([*objectives, *(["capacity"] if capacity else []), *always]))
 
 
 def _client_model(premise: Mapping[str, Any]) -> ModelRef:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from search_spaces import Price
 from storage.records import Config, TrialOutcome, TrialRecord, flag_effects_of
 from tuner.scoring.objectives import Objective
 from tuner.scoring.slo import Slo
@@ -14,13 +15,17 @@ from tuner.study.conclusion.reference import name_of, reference_of
 
 @dataclass(frozen=True)
 class Findings:
-    """What the tables show: a conclusion as plain JSON (`Conclusion.to_dict`), and the trials that it rests on."""
+    """What the tables show: a conclusion as plain JSON (`Conclusion.to_dict`), and the trials that it rests on.
+
+    `price` is that of a GPU-hour, from which costs follow; None: unknown.
+    """
 
     conclusion: Mapping[str, Any]
     records: Sequence[TrialRecord]
     objectives: Sequence[Objective]
     slos: Sequence[Slo]
     defaults: Config
+    price: Price | None = None
 
     @property
     def winner(self) -> int | None:

@@ -19,6 +19,7 @@ from tuner.cancellation import CancelToken
 from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server
 from tuner.errors import TrialFailed
+from tuner.scoring.cost import token_costs
 from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import RatePoint, find_capacity, write_points
@@ -107,10 +108,12 @@ class _Attempt:
         )
 
     def benchmark(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
-        """Run one workload once."""
+        """Run one workload once; add the costs that follow from the price of the GPUs."""
         self.enter(Phase.BENCHMARK)
         with self.watch.measure(Phase.BENCHMARK):
-            return server.benchmark(workload, index, self.cancelled)
+            repeat = server.benchmark(workload, index, self.cancelled)
+        costs = token_costs(repeat.metrics, self.spec.price_per_hour)
+        return replace(repeat, metrics={**repeat.metrics, **costs})
 
     def search_capacity(self, server: Server, workload: Workload, capacity_slos: tuple[Slo, ...]) -> None:
         """Search the capacity once per repeat; each search starts at the rate that the last one returned.

@@ -20,6 +20,7 @@ from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
 from tuner.specs import LaunchSpec, TrialSpec
 from tuner.study.specification.builder import StudyPlan, plan_study
+from tuner.study.specification.prices import study_price
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices
@@ -97,7 +98,8 @@ def search_capacity(
     engine = EngineFactory(replace(engine_settings, secrets=plan.secrets))(0)
     try:
         observer.opened(engine.info(), devices.profile.name)
-        spec = _trial(plan, folder)
+        price = study_price(None, devices.profile, plan.goals, engine.info().provenance)
+        spec = replace(_trial(plan, folder), price_per_hour=None if price is None else price.per_gpu_hour)
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=observer.phase)
     finally:
         engine.close()

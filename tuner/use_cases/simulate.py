@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from search_spaces import HardwareProfile, version_tuple
+from search_spaces import HardwareProfile, Price, version_tuple
 from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
@@ -14,8 +14,10 @@ from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import SettingError, UserError
+from tuner.scoring.cost import token_costs
 from tuner.study.specification.builder import sampling_arguments
 from tuner.study.specification.find_model import find_simulated_model
+from tuner.study.specification.prices import check_price, find_price
 from tuner.study.specification.resolve_workload import find_workload, too_long
 from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
@@ -28,7 +30,7 @@ class SimulationSettings:
     """The server, workload and card to simulate; the preset provides those that are not given.
 
     `gpu` is a card's name or a YAML file, `seed` is the workload's. With `noise`, the prediction differs from the
-    expected value as a measured run does.
+    expected value as a measured run does. `price` is that of a GPU-hour; None: the card's list price.
     """
 
     preset: str
@@ -39,11 +41,15 @@ class SimulationSettings:
     server: ServerSettings
     seed: int
     noise: bool
+    price: float | None = None
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A prediction: metrics and counts of requests, the simulated server and its platform."""
+    """A prediction: metrics and counts of requests, the simulated server and its platform.
+
+    `price` is the one that the costs follow from; None: unknown, and there are none.
+    """
 
     metrics: Mapping[str, float | None]
     offered: int
@@ -54,6 +60,7 @@ class Simulation:
     card: HardwareProfile
     vllm_version: str
     model: str
+    price: Price | None = None
 
     @property
     def time_shares(self) -> dict[str, float]:
@@ -69,6 +76,7 @@ def simulate(settings: SimulationSettings) -> Simulation:
         UserError: for a setting that cannot work, or a configuration that vLLM would refuse to serve.
     """
     preset = load_preset(settings.preset)
+    check_price(settings.price)
     card = find_card(settings.gpu or preset.hardware)
     version = find_version(settings.vllm_version, card)
     load = find_workload(preset, settings.workload)
@@ -88,8 +96,9 @@ def simulate(settings: SimulationSettings) -> Simulation:
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=settings.noise)
+    metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
     return Simulation(
-        metrics=client_metrics(load, done, machine) or {},
+        metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour)},
         offered=len(done.requests),
         completed=sum(request.status == "completed" for request in done.requests),
         run=done,
@@ -98,4 +107,5 @@ def simulate(settings: SimulationSettings) -> Simulation:
         card=card,
         vllm_version=version,
         model=reference.name,
+        price=price,
     )

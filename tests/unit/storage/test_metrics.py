@@ -10,7 +10,14 @@ import pytest
 from storage.metrics import METRICS, Direction, Metric, metric
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-UNITS = {"tok/s": "tokens per second", "req/s": "requests per second", "ms": "milliseconds", "share": "from 0 to 1"}
+UNITS = {
+    "tok/s": "tokens per second",
+    "req/s": "requests per second",
+    "ms": "milliseconds",
+    "share": "from 0 to 1",
+    "per Mtok": "currency units per million tokens",
+    "J/tok": "joules per token",
+}
 
 
 @pytest.mark.parametrize("each", METRICS.values(), ids=METRICS)

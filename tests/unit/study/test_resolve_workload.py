@@ -90,6 +90,9 @@ def test_settings_that_do_not_fit_the_workload_are_refused(
         (BURST, "goodput", "objective='goodput': this metric needs traffic; give traffic by workload"),
         (BURST, "a.p95_ttft_ms", "this metric needs traffic"),
         (MIXED, "nobody.goodput_share", "no class is called 'nobody'; classes: siso, silo, liso, lilo"),
+        (MIXED, "siso.cost_per_million_output_tokens", "of the whole GPU, not of a class; give cost_per_million"),
+        (MIXED, "worst.joules_per_output_token", "of the whole GPU, not of a class; give joules_per_output_token"),
+        (BURST, "output_goodput", "this metric needs traffic"),
     ],
 )
 def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, objective: str, message: str) -> None:
@@ -102,6 +105,7 @@ def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, obj
     [
         (("goodput",), (), "'goodput': no request class has an SLO; add `slo` to the traffic file"),
         (("a.goodput_share",), (), "no request class has an SLO"),
+        (("output_goodput",), (), "no request class has an SLO"),
         ((), ("capacity>=4",), "capacity is an objective, not an SLO"),
     ],
 )

@@ -17,9 +17,9 @@ from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
-from tuner.study.specification.builder import with_stored_settings
 from tuner.study.specification.settings import AUTO, RESIDUAL, TPE
 from tuner.study.specification.spec import Enqueued, difference
+from tuner.study.specification.stored_settings import with_stored_settings
 from tuner.study.time_limit import expected_confirmation_s
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import load_traffic

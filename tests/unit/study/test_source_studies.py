@@ -20,10 +20,10 @@ from tuner.specs import TrialSpec
 from tuner.study.prior import source_studies as module
 from tuner.study.prior.simulator_prior import simulator_prior, simulator_prior_of_source
 from tuner.study.prior.source_studies import SourceStudy, source_studies
-from tuner.study.specification.builder import with_stored_settings
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.settings import RESIDUAL, TPE
 from tuner.study.specification.spec import Enqueued
+from tuner.study.specification.stored_settings import with_stored_settings
 
 INFO = EngineInfo("stub", "1", None, None, Provenance.SIMULATED)
 NARROW = """

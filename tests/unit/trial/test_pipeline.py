@@ -52,6 +52,17 @@ def test_phases_in_order_and_every_second_has_a_name(tmp_path: Path) -> None:
     assert engine.servers[0].stopped == 1
 
 
+def test_each_repeat_has_the_cost_at_the_price_of_the_trial(tmp_path: Path) -> None:
+    spec = replace(make_spec(tmp_path, 1), price_per_hour=0.036)
+    outcome = run_trial(StubEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    costs = [repeat.metrics["cost_per_million_output_tokens"] for repeat in outcome.repeats]
+    # a second costs 0.00001; 10 and 11 tokens a second
+    assert costs == [pytest.approx(1.0), pytest.approx(10 / 11)]
+    assert outcome.metric("cost_per_million_total_tokens") is None
+    free = run_trial(StubEngine(figures), make_spec(tmp_path, 2), threading.Event(), worker="w0", device="cpu")
+    assert "cost_per_million_output_tokens" not in free.repeats[0].metrics
+
+
 class SteppingClock(RealClock):
     """A clock whose date is set back by a day between any two looks at it, or forward."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.workloads.results.requests import RequestRecord, RequestStatus, Window, stable_middle
+from tuner.workloads.results.run_metrics import run_metrics
 from tuner.workloads.results.summary import RequestSlo, summarise_run
 
 FAILED = RequestStatus.TIMED_OUT
@@ -80,6 +81,29 @@ def test_every_offered_request_counts() -> None:
     assert (summary.classes["c"].offered, summary.classes["c"].success_rate) == (0, None)
     # the last answer ends 4.9 s after the start
     assert summary.overall.goodput == pytest.approx(2 / 4.9)
+
+
+def test_tokens_of_requests_within_their_slo_are_counted() -> None:
+    # a misses: its first token takes 1.5 s. The two requests of b, which has no SLO, have 20 + 8 tokens, in 4.9 s
+    records = [request(0), request(1, name="b"), request(2, name="b", output_tokens=3), request(3, status=FAILED)]
+    summary = summarise_run(records, ["a", "b"], {"a": RequestSlo({"ttft": 1400})})
+    assert (summary.overall.good, summary.overall.good_input_tokens, summary.overall.good_output_tokens) == (2, 20, 8)
+    metrics = run_metrics(summary, records)
+    duration = summary.overall.duration_s
+    assert duration == pytest.approx(4.9)
+    assert metrics["output_goodput"] == pytest.approx(8 / 4.9)
+    assert metrics["total_token_goodput"] == pytest.approx(28 / 4.9)
+    assert metrics["output_throughput"] == pytest.approx(13 / 4.9)
+    assert metrics["a.output_goodput"] == 0.0
+    assert metrics["b.output_goodput"] == pytest.approx(8 / 4.9)
+
+
+def test_without_slos_or_token_counts_there_is_no_token_goodput() -> None:
+    plain = [request(0)]
+    assert run_metrics(summarise_run(plain, ["a"]), plain)["output_goodput"] is None
+    unknown = [request(0, output_tokens=None)]
+    statistics = summarise_run(unknown, ["a"], {"a": RequestSlo()}).overall
+    assert (statistics.good, statistics.good_output_tokens) == (1, None)
 
 
 def test_without_slos_there_is_no_goodput() -> None:

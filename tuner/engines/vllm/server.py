@@ -13,6 +13,7 @@ from tuner import gpu
 from tuner.cancellation import CancelToken
 from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
 from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.facts.energy import EnergyMeter, with_energy
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import MetricsSampler, scrape, with_benchmark_metrics
 from tuner.engines.vllm.failures.classify import classify, read_log, redacted, signal_name
@@ -155,12 +156,13 @@ class VllmServer:
         """See `Server`."""
         if self._before is None:
             self._before = scrape(HOST, self.port)
-        with MetricsSampler(HOST, self.port) as sampler:
+        device = None if self._device is None else self._device.index
+        with MetricsSampler(HOST, self.port) as sampler, EnergyMeter(device) as meter:
             repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
         self._after = scrape(HOST, self.port)
-        return repeat
+        return with_energy(repeat, meter.readings)
 
     def facts(self) -> ServerFacts:
         """See `Server`."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from search_spaces import HardwareProfile, ModelShape, SpaceError, hardware_named, version_tuple
+from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardware_named, version_tuple
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.model_shape import find_shape
@@ -19,6 +20,7 @@ from tuner.engines.simulator.prediction import Platform, any_completed, build_se
 from tuner.errors import TunerError
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
+from tuner.scoring.cost import token_costs
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Goals
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Workload, read_workload
@@ -39,7 +41,7 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     platform = _platform(context.hardware, engine.version, engine.packages)
     if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
         return None
-    simulator = _simulator(platform, spec.goals, spec.searched_workload, spec.limits.benchmark_s)
+    simulator = _simulator(platform, spec, spec.searched_workload)
     shape = context.model
 
     def predict(simulator: SimulatorPrior, params: Params) -> Prediction | None:
@@ -57,7 +59,7 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
 def simulator_of(spec: StudySpec, engine: EngineInfo) -> SimulatorPrior | None:
     """Return predictions of a study's whole workload, also for a simulated study; None as in `simulator_prior`."""
     platform = _platform(spec.space.context.hardware, engine.version, engine.packages)
-    return None if platform is None else _simulator(platform, spec.goals, spec.workload, spec.limits.benchmark_s)
+    return None if platform is None else _simulator(platform, spec, spec.workload)
 
 
 def simulator_prior_of_source(
@@ -76,7 +78,8 @@ def simulator_prior_of_source(
     except (KeyError, SpaceError):
         return None
     workload = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
-    simulator = None if platform is None else _simulator(platform, spec.goals, workload, spec.limits.benchmark_s)
+    own_price = replace(spec, price=Price.from_dict(study.facts.get("price")))
+    simulator = None if platform is None else _simulator(platform, own_price, workload)
     if simulator is None:
         return None
 
@@ -103,11 +106,11 @@ def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | No
     return Platform(card, parameters_of(card.key), known, packages or frozenset())
 
 
-def _simulator(platform: Platform, goals: Goals, workload: Workload, limit_s: float) -> SimulatorPrior | None:
+def _simulator(platform: Platform, spec: StudySpec, workload: Workload) -> SimulatorPrior | None:
     """Return the prior of a workload; None for a suite of workloads and where the capacity is an objective."""
-    if isinstance(workload, Suite) or goals.has_objective("capacity"):
+    if isinstance(workload, Suite) or spec.goals.has_objective("capacity"):
         return None
-    return SimulatorPrior(platform, goals, workload, limit_s)
+    return SimulatorPrior(platform, spec.goals, workload, spec.limits.benchmark_s, spec.price_per_hour)
 
 
 class SimulatorPrior:
@@ -118,10 +121,19 @@ class SimulatorPrior:
         goals: objectives and SLOs.
         workload: what is sent.
         limit_s: deadline of the benchmark, in simulated seconds.
+        price_per_hour: of all GPUs of a server, in units of a currency; None: unknown.
     """
 
-    def __init__(self, platform: Platform, goals: Goals, workload: SingleWorkload, limit_s: float) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        goals: Goals,
+        workload: SingleWorkload,
+        limit_s: float,
+        price_per_hour: float | None = None,
+    ) -> None:
         self._platform, self._goals, self._workload, self._limit_s = platform, goals, workload, limit_s
+        self._price_per_hour = price_per_hour
         self._warned = False
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
@@ -164,7 +176,8 @@ class SimulatorPrior:
         """
         server = build_server(self._platform, argv, environment, shape)
         run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
-        return client_metrics(self._workload, run, server) if any_completed(run) else None
+        metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
+        return None if metrics is None else {**metrics, **token_costs(metrics, self._price_per_hour)}
 
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with the given metrics (None: no request was completed)."""

@@ -42,10 +42,12 @@ from tuner.study.specification.configurations import (
 )
 from tuner.study.specification.find_model import find_model, find_simulated_model
 from tuner.study.specification.naming import check_study_name, default_name
+from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
+from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
 
@@ -141,6 +143,8 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     settings = plan.settings
     _check_known_flags(settings.server.arguments, engine)
     space = resolve(plan, engine, hardware)
+    price = study_price(settings.price, hardware, plan.goals, engine.provenance)
+    facts = {"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()}
     return StudySpec(
         name=plan.name,
         model=plan.model,
@@ -156,7 +160,8 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         search=settings.search,
         confirmation=settings.confirmation,
         limits=settings.limits,
-        facts={"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()},
+        facts=facts if price is None else {**facts, "price": price.to_dict()},
+        price=price,
     )
 
 
@@ -169,28 +174,16 @@ def prepare_study(spec: StudySpec, engine: EngineInfo, store: Store) -> Prepared
         store: the database of the study and of its source studies.
 
     Raises:
-        SettingError: for a source study that does not exist or cannot be used.
+        SettingError: for a source study that does not exist or cannot be used, and for another price than before.
     """
+    refuse_other_price(spec.price, store.study(spec.name))
     spec = with_stored_settings(spec, store)
     return PreparedStudy(spec, engine, tuple(source_studies(store, spec, engine)))
 
 
-def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
-    """Return the study with the settings that are fixed by its first run, if there was one.
-
-    These are the search's number of prompts, since trials of two workloads cannot be compared, and the source
-    studies where none are given.
-    """
-    stored = store.study(spec.name)
-    if stored is None:
-        return spec
-    learn_from = spec.search.learn_from or tuple(stored.facts.get("learn_from", ()))
-    prompts = stored.premise.get("search", {}).get("num_prompts")
-    return replace(spec, search_prompts=prompts, search=replace(spec.search, learn_from=learn_from))
-
-
 def _check_values(settings: StudySettings) -> None:
     """Refuse numbers out of range and samplers that do not exist."""
+    check_price(settings.price)
     for field, value, least, most in _bounds(settings):
         if not least <= value <= most:
             rule = f"at least {least:g} is needed" if value < least else f"at most {most:g} is possible"

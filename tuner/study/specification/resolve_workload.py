@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from storage.metrics import TRAFFIC_ONLY
+from storage.metrics import OF_WHOLE_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
@@ -112,8 +112,17 @@ def _check_measured(field: str, name: str, workload: Workload) -> None:
     elif prefix and prefix not in (*workload.sent_classes, *RESERVED_PREFIXES):
         classes = ", ".join(workload.sent_classes)
         raise SettingError(field, name, f"no class is called {prefix!r}; classes: {classes}, or worst, client")
-    if base in ("goodput", "goodput_share") and not workload.slos:
+    _check_whole_gpu(field, name, workload)
+    if base in ("goodput", "goodput_share", *TOKEN_GOODPUTS) and not workload.slos:
         raise SettingError(field, name, "no request class has an SLO", "add `slo` to the traffic file")
+
+
+def _check_whole_gpu(field: str, name: str, workload: Traffic | Suite) -> None:
+    """Refuse a cost or an energy of a request class: the classes share the GPU."""
+    prefix, _, base = name.rpartition(".")
+    if base in OF_WHOLE_GPU and prefix and not (isinstance(workload, Suite) and prefix in workload.loads):
+        first = f"{next(iter(workload.loads))}." if isinstance(workload, Suite) else ""
+        raise SettingError(field, name, "this metric is of the whole GPU, not of a class", f"give {first}{base}")
 
 
 def _check_capacity(goals: Goals, workload: Workload) -> None:

@@ -135,7 +135,8 @@ class StudySettings:
     """Settings of a study; the preset provides those that are not given.
 
     `name` is the study's, by default from preset, model, card and workload. `search_load` is the share of a closed
-    loop's requests that the search sends; the rounds send all.
+    loop's requests that the search sends; the rounds send all. `price` is that of a GPU-hour in any currency, by
+    default the card's list price.
     """
 
     preset: str = DEFAULT_PRESET
@@ -149,6 +150,7 @@ class StudySettings:
     confirmation: ConfirmationSettings = field(default_factory=ConfirmationSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: Limits = field(default_factory=Limits)
+    price: float | None = None
 
 
 @dataclass(frozen=True)

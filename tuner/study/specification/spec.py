@@ -8,12 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from search_spaces import ResolvedSpace
+from search_spaces import Price, ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.processes.secrets import is_secret_variable
 from tuner.scoring.goals import Goals
-from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.specs import GPUS_PER_SERVER, LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
@@ -35,7 +35,7 @@ class StudySpec:
     `baseline` is what the user runs today, with which the winner is compared; None: the defaults. `search_prompts` is
     the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change. `quality_task` is the digest of the questions of an SLO on
-    quality.
+    quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost.
     """
 
     name: str
@@ -54,6 +54,7 @@ class StudySpec:
     limits: Limits = field(default_factory=Limits)
     facts: Mapping[str, Any] = field(default_factory=dict)
     quality_task: str | None = None
+    price: Price | None = None
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""
@@ -80,6 +81,11 @@ class StudySpec:
         """The workload of every trial of the search."""
         shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
         return self.workload.model_copy(update=shorter)
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """The price of all GPUs of one server for one hour; None if it is unknown."""
+        return None if self.price is None else self.price.per_gpu_hour * GPUS_PER_SERVER
 
     @property
     def round_cost(self) -> float:
@@ -120,6 +126,7 @@ class StudySpec:
             artifacts=self.artifacts,
             limits=self.limits,
             capacity_slos=self.goals.slos if searches_capacity else None,
+            price_per_hour=self.price_per_hour,
         )
         return replace(spec, artifacts=self.artifacts / spec.uid)
 

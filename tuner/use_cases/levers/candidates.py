@@ -135,5 +135,6 @@ def with_lever(plan: StudyPlan, candidate: Candidate, base: Config, name: str) -
         workload=given,
         space=replace(space, only=only, keep_answers=keeps, enqueue=enqueue),
         search=replace(settings.search, learn_from=()),
+        price=settings.price if candidate.card is None else None,
     )
     return replace(plan, settings=settings, name=name, workload=workload)

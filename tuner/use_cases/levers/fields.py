@@ -67,6 +67,7 @@ def _load(settings: StudySettings) -> _Fields:
     yield "objective", list(settings.goals.objectives), []
     yield "slo", list(settings.goals.slos), []
     yield "quality_task", settings.goals.quality_task, None
+    yield "price", settings.price, None
 
 
 def _search(settings: StudySettings) -> _Fields:

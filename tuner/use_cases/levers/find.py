@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape, ParameterValue, SpaceError
+from storage.metrics import COSTS
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.factory import EngineFactory
@@ -108,7 +109,9 @@ def _lever(kept: Kept, candidate: Candidate, reference: Metrics) -> Lever | None
     ratios = {each: new / old for each in names if (new := found.get(each)) and (old := reference.get(each))}
     within = {each: error_bands()[each] for each in names if each in error_bands()}
     needs, settings = _needs(kept, candidate), _settings(kept, candidate, plan)
-    return Lever(candidate.name, gain, ratios, within, candidate.changes_answers, needs, settings)
+    priced = candidate.card is not None and any(each.rpartition(".")[2] in COSTS for each in names)
+    name = f"{candidate.name} at its list price" if priced else candidate.name
+    return Lever(name, gain, ratios, within, candidate.changes_answers, needs, settings)
 
 
 def _engine(kept: Kept, candidate: Candidate) -> tuple[EngineInfo, HardwareProfile]:

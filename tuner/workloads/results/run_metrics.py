@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from storage.metrics import Direction, metric
 from storage.records import Repeat
 from tuner.workloads.results.requests import RequestRecord
-from tuner.workloads.results.summary import RequestStatistics, RunSummary, summarise_run
+from tuner.workloads.results.summary import RequestStatistics, RunSummary, sum_of, summarise_run
 from tuner.workloads.traffic import Traffic
 
 MetricValues = dict[str, float | None]
@@ -34,27 +34,28 @@ def run_metrics(summary: RunSummary, records: Sequence[RequestRecord]) -> Metric
 def _metrics_of(statistics: RequestStatistics, records: Sequence[RequestRecord]) -> MetricValues:
     duration = statistics.duration_s
     completed = [record for record in records if record.completed]
-    answers = _sum(record.output_tokens for record in completed)
-    prompts = _sum(record.input_tokens for record in completed)
-    total = None if answers is None or prompts is None else answers + prompts
+    answers = sum_of(record.output_tokens for record in completed)
+    prompts = sum_of(record.input_tokens for record in completed)
+    good_answers = statistics.good_output_tokens
 
     def rate(count: float | None) -> float | None:
         return None if count is None or not duration or not completed else count / duration
 
     return {
         "output_throughput": rate(answers),
-        "total_token_throughput": rate(total),
+        "total_token_throughput": rate(_total(prompts, answers)),
         "request_throughput": rate(len(completed)),
         "success_rate": statistics.success_rate,
         "goodput": statistics.goodput,
         "goodput_share": statistics.goodput_share,
+        "output_goodput": rate(good_answers),
+        "total_token_goodput": rate(_total(statistics.good_input_tokens, good_answers)),
         **statistics.latencies,
     }
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    counts = list(values)
-    return None if None in counts else sum(count for count in counts if count is not None)
+def _total(prompts: int | None, answers: int | None) -> int | None:
+    return None if answers is None or prompts is None else answers + prompts
 
 
 def worst_value(name: str, by_class: Sequence[Mapping[str, float | None]]) -> float | None:

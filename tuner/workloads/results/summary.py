@@ -54,6 +54,8 @@ class RequestStatistics:
         completed: number of completed requests.
         statuses: number of requests by status.
         good: number of requests that meet the SLO of their class; None if no class has an SLO.
+        good_input_tokens: prompt tokens of these requests; None without SLOs, or where a request lacks them.
+        good_output_tokens: the same for the answers.
         duration_s: seconds from the start of the run to the end of its last request.
         latencies: mean and percentiles in ms, named as in `storage.metrics` (`p99_ttft_ms`), over the completed
             requests of the stable middle, counted from the intended start; None without such requests.
@@ -65,6 +67,8 @@ class RequestStatistics:
     statuses: Mapping[str, int]
     good: int | None
     duration_s: float | None
+    good_input_tokens: int | None = None
+    good_output_tokens: int | None = None
     latencies: Mapping[str, float | None] = field(default_factory=dict)
     client_latencies: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -112,14 +116,16 @@ def summarise_run(
     duration = max(ends) if ends else None
 
     def statistics(group: Sequence[RequestRecord]) -> RequestStatistics:
-        good = None if not slos else sum(slos.get(record.name, RequestSlo()).met(record) for record in group)
+        good = None if not slos else [each for each in group if slos.get(each.name, RequestSlo()).met(each)]
         stable = [record for record in group if window is None or window.holds(record)]
         return RequestStatistics(
             offered=len(group),
             completed=sum(record.completed for record in group),
             statuses={str(status): sum(record.status is status for record in group) for status in RequestStatus},
-            good=good,
+            good=None if good is None else len(good),
             duration_s=duration,
+            good_input_tokens=None if good is None else sum_of(record.input_tokens for record in good),
+            good_output_tokens=None if good is None else sum_of(record.output_tokens for record in good),
             latencies=_latency_statistics(stable, since_sent=False),
             client_latencies=_latency_statistics(stable, since_sent=True),
         )
@@ -128,6 +134,12 @@ def summarise_run(
     by_class = {name: [record for record in records if record.name == name] for name in names}
     classes = {name: overall if len(own) == len(records) else statistics(own) for name, own in by_class.items()}
     return RunSummary(overall, classes, window)
+
+
+def sum_of(values: Iterable[int | None]) -> int | None:
+    """Return the sum of counts; None if one of them is unknown."""
+    counts = list(values)
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _latency_statistics(records: Sequence[RequestRecord], since_sent: bool) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage.metrics import METRICS, TRAFFIC_ONLY
+from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
 from tuner.engines.vllm.clients.bench_serve import RESULT_LIMIT, ResultError, bench_arguments, read_result
 from tuner.specs import ModelRef
 from tuner.workloads.spec import ClosedLoop
@@ -77,7 +77,7 @@ def test_a_result_becomes_a_repeat(tmp_path: Path) -> None:
     repeat = read_result(result(tmp_path), LOAD, 2, 1002)
     assert (repeat.index, repeat.seed, repeat.offered, repeat.completed, repeat.failed) == (2, 1002, 40, 40, 0)
     assert repeat.duration_s == 1.6
-    assert set(repeat.metrics) == set(METRICS) - TRAFFIC_ONLY
+    assert set(repeat.metrics) == set(METRICS) - TRAFFIC_ONLY - OF_WHOLE_GPU
     assert repeat.metrics["output_throughput"] == 1600.0
     assert repeat.metrics["success_rate"] == 1.0
     assert repeat.metrics["p50_ttft_ms"] == 90.0

@@ -18,10 +18,12 @@ import pytest
 from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
+from tests.unit.test_gpu import FakeNvml
+from tuner import gpu
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine, command_text
 from tuner.engines.vllm.installation.environment import base_environment, own_environment
-from tuner.engines.vllm.server import VllmServer
+from tuner.engines.vllm.server import VllmServer, WorkerDevice
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
 from tuner.processes.log_files import KEPT_BYTES
@@ -108,6 +110,32 @@ def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec
     assert facts.prefix_hit_rate == pytest.approx(0.125)
     assert not port_answers("127.0.0.1", server.port)
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
+
+
+class WarmingNvml(FakeNvml):
+    """Cards that take 200 W of the machine's own time."""
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        return round(200_000 * time.monotonic())
+
+
+@pytest.mark.parametrize(("nvml", "watts"), [(WarmingNvml(), 200.0), (FakeNvml(counter_mj=None), None)])
+def test_a_benchmark_has_the_energy_of_the_servers_gpu(
+    engine: VllmEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, watts: float | None
+) -> None:
+    server = started(engine, make_spec("--max-num-seqs", "32", bench_s=0.5))
+    monkeypatch.setattr(gpu, "_pynvml", lambda: nvml)
+    monkeypatch.setattr(server, "_device", WorkerDevice(1, None))
+    repeat = server.benchmark(LOAD, 0, NEVER)
+    server.stop()
+    joules, rate = repeat.metrics["joules_per_output_token"], repeat.metrics["output_throughput"]
+    if watts is None:
+        assert joules is None
+    else:
+        assert joules is not None
+        assert rate is not None
+        # the duration cancels: watts are joules a second, and the rate is tokens a second
+        assert joules * rate == pytest.approx(watts, rel=0.01)
 
 
 def test_a_long_log_keeps_its_ends_and_has_no_secret(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.commands.results.stored import StoredStudy, read_study
@@ -61,6 +62,7 @@ def best(
 def _print_front(stored: StoredStudy, metrics: list[str], *, as_json: bool, csv: bool) -> None:
     from tuner.cli.output.pages import front as pages
     from tuner.cli.output.parts.console import show
+    from tuner.results.cost_lines import price_lines
     from tuner.study.conclusion.alternatives import front_of_study
 
     found = front_of_study(stored.record, stored.trials, metrics)
@@ -74,7 +76,7 @@ def _print_front(stored: StoredStudy, metrics: list[str], *, as_json: bool, csv:
     else:
         title = f"{stored.record.name} ({stored.record.provenance.value}): the front of {', '.join(found.metrics)}"
         parts = pages.front_parts(found.points, configs, stored.defaults, found.reference_name)
-        show(title, *parts, width=pages.WIDTH)
+        show(title, *parts, *price_lines(found.metrics, [stored.price]), width=pages.WIDTH)
 
 
 def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool) -> None:
@@ -82,6 +84,7 @@ def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool)
 
     from tuner.cli.output.pages import front as pages
     from tuner.cli.output.parts.console import show
+    from tuner.results.cost_lines import price_lines
     from tuner.study.conclusion.alternatives import weighed_trials
 
     found = weighed_trials(stored.record, stored.trials, objectives)
@@ -94,7 +97,13 @@ def _print_weighed(stored: StoredStudy, objectives: list[str], *, as_json: bool)
         weights = {"objectives": list(found.objectives), "reference": found.reference}
         print(json.dumps({**document, **weights, "trials": rows}, indent=1))
     else:
-        show(*pages.weighed_parts(found, _WEIGHED, trials, stored.defaults), width=pages.WIDTH)
+        parts = pages.weighed_parts(found, _WEIGHED, trials, stored.defaults)
+        show(*parts, *price_lines(_names(found.objectives), [stored.price]), width=pages.WIDTH)
+
+
+def _names(objectives: Iterable[str]) -> list[str]:
+    """Return the metrics of objectives without their weights."""
+    return [text.partition(":")[0] for text in objectives]
 
 
 def _print_best(stored: StoredStudy, *, as_json: bool) -> None:
@@ -126,7 +135,8 @@ def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
     from tuner.results.findings import Findings
 
     conclusion = stored.record.conclusion or {}
-    findings = Findings(conclusion, stored.trials, stored.objectives, stored.slos, stored.defaults)
+    goals = stored.objectives, stored.slos
+    findings = Findings(conclusion, stored.trials, *goals, stored.defaults, stored.price)
     show(Text(conclusion["reason"], style="bold"), *conclusion_parts(findings))
     if winner is not None and winner.outcome is not None:
         print(f"command of #{winner.number}:\n{shlex.join(winner.outcome.argv)}")
@@ -136,6 +146,7 @@ def _print_leaders(stored: StoredStudy) -> None:
     from tuner.cli.commands.results.trials import sorted_trials
     from tuner.cli.output.parts.console import PLAIN_WIDTH, new_table, show, width_of
     from tuner.cli.output.parts.trial_table import fill_trials
+    from tuner.results.cost_lines import price_lines
 
     feasible = [trial for trial in stored.trials if trial.state == "ok"]
     leaders = sorted_trials(feasible, "score")[:_LEADERS]
@@ -143,4 +154,4 @@ def _print_leaders(stored: StoredStudy) -> None:
     table = new_table()
     names = [objective.metric for objective in stored.objectives]
     fill_trials(table, leaders, names, stored.defaults, width_of(PLAIN_WIDTH))
-    show(table)
+    show(table, *price_lines(names, [stored.price]))

@@ -95,6 +95,7 @@ def _flags(one: Side, other: Side) -> dict[str, list[Any]]:
 def _print(sides: list[Side], ratios: dict[str, MeasuredRatio], flags: dict[str, list[Any]]) -> None:
     from tuner.cli.output.parts.console import new_table, show
     from tuner.results import text
+    from tuner.results.cost_lines import price_lines
     from tuner.study.specification.spec import difference
 
     table = new_table()
@@ -105,7 +106,7 @@ def _print(sides: list[Side], ratios: dict[str, MeasuredRatio], flags: dict[str,
         ratio = "" if each.ratio is None else f"×{each.ratio:.3f}"
         values = (text.with_unit(name, value) for value in (each.one, each.other))
         table.add_row(name, *values, ratio, interval, each.basis)
-    show(table, width=WIDTH)
+    show(table, *price_lines(ratios, [side.stored.price for side in sides]), width=WIDTH)
     premises = [side.stored.record.premise for side in sides]
     for line in difference(premises[0], premises[1]):
         print(f"the studies differ in {line}")

@@ -34,7 +34,7 @@ def show(
     from tuner.cli.output.pages.trial import print_trial
     from tuner.cli.output.parts.console import show as show_parts
 
-    print_trial(trial, stored.objectives, stored.defaults)
+    print_trial(trial, stored.objectives, stored.defaults, stored.price)
     conclusion = stored.record.conclusion or {}
     if number == conclusion.get("winner") and not round_ and conclusion.get("levers"):
         show_parts(*lever_parts(conclusion["levers"], stored.record.name, number))

@@ -10,6 +10,7 @@ from tuner.errors import UserError
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
+    from search_spaces import Price
     from storage.records import Config, StudyRecord, TrialRecord
     from tuner.scoring.objectives import Objective
     from tuner.scoring.slo import Slo
@@ -41,6 +42,13 @@ class StoredStudy:
     def defaults(self) -> Config:
         """The engine's defaults by parameter; empty for a study of a version that did not store them."""
         return dict(self.record.facts.get("engine_defaults", {}))
+
+    @property
+    def price(self) -> Price | None:
+        """The price of a GPU-hour from which the study's costs follow; None in a study that has none."""
+        from search_spaces import Price
+
+        return Price.from_dict(self.record.facts.get("price"))
 
     @property
     def dropped_numbers(self) -> list[int]:

@@ -96,6 +96,7 @@ def _worst_last(trial: TrialRecord, column: str) -> float:
 def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) -> None:
     from tuner.cli.output.parts.console import new_table, show, width_of
     from tuner.cli.output.parts.trial_table import fill_trials
+    from tuner.results.cost_lines import price_lines
 
     names = [objective.metric for objective in stored.objectives]
     if sort not in (None, _SCORE, _NUMBER) and sort not in names:
@@ -105,7 +106,7 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
     title = f"{stored.record.name} ({stored.record.provenance.value})"
     table = new_table()
     fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH))
-    show(title, table, *_notes(stored), width=_PLAIN_WIDTH)
+    show(title, table, *price_lines(names, [stored.price]), *_notes(stored), width=_PLAIN_WIDTH)
 
 
 def _notes(stored: StoredStudy) -> list[str]:

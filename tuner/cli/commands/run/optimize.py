@@ -28,6 +28,7 @@ from tuner.cli.options import (
     KeepAnswers,
     Model,
     OutputLen,
+    Price,
     Prompts,
     QualityTask,
     Rate,
@@ -91,6 +92,7 @@ def optimize(
     engine: Engine = "auto",
     vllm: Vllm = None,
     gpu: Gpu = None,
+    price: Price = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
     secret: Secret = None,
@@ -269,6 +271,7 @@ def optimize(
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
+        price=price,
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     run = settings.RunSettings(

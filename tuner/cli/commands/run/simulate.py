@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Gpu,
     InputLen,
     OutputLen,
+    Price,
     Prompts,
     Rate,
     Temperature,
@@ -34,6 +35,7 @@ def simulate(
         option(MODEL, "NAME", "Preset with model, card and workload."),
     ] = "qwen2.5-0.5b-t4",
     gpu: Gpu = None,
+    price: Price = None,
     model: Annotated[
         Text,
         option(MODEL, "NAME|DIR", "Model: a known name, or a folder with its config.json.", shown="the preset's"),
@@ -79,5 +81,6 @@ def simulate(
         server=ServerSettings(server_arguments(context), pairs("env", env)),
         seed=seed,
         noise=noise,
+        price=price,
     )
     report(use_case.simulate(settings), as_json=as_json)

@@ -17,6 +17,7 @@ from tuner.results.conclusion import (
     smaller_line,
     worse_metrics,
 )
+from tuner.results.cost_lines import cost_lines
 from tuner.results.findings import Findings
 
 
@@ -34,6 +35,7 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
                     style="yellow",
                 )
             )
+    parts += [Text(line) for line in cost_lines(findings)]
     if (finalists := finalists_grid(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"
         parts += [Text(""), Text(title, style="bold"), as_table(finalists)]

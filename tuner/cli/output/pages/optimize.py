@@ -68,7 +68,9 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
     if conclusion is not None:
         goals = ended.spec.goals
         defaults = ended.spec.space.known_defaults()
-        findings = Findings(conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults)
+        findings = Findings(
+            conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults, ended.spec.price
+        )
         challenger = findings.challenger
         if conclusion.noise is not None:
             metric = goals.objectives[0].metric
@@ -170,6 +172,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "converged": result.converged,
         "provenance": ended.engine.provenance.value,
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
+        "price": ended.spec.price.to_dict() if ended.spec.price else None,
         "trials": len([record for record in records if not record.round]),
         **summary_facts(records),
         "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,

@@ -21,6 +21,8 @@ SHOWN = (
     "p99_tpot_ms",
     "p99_itl_ms",
 )
+COSTS = ("cost_per_million_output_tokens", "cost_per_million_total_tokens")
+"""Shown where there is a price."""
 
 
 def report(simulation: Simulation, *, as_json: bool) -> None:
@@ -50,6 +52,7 @@ def _document(simulation: Simulation) -> dict[str, Any]:
         "total_input_tokens": sum(request.prompt.tokens for request in completed),
         "total_output_tokens": sum(request.prompt.output for request in completed),
         **simulation.metrics,
+        "price": None if simulation.price is None else simulation.price.to_dict(),
         "kv_cache_tokens": simulation.machine.budget.tokens,
         "preemptions": counts.preemptions,
         "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
@@ -71,7 +74,7 @@ def _print(simulation: Simulation) -> None:
     table = new_table()
     for heading in ("metric", "predicted", "error of nine in ten recorded runs"):
         table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
-    for name in SHOWN:
+    for name in (*SHOWN, *(COSTS if simulation.price is not None else ())):
         band = bands.get(name)
         value = text.with_unit(name, simulation.metrics.get(name))
         table.add_row(name, value, "" if band is None else f"within {band:.0%}")
@@ -82,6 +85,7 @@ def _print(simulation: Simulation) -> None:
         else f"{roof.intensity:.0f} FLOP per byte, above"
     )
     rows = [
+        *([] if simulation.price is None else [("price", str(simulation.price))]),
         ("KV cache", f"{machine.budget.tokens:,} tokens"),
         ("preemptions", text.number(simulation.run.counts.preemptions)),
         ("attention backend", str(machine.config.backend)),

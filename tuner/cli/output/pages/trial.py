@@ -10,19 +10,23 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from search_spaces import Price
 from storage.records import Config, Failure, ServerFacts, TrialOutcome, TrialRecord
 from tuner.cli.output.parts.console import new_table, show
 from tuner.cli.output.parts.labelled import Rows, labelled
 from tuner.results import configuration, text
 from tuner.results.conclusion import LATENCIES
+from tuner.results.cost_lines import price_lines
 from tuner.scoring.objectives import Objective
 
 STATISTICS = ("mean", "median", "p90", "p95", "p99", "std")
 """Columns of the table of latencies; p50 is the median."""
 
 
-def print_trial(trial: TrialRecord, objectives: Sequence[Objective], defaults: Config) -> None:
-    """Print a trial."""
+def print_trial(
+    trial: TrialRecord, objectives: Sequence[Objective], defaults: Config, price: Price | None = None
+) -> None:
+    """Print a trial; `price` is that of a GPU-hour, from which its costs follow."""
     label = f", {trial.label}" if trial.label else ""
     heading = Text(f"{text.title(trial.number, trial.round)}  {trial.state}", style="bold")
     heading.append(f"  {trial.kind.value}{label}", style="not bold")
@@ -32,6 +36,8 @@ def print_trial(trial: TrialRecord, objectives: Sequence[Objective], defaults: C
         show(heading, labelled(rows))
         return
     rows += [*_origin(outcome), *_failure(outcome.failure), *_verdict(trial)]
+    measured = [name for repeat in outcome.repeats for name in repeat.metrics]
+    rows += [("price", str(price)) for _ in price_lines(measured, [price])]
     rows.append(("time", text.timings(outcome.timings) or "under a second"))
     show(heading, labelled(rows), *_figures(outcome, objectives), *_server(outcome.server))
 

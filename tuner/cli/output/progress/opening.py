@@ -5,11 +5,12 @@ from __future__ import annotations
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.results import text
+from tuner.results.cost_lines import price_lines
 from tuner.study.protocols import StudyStart
 
 
 def opening_lines(start: StudyStart, done: int) -> list[str]:
-    """Return what is simulated, the study's size and what its search and its rounds send.
+    """Return what is simulated, the study's size, what its search and rounds send, and the price if a goal is a cost.
 
     Args:
         start: the study.
@@ -33,7 +34,8 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     if spec.search_prompts:
         rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
-    return lines
+    goals = [*(each.metric for each in spec.goals.objectives), *(each.metric for each in spec.goals.slos)]
+    return [*lines, *price_lines(goals, [spec.price])]
 
 
 def simulation_line(engine: EngineInfo, hardware: str) -> str:

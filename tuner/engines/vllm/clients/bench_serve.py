@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.regular_file import read_regular_file
-from storage.metrics import METRICS, TRAFFIC_ONLY
+from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
 from storage.records import Repeat
 from tuner.specs import ModelRef
 from tuner.workloads.results.summary import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
+
+CLIENT_METRICS = tuple(name for name in METRICS if name not in TRAFFIC_ONLY | OF_WHOLE_GPU)
+"""Metrics of a repeat of the client; those that its result file lacks are None."""
 
 _MEDIAN = re.compile(r"^p50_(\w+)$")
 _AFTER_FIRST_TOKEN = re.compile(r"_(?:tpot|itl)_ms$")
@@ -74,7 +77,7 @@ def read_result(path: Path, workload: ClosedLoop, index: int, seed: int) -> Repe
     offered = workload.num_prompts
     try:
         completed = _completed(data, offered)
-        metrics: dict[str, float | None] = dict.fromkeys(name for name in METRICS if name not in TRAFFIC_ONLY)
+        metrics: dict[str, float | None] = dict.fromkeys(CLIENT_METRICS)
         if completed > 0:
             metrics.update({name: _metric(data, name, workload) for name in metrics if name != "success_rate"})
         metrics["success_rate"] = completed / offered

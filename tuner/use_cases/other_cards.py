@@ -1,0 +1,177 @@
+"""Predict what a study's winner and its defaults would give on other cards, with the cost of their tokens."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
+from storage.records import Provenance, StudyRecord, TrialKind, TrialRecord
+from tuner.engines.simulator.config.model_shape import find_shape
+from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.vllm_release import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.memory.budget import StartFailed
+from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
+from tuner.errors import TunerError
+from tuner.scoring.cost import token_costs
+from tuner.scoring.slo import parse_slo
+from tuner.specs import GPUS_PER_SERVER, Limits
+from tuner.use_cases.export import exported_of
+from tuner.workloads.spec import SingleWorkload, read_workload
+from tuner.workloads.suite import Suite
+
+CARDS = ("t4", "l4", "a10g", "a100", "l40s", "h100", "h200")
+"""Keys of the cards that are compared, in the order in which they came to clouds within each class."""
+
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CardFigures:
+    """What one configuration is predicted to give on a card.
+
+    Attributes:
+        output_throughput: tokens per second; None if it fails.
+        p99_tpot_ms: milliseconds; None if it fails.
+        p99_ttft_ms: milliseconds; None if it fails.
+        cost_per_million_output_tokens: at the card's price; None if it fails, or without a price.
+        cost_per_million_total_tokens: the same for input and output tokens.
+        misses: SLOs of the study that it is predicted to miss; those that nothing predicts, such as quality, count as
+            met.
+        failure: why the server does not start or completes no request; None if it works.
+    """
+
+    output_throughput: float | None = None
+    p99_tpot_ms: float | None = None
+    p99_ttft_ms: float | None = None
+    cost_per_million_output_tokens: float | None = None
+    cost_per_million_total_tokens: float | None = None
+    misses: tuple[str, ...] = ()
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class CardPrediction:
+    """The predictions for one card; nothing here is measured.
+
+    Attributes:
+        key: of the card, such as `l4`.
+        name: of the card.
+        is_own: whether the study ran, or was simulated, on this card.
+        vllm_version: that is simulated; a T4 needs an earlier one than other cards.
+        price: of a GPU-hour: the study's on its own card, else the list price; None: unknown.
+        defaults: the engine without flags; None if the study has no such trial.
+        winner: the exported configuration with its flags; None where that is the defaults, or there is none.
+        provenance: always simulated.
+    """
+
+    key: str
+    name: str
+    is_own: bool
+    vllm_version: str
+    price: Price | None
+    defaults: CardFigures | None
+    winner: CardFigures | None
+    provenance: Provenance = Provenance.SIMULATED
+
+
+def other_cards(
+    study: StudyRecord, records: Sequence[TrialRecord], keys: Sequence[str] = CARDS
+) -> tuple[CardPrediction, ...]:
+    """Return the predictions of a stored study for cards, its own one among them.
+
+    Empty for several workloads and for studies on a CPU, which the simulator does not predict.
+
+    Args:
+        study: the study; its winner is the conclusion's.
+        records: all its trials.
+        keys: of the cards, see `search_spaces.known_hardware`.
+    """
+    workload = read_workload(study.premise["workload"])
+    own = _own_card(study)
+    if isinstance(workload, Suite) or (own is not None and own.vendor == "cpu"):
+        return ()
+    exported = exported_of(study.conclusion)
+    searched = {record.number: record for record in records if not record.round and record.outcome is not None}
+    defaults = next((each for each in searched.values() if each.kind is TrialKind.BASELINE), None)
+    winner = None if exported is None else searched.get(exported)
+    cards = [known_hardware()[key] for key in keys]
+    return tuple(
+        _on_card(study, workload, card, own, defaults, None if winner is defaults else winner) for card in cards
+    )
+
+
+def _on_card(
+    study: StudyRecord,
+    workload: SingleWorkload,
+    card: HardwareProfile,
+    own: HardwareProfile | None,
+    defaults: TrialRecord | None,
+    winner: TrialRecord | None,
+) -> CardPrediction:
+    """Return the predictions for one card."""
+    is_own = own is not None and own.key == card.key
+    price = Price.from_dict(study.facts.get("price")) if is_own else list_price(card)
+    version = _version(study, card, own)
+    platform = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
+    plain, best = (
+        None if each is None else _figures(study, workload, platform, price, each) for each in (defaults, winner)
+    )
+    return CardPrediction(card.key, card.name, is_own, version, price, plain, best)
+
+
+def _figures(
+    study: StudyRecord, workload: SingleWorkload, platform: Platform, price: Price | None, trial: TrialRecord
+) -> CardFigures:
+    """Return what the command of a trial is predicted to give on a platform."""
+    outcome = trial.outcome
+    assert outcome is not None
+    if "serve" not in outcome.argv:
+        return CardFigures(failure="the trial has no command of a server")
+    _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
+    try:
+        server = build_server(platform, arguments, outcome.environment, find_shape(model))
+        run = run_workload(server, workload, workload.repeat_seed(0), Limits().benchmark_s)
+    except (TunerError, ConfigRefused, StartFailed) as error:
+        return CardFigures(failure=str(error))
+    except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: a table is worth no failed report
+        _log.warning(
+            "no prediction on %s, the simulator failed: %s: %s", platform.card.key, type(error).__name__, error
+        )
+        return CardFigures(failure="the simulator failed")
+    metrics = client_metrics(workload, run, server) if any_completed(run) else None
+    if metrics is None:
+        return CardFigures(failure="the requests do not end within the time limit of a benchmark")
+    metrics |= token_costs(metrics, None if price is None else price.per_gpu_hour * GPUS_PER_SERVER)
+    slos = [parse_slo(text) for text in study.premise["slos"]]
+    return CardFigures(
+        output_throughput=metrics.get("output_throughput"),
+        p99_tpot_ms=metrics.get("p99_tpot_ms"),
+        p99_ttft_ms=metrics.get("p99_ttft_ms"),
+        cost_per_million_output_tokens=metrics.get("cost_per_million_output_tokens"),
+        cost_per_million_total_tokens=metrics.get("cost_per_million_total_tokens"),
+        misses=tuple(str(slo) for slo in slos if (value := metrics.get(slo.metric)) is not None and not slo.met(value)),
+    )
+
+
+def _own_card(study: StudyRecord) -> HardwareProfile | None:
+    """Return the study's card; None if it is not a known one."""
+    try:
+        return hardware_named(str(study.facts.get("hardware", "")))
+    except SpaceError:
+        return None
+
+
+def _version(study: StudyRecord, card: HardwareProfile, own: HardwareProfile | None) -> str:
+    """Return the vLLM that is simulated: the study's where it runs on the card, else the card's default.
+
+    Turing cards and later ones need different versions. A measured version may have a suffix, such as `0.25.1+cu130`.
+    """
+    stored = str(study.premise["engine"]["version"]).partition("+")[0]
+    for_own = DEFAULT_VERSION if own is None else default_version(own)
+    return stored if _VERSION.fullmatch(stored) and for_own == default_version(card) else default_version(card)
