@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
 from storage.records import Provenance, StudyRecord, TrialKind, TrialRecord
@@ -15,6 +15,7 @@ from tuner.engines.simulator.config.vllm_release import DEFAULT_VERSION, SIMULAT
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
+from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
 from tuner.scoring.slo import parse_slo
@@ -44,6 +45,8 @@ class CardFigures:
         misses: SLOs of the study that it is predicted to miss; those that nothing predicts, such as quality, count as
             met.
         failure: why the server does not start or completes no request; None if it works.
+        roofline: the place of the run on the card's roofline; None if it fails.
+        time_shares: the share of each part of an engine step in the time of all steps; empty if it fails.
     """
 
     output_throughput: float | None = None
@@ -53,6 +56,8 @@ class CardFigures:
     cost_per_million_total_tokens: float | None = None
     misses: tuple[str, ...] = ()
     failure: str | None = None
+    roofline: Roofline | None = None
+    time_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def other_cards(
         keys: of the cards, see `search_spaces.known_hardware`.
     """
     workload = read_workload(study.premise["workload"])
-    own = _own_card(study)
+    own = own_card(study)
     if isinstance(workload, Suite) or (own is not None and own.vendor == "cpu"):
         return ()
     exported = exported_of(study.conclusion)
@@ -156,10 +161,12 @@ def _figures(
         cost_per_million_output_tokens=metrics.get("cost_per_million_output_tokens"),
         cost_per_million_total_tokens=metrics.get("cost_per_million_total_tokens"),
         misses=tuple(str(slo) for slo in slos if (value := metrics.get(slo.metric)) is not None and not slo.met(value)),
+        roofline=roofline_of(server.config, run),
+        time_shares={name: seconds / (sum(run.seconds.values()) or 1.0) for name, seconds in run.seconds.items()},
     )
 
 
-def _own_card(study: StudyRecord) -> HardwareProfile | None:
+def own_card(study: StudyRecord) -> HardwareProfile | None:
     """Return the study's card; None if it is not a known one."""
     try:
         return hardware_named(str(study.facts.get("hardware", "")))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dashboards.analysis import requests, tradeoff, trial_files
-from dashboards.plots.interactive import results, search, traffic
+from dashboards.plots.interactive import hardware, results, search, traffic
 from storage.errors import StorageError
 from tuner.errors import UserError
 from tuner.study.conclusion.alternatives import front_of_study
+from tuner.use_cases.other_cards import own_card
 from tuner.use_cases.report.reported import ReportedStudy
 
 if TYPE_CHECKING:
@@ -101,11 +102,34 @@ def server(study: ReportedStudy) -> go.Figure | None:
     return traffic.server(frames)
 
 
+def roofline(study: ReportedStudy) -> go.Figure | None:
+    """Predicted place of the defaults and the winner on the roofline of the card; None where it is not simulated."""
+    own, card = study.own_prediction, own_card(study.record)
+    if own is None or card is None or not card.bandwidth_gbs:
+        return None
+    found = {"defaults": own.defaults, "winner": own.winner}
+    points = {
+        name: (figures.roofline.intensity, figures.roofline.flops)
+        for name, figures in found.items()
+        if figures is not None and figures.roofline is not None
+    }
+    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, points)
+
+
+def steps(study: ReportedStudy) -> go.Figure | None:
+    """Predicted share of each part of an engine step; None where the card is not simulated."""
+    own = study.own_prediction
+    if own is None:
+        return None
+    found = {"defaults": own.defaults, "winner": own.winner}
+    return hardware.time_shares({n: each.time_shares for n, each in found.items() if each is not None})
+
+
 CHARTS: Mapping[str, Callable[[ReportedStudy], go.Figure | None]] = {
     each.__name__: each
     for each in (
         *(progress, pareto, importance, slices, parallel, failures, noise),
-        *(percentiles, distributions, lengths, classes, rates, server),
+        *(percentiles, distributions, lengths, classes, rates, server, roofline, steps),
     )
 }
 """Every figure by its name; a figure is None where a study has no numbers for it."""

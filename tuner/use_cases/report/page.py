@@ -21,12 +21,23 @@ from tuner.results.conclusion import (
     smaller_line,
     worse_metrics,
 )
+from tuner.results.cost_lines import cost_lines
 from tuner.results.grid import Grid, grid
 from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 from tuner.results.nearest import nearest_grid, rate_line
+from tuner.use_cases.other_cards import CardPrediction
 from tuner.use_cases.report.charts import chart
 from tuner.use_cases.report.reported import ReportedStudy
 
+_CARD = {
+    "roofline": (
+        "Roofline of the card",
+        "Memory bounds a run below the slope, arithmetic one below the flat part. The distance to the line is lost to "
+        "launches, small batches and the host.",
+    ),
+    "steps": ("Where the time of a step goes", "Shares of the time in which the engine is busy."),
+}
+PREDICTED = "Predicted by the simulator, not measured, also where the study is."
 UNFINISHED = "The study has not ended: this page shows the search so far."
 
 _SEARCH = {
@@ -64,6 +75,7 @@ def page_of(study: ReportedStudy) -> Page:
         Section("Result", [*_result(study)], source),
         Section("Search", [*_charts(study, _SEARCH)], source),
         Section("Load", [*_charts(study, _LOAD)], source),
+        Section("Cards", [*_charts(study, _CARD), *_cards(study)], PREDICTED),
         Section("Trials", [Table("All trials of the search", trials_grid(study), _trials_note(study))], source),
         Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
     ]
@@ -133,6 +145,7 @@ def _result(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
         worse = worse_metrics(findings)
         note = f"Much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}" if worse else ""
         yield Table(title[:1].upper() + title[1:], compared, note)
+    yield from (line[:1].upper() + line[1:] + "." for line in cost_lines(findings))
     if (finalists := finalists_grid(findings)) is not None:
         yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
     if (flags := flags_grid(findings)) is not None:
@@ -163,6 +176,40 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     yield Command("Write its script", shlex.join(["tuner", "export", "--study", study.record.name]))
     if script.answers is not None:
         yield f"Answers: {script.answers}."
+
+
+def _cards(study: ReportedStudy) -> Iterator[Table]:
+    """Yield the table of other cards; none where they are not simulated."""
+    if not study.cards:
+        return
+    listed = [card.price.list_price.rsplit(", ", 2) for card in study.cards if card.price and card.price.list_price]
+    sources = dict.fromkeys(f"{source}, {moment}" for source, _, moment in listed)
+    note = "Prices are per GPU-hour" + "".join(f"; list prices: {source}" for source in sources)
+    note += ". Costs are per million output tokens. The winner was chosen for the study's own card."
+    yield Table("The same load on other cards", cards_grid(study.cards), note)
+
+
+def cards_grid(cards: Sequence[CardPrediction]) -> Grid:
+    """Return a row for each card and configuration: price, throughput, latencies, cost, and what it misses."""
+    last = "misses"
+    headings = ("card", "price", "configuration", "tok/s", "p99 TPOT ms", "p99 TTFT ms", "cost", last)
+    table = grid(*headings, left=("card", "configuration", last))
+    for card in cards:
+        for name, figures in (("defaults", card.defaults), ("winner", card.winner)):
+            if figures is None:
+                continue
+            values = (figures.output_throughput, figures.p99_tpot_ms, figures.p99_ttft_ms)
+            cost = figures.cost_per_million_output_tokens
+            table.add(
+                card.name + (" (the study's)" if card.is_own else ""),
+                text.ABSENT if card.price is None else f"{card.price.per_gpu_hour:.4g}",
+                name,
+                *map(text.number, values),
+                text.ABSENT if cost is None else f"{cost:.3f}",
+                text.cut(figures.failure or ", ".join(figures.misses), 60),
+                faint=figures.failure is not None,
+            )
+    return table
 
 
 def _charts(study: ReportedStudy, captions: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:

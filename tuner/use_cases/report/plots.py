@@ -83,3 +83,11 @@ class StudyPlots:
     def server(self) -> go.Figure:
         """Return the state of the server over time: requests, KV cache and preemptions."""
         return self._figure("server")
+
+    def roofline(self) -> go.Figure:
+        """Return the predicted place of the defaults and the winner on the roofline of the study's card."""
+        return self._figure("roofline")
+
+    def steps(self) -> go.Figure:
+        """Return the predicted share of each part in the time of the engine's steps."""
+        return self._figure("steps")

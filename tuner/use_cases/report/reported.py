@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboards.analysis import trial_files
+from search_spaces import Price
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
 from tuner.results.findings import Findings
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
+from tuner.use_cases.other_cards import CARDS, CardPrediction, other_cards, own_card
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +41,20 @@ class ReportedStudy:
         conclusion = with_keeps(self.record.conclusion, self.trials) if self.record.conclusion else {}
         objectives = [parse_objective(text) for text in premise["objectives"]]
         slos = [parse_slo(text) for text in premise["slos"]]
-        return Findings(conclusion, self.trials, objectives, slos, self.defaults)
+        price = Price.from_dict(self.record.facts.get("price"))
+        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price)
+
+    @cached_property
+    def cards(self) -> tuple[CardPrediction, ...]:
+        """What the defaults and the winner are predicted to give on other cards, and on the study's own one."""
+        own = own_card(self.record)
+        keys = CARDS if own is None or own.key in CARDS or own.vendor == "cpu" else (own.key, *CARDS)
+        return other_cards(self.record, self.trials, keys)
+
+    @property
+    def own_prediction(self) -> CardPrediction | None:
+        """The predictions for the study's own card; None if there are none."""
+        return next((card for card in self.cards if card.is_own), None)
 
     @property
     def defaults(self) -> Config:
