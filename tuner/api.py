@@ -193,7 +193,7 @@ def optimize(
     learn_from: Sequence[str] = (),
     finalists: int = 3,
     confirm_rounds: int = 3,
-    reduce: bool = False,
+    reduce: bool = True,
     search_load: float = SEARCH_LOAD,
     min_gain: float = MIN_GAIN,
     ablate: bool = False,

@@ -49,7 +49,7 @@ def study(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         *("optimize", "--vllm", str(vllm), "--model", str(model), "--space", "speculation-cpu", "--temperature", "0"),
         *("--users", "10", "--prompts", "20", "--input-len", "128", "--output-len", "64", "--study", "small one"),
         *("--enqueue", ENQUEUED, "--enqueue", FAILING, "--confirm-rounds", "2", "--finalists", "1"),
-        *("--trials", str(TRIALS), "--plain", "--json", "--", "--max-model-len", "1024"),
+        *("--trials", str(TRIALS), "--no-reduce", "--plain", "--json", "--", "--max-model-len", "1024"),
     )
     return Study(folder, argv, run_apart(folder, *argv))
 

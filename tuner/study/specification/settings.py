@@ -114,7 +114,7 @@ class ConfirmationSettings:
     finalists: int = 3
     rounds: int = 3
     baseline_repeats: int = 3
-    reduce: bool = False
+    reduce: bool = True
 
 
 @dataclass(frozen=True)

@@ -86,4 +86,4 @@ def _search(settings: StudySettings) -> _Fields:
     yield "finalists", confirmation.finalists, 3
     yield "confirm_rounds", confirmation.rounds, 3
     yield "baseline_repeats", confirmation.baseline_repeats, 3
-    yield "reduce", confirmation.reduce, False
+    yield "reduce", confirmation.reduce, True

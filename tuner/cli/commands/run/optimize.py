@@ -208,9 +208,9 @@ def optimize(
         flag(
             CONFIRMATION,
             "Measure the winner with fewer flags, too, and export the smallest form that is as good.",
-            "--reduce",
+            "--reduce/--no-reduce",
         ),
-    ] = False,
+    ] = True,
     workers: Annotated[
         int | None,
         option(RUN, "INTEGER", "Trials that run at the same time.", shown="one per GPU"),
