@@ -39,9 +39,17 @@ SEVEN_B = {
     "slos": ["success_rate>=1"],
     "engine": {"name": "vllm", "version": "0.25.1", "devices": ["NVIDIA H200"]},
 }
+CLASS = {"input": 512, "output": 128}
+"""Lengths in tokens, in place of the recorded ones, which the rows do not have."""
+
 MIX = {
     **SEVEN_B,
-    "workload": {"arrivals": {"rate": 30.0}, "classes": {"chat": {}, "search": {}, "code": {}, "batch": {}}, "seed": 0},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate": 30.0},
+        "requests": 600,
+        "classes": dict.fromkeys(("chat", "search", "code", "batch"), CLASS),
+        "seed": 0,
+    },
     "objectives": ["goodput:40", "p99_tpot_ms:30", "p99_ttft_ms:30"],
 }
 

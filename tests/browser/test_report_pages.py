@@ -13,6 +13,8 @@ from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
 from tests.recorded import MIX, SEVEN_B, recorded_study
 from tuner.use_cases import optimize as optimize_run
+from tuner.use_cases.report.page import page_of
+from tuner.use_cases.report.several import page_of_several
 from tuner.use_cases.report.write import write_page
 
 if TYPE_CHECKING:
@@ -21,7 +23,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 STUDY = ("optimize", "--engine", "simulated", "--plain", "--trials", "15")
 SIMULATED = {"loop": (), "traffic": ("--workload", str(ROOT / "docs" / "examples" / "traffic.yaml"))}
+SEVERAL = "several studies"
 RECORDED = {"h200-7b.csv": SEVEN_B, "h200-mix-reduced.csv": MIX}
+
+
+LEAST = {**dict.fromkeys(SIMULATED, 8), **dict.fromkeys(RECORDED, 4), SEVERAL: 1}
+"""The least number of charts of each page."""
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +48,21 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             assert printed.code == 0, printed.err
             found[name] = folder / "tuner_study" / "artifacts" / name / "report.html"
     for file, premise in RECORDED.items():
-        found[file] = write_page(recorded_study(file, premise), folder / f"{file}.html")
+        found[file] = write_page(page_of(recorded_study(file, premise)), folder / f"{file}.html")
+    several = page_of_several([recorded_study(file, premise) for file, premise in RECORDED.items()])
+    found[SEVERAL] = write_page(several, folder / "several.html")
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*SIMULATED, *RECORDED])
+@pytest.mark.parametrize(("name", "least"), [*LEAST.items()])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_chart_is_drawn(opened: Browser, pages: dict[str, Path], name: str, width: int, scheme: str) -> None:
+def test_every_chart_is_drawn(
+    opened: Browser, pages: dict[str, Path], name: str, least: int, width: int, scheme: str
+) -> None:
     seen = look(opened, pages[name], width, scheme)
     assert seen.problems == []
     assert seen.charts == seen.places
-    assert seen.places >= (4 if name in RECORDED else 8)
+    assert seen.places >= least
     assert seen.overflow == 0

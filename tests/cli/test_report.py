@@ -48,6 +48,15 @@ def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")  # the latest
 
 
+def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
+    assert run_here(folder, "report", "loop", "traffic", "loop", "-o", "both.html").code == 0
+    text = (folder / "both.html").read_text(encoding="utf-8")
+    assert "<h1>2 studies</h1>" in text
+    assert "The loads differ: loop: 20 concurrent requests" in text
+    for name in ("loop", "traffic"):
+        assert f"<h2>{name}</h2>" in text
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [

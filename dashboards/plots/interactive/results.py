@@ -118,6 +118,30 @@ def _points(outcome: TrialOutcome, kind: str) -> list[tuple[int, float]]:
     return [(percentile, value) for percentile, value in values if value is not None]
 
 
+def side_by_side(points: Mapping[str, Mapping[str, tuple[float, float]]], across: str, up: str) -> go.Figure:
+    """Draw the configurations of several studies by two metrics, those of one study joined by a line.
+
+    Args:
+        points: by study, then by the name of the configuration, its two values.
+        across: metric of the first values.
+        up: metric of the second ones.
+    """
+    figure = new_figure(xaxis_title=across, yaxis_title=up)
+    for place, (study, found) in enumerate(points.items()):
+        figure.add_scatter(
+            x=[x for x, _ in found.values()],
+            y=[y for _, y in found.values()],
+            text=list(found),
+            mode="lines+markers+text",
+            textposition="top center",
+            name=study,
+            marker={"size": 10},
+            line={"color": COLORS[place % len(COLORS)]},
+            hovertemplate=f"%{{text}}: {across} %{{x:,.4g}}, {up} %{{y:,.4g}}<extra></extra>",
+        )
+    return figure
+
+
 def tradeoff(frame: pd.DataFrame) -> go.Figure:
     """Draw the trade-off matrix: for each request class and configuration, the share of requests within their SLO.
 

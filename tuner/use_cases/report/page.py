@@ -72,7 +72,7 @@ def page_of(study: ReportedStudy) -> Page:
     record, findings = study.record, study.findings
     source = source_of(study)
     sections = [
-        Section("Result", [*_result(study)], source),
+        Section("Result", [*result_parts(study)], source),
         Section("Search", [*_charts(study, _SEARCH)], source),
         Section("Load", [*_charts(study, _LOAD)], source),
         Section("Cards", [*_charts(study, _CARD), *_cards(study)], PREDICTED),
@@ -130,7 +130,8 @@ def _tiles(study: ReportedStudy) -> Iterator[Tile]:
     yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")
 
 
-def _result(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
+def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | str]:
+    """Yield the tables, commands and sentences of a study's result."""
     findings = study.findings
     nearest = findings.conclusion.get("nearest")
     if nearest:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from dashboards.report.page import render
+from dashboards.report.page import Page, render
 from storage import open_store
 from storage.store import Store
 from tuner.errors import SettingError
@@ -15,13 +15,14 @@ from tuner.sampler.importance import stored_importance
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.page import page_of
 from tuner.use_cases.report.reported import ReportedStudy
+from tuner.use_cases.report.several import page_of_several
 
 
 def report(studies: Sequence[str], output: Path, storage: str | None = None) -> Path:
-    """Write the report of a study.
+    """Write the report of a study, or one that compares several.
 
     Args:
-        studies: names; empty: the latest of the database.
+        studies: names; empty: the latest of the database. Each counts once.
         output: the HTML file.
         storage: file or SQLAlchemy URL of the database; None: the default one.
 
@@ -32,9 +33,10 @@ def report(studies: Sequence[str], output: Path, storage: str | None = None) -> 
         UserError: when there is no such study, it has no trial, or the file cannot be written.
     """
     url = storage_url(storage, create=False)
+    names: list[str | None] = [*dict.fromkeys(studies)]
     with closing(open_store(url)) as store:
-        found = [reported_study(store, url, name) for name in (*studies, *([] if studies else [None]))]
-    return write_page(found[0], output)
+        found = [reported_study(store, url, name) for name in names or [None]]
+    return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), output)
 
 
 def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
@@ -50,14 +52,14 @@ def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
     return ReportedStudy(record, trials, stored_importance(url, record.name))
 
 
-def write_page(study: ReportedStudy, output: Path) -> Path:
-    """Write the report of a study to a file.
+def write_page(page: Page, output: Path) -> Path:
+    """Write a page to a file and return its path.
 
     Raises:
         UserError: if the file cannot be written.
     """
     try:
-        write_output(output, render(page_of(study)))
+        write_output(output, render(page))
     except OSError as error:
         rule = f"the file cannot be written: {error.strerror}"
         raise SettingError("output", str(output), rule, "choose another file") from None
