@@ -75,8 +75,8 @@ def succeeded(output: CommandOutput) -> CommandOutput:
 
 
 def search_trials(folder: Path, study: str) -> list[dict[str, Any]]:
-    """Return the trials of the search, without the rounds of the confirmation."""
-    return [row for row in read(folder, "trials", "--study", study) if row["round"] == 0]
+    """Return the trials of the search, without the rounds of the confirmation and without smaller forms."""
+    return [row for row in read(folder, "trials", "--study", study) if row["round"] == 0 and row["kind"] != "reduced"]
 
 
 def configurations(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -167,7 +167,14 @@ def test_a_finished_study_continues(folder: Path) -> None:
     assert len(added) == 2
     assert [each for each in added if each in before.values()] == []
     assert {row["cost_per_million_output_tokens"] for row in rows} == {None}  # it has no price
-    assert [trial.number for trial in optuna_trials(folder, "finished")] == list(range(max(after) + 1))
+    numbers = [trial.number for trial in optuna_trials(folder, "finished")]
+    assert numbers == list(range(max(after) + 1 + result["reduced"]))
+
+
+def test_a_report_shows_both(folder: Path) -> None:
+    for study in ("finished", "stopped"):
+        succeeded(run_here(folder, "report", study, "-o", "old.html"))
+        assert f"<h1>{study}</h1>" in (folder / "old.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("without_mlflow")

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from storage.records import Provenance, TrialRecord
+from storage.records import Provenance, TrialKind, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import conclusion_parts
 from tuner.cli.output.pages.levers import with_commands
@@ -95,7 +95,9 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     rounds = sum(bool(record.round) for record in records)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(facts["states"].items()))
     again = f" and {text.count(rounds, 'measurement')} of finalists" if rounds else ""
-    lines = [f"{text.count(len(records) - rounds, 'trial')}{again}: {counts}"]
+    forms = _reduced(records)
+    smaller = f", {text.count(forms, 'smaller form')} of the winner" if forms else ""
+    lines = [f"{text.count(len(records) - rounds - forms, 'trial')}{smaller}{again}: {counts}"]
     if facts["failures"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(facts["failures"].items()))
         lines.append(f"failures: {kinds}; see `tuner trials --failed`")
@@ -103,6 +105,11 @@ def _ending_lines(result: RunResult, records: tuple[TrialRecord, ...]) -> list[s
     kind = "simulated time" if simulated else "time"
     lines.append(f"{kind} on workers: {text.timings(facts['seconds']) or 'under a second'}")
     return [*lines, *_reason_lines(result)]
+
+
+def _reduced(records: Sequence[TrialRecord]) -> int:
+    """Return the number of trials that measured a smaller form of the winner."""
+    return sum(record.kind is TrialKind.REDUCED for record in records)
 
 
 def _reason_lines(result: RunResult) -> list[str]:
@@ -173,7 +180,8 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "provenance": ended.engine.provenance.value,
         "engine": {"name": ended.engine.name, "version": ended.engine.version},
         "price": ended.spec.price.to_dict() if ended.spec.price else None,
-        "trials": len([record for record in records if not record.round]),
+        "trials": len([record for record in records if not record.round]) - _reduced(records),
+        "reduced": _reduced(records),
         **summary_facts(records),
         "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,
         "reason": result.reason.message if result.reason else None,
