@@ -164,8 +164,9 @@ class Deployment:
 
         Kubernetes would set `VLLM_PORT` for a Service called `vllm`, which vLLM reads as its own port.
         """
-        plain = _NOT_IN_NAME.sub("-", self.study.lower())[:_NAME_LENGTH].strip("-")
-        return f"{plain if plain[:1].isalpha() else f'study-{plain}'.rstrip('-')}-server"
+        plain = _NOT_IN_NAME.sub("-", self.study.lower()).strip("-")
+        named = plain if plain[:1].isalpha() else f"study-{plain}"
+        return f"{named[:_NAME_LENGTH].rstrip('-')}-server"
 
 
 def arguments_of(words: Iterable[str]) -> tuple[Argument, ...]:

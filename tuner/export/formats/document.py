@@ -54,7 +54,7 @@ def yaml_documents(head: str, *documents: Mapping[str, Any]) -> str:
 
 def refused(name: str, rule: str) -> SettingError:
     """Return the error for a deployment that a format cannot hold."""
-    return SettingError("format", name, rule, "choose script, which can")
+    return SettingError("format", name, rule, "choose another format, such as script")
 
 
 def split_references(text: str, references: frozenset[str]) -> list[tuple[bool, str]]:

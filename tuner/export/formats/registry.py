@@ -73,13 +73,13 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
         SettingError: if the format cannot hold the deployment; nothing is written then.
         OSError: if a file cannot be written.
     """
-    files = chosen.render(deployment, path.stem)
-    for file in files:
+    for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
         try:
-            file.text.encode()
+            text.encode()
         except UnicodeEncodeError:
-            rule = "a word of the server is not UTF-8 text"
-            raise SettingError("format", None, rule, "choose the {format} script, which can hold it") from None
+            rule = f"{text!a} is not UTF-8 text, which only the script can hold"
+            raise SettingError("format", None, rule, "choose {format} script") from None
+    files = chosen.render(deployment, path.stem)
     paths = tuple(path if file.suffix is None else path.with_suffix(file.suffix) for file in files)
     for target, file in zip(paths, files, strict=True):
         write_output(target, file.text, mode=file.mode)

@@ -101,10 +101,7 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
     ]
 
 
-_READY = (
-    f"until curl --silent --fail --output /dev/null http://127.0.0.1:{PORT}/health; "
-    "do kill -0 ${MAINPID} || exit 1; sleep 1; done"
-)
+_READY = f"until curl -sf -o /dev/null http://127.0.0.1:{PORT}/health; do kill -0 ${{MAINPID}} || exit 1; sleep 1; done"
 
 
 def _secret_lines(names: frozenset[str], stem: str) -> list[str]:
