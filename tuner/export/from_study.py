@@ -92,6 +92,11 @@ def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord
     return Deployment(script, max((each[Phase.READY] for each in timings if Phase.READY in each), default=None))
 
 
+def verified_workload(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> Workload:
+    """Return the workload that a trial was measured with."""
+    return _workload_and_records(study.premise, number, records)[0]
+
+
 def _objectives(premise: Mapping[str, Any]) -> list[str]:
     return [parse_objective(text).metric for text in premise["objectives"]]
 
