@@ -8,6 +8,7 @@ space, a workload or a card needs.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ NUMBER_LIMIT = 2**63
 """Whole numbers are below this, and above its negative."""
 
 _SHOWN_CHARS = 200
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*")
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_LINE_WIDTH = 2**20
+"""Columns of written YAML: no text is folded."""
 
 
 class YamlError(ValueError):
@@ -79,6 +84,12 @@ def read_yaml(path: Path) -> YamlFile:
 def yaml_text(data: Mapping[str, Any]) -> str:
     """Return data as YAML in ASCII, which `read_yaml` reads again; keys keep their order."""
     text: str = yaml.safe_dump(dict(data), sort_keys=False)
+    return text
+
+
+def plain_yaml(data: Mapping[str, Any]) -> str:
+    """Return data as ASCII that parsers of YAML 1.1 and 1.2 read alike, without aliases; keys keep their order."""
+    text: str = yaml.dump(dict(data), Dumper=_PlainDumper, sort_keys=False, width=_LINE_WIDTH)
     return text
 
 
@@ -132,3 +143,23 @@ def _refused(reason: str, where: Any) -> yaml.MarkedYAMLError:
 def _start(node: yaml.Node) -> str:
     text = str(node.value)
     return repr(text if len(text) <= 30 else text[:30] + "…")
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """PyYAML's safe dumper without aliases, and with quotes around each text that a parser may take for a number.
+
+    YAML 1.2 reads `1e3` and `0o17` as numbers, and some parsers `y` as a boolean; PyYAML writes them without quotes.
+    """
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every value in full."""
+        return True
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        """Quote a text unless it starts with a letter and is no word of YAML."""
+        plain = _PLAIN.fullmatch(data) and data.lower() not in _YAML_WORDS
+        style = None if plain else ("'" if data.isascii() and data.isprintable() else '"')
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_PlainDumper.add_representer(str, _PlainDumper.represent_text)

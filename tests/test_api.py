@@ -70,6 +70,9 @@ def test_a_study_from_python_equals_what_is_loaded(folder: Path, capsys: pytest.
     assert set(frame["provenance"]) == {"simulated"}
     assert len(frame) == len(study.trials)
     assert study.export("chosen.sh").read_text().startswith("#!")
+    assert study.export("chosen.yaml", format="compose").read_text().startswith("# Simulated, not measured")
+    with pytest.raises(tuner.SettingError, match="format='helm': the formats are script, command, "):
+        study.export("chosen", format="helm")
 
 
 def test_a_setting_that_cannot_work_is_named_by_its_keyword(folder: Path) -> None:

@@ -23,8 +23,8 @@ from storage.records import Config, Provenance, TrialKind, TrialRecord, with_kee
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
 from tuner.study.specification import settings
-from tuner.use_cases import export as export_use_case
 from tuner.use_cases import optimize as optimize_use_case
+from tuner.use_cases.files import export as export_use_case
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
@@ -116,17 +116,22 @@ class Study:
 
         return report([self.name], Path(path), self.storage_url)
 
-    def export(self, path: str | os.PathLike[str], trial: int | None = None) -> Path:
-        """Write a bash script that starts the server of a trial, and with `--verify` measures it again.
+    def export(self, path: str | os.PathLike[str], trial: int | None = None, format: str = "script") -> Path:
+        """Write a file that starts the server of a trial, and return its path.
+
+        The format `script` is a bash script that, with `--verify`, measures the server again. Formats with a second
+        file write it beside the first.
 
         Args:
-            path: the script's path.
+            path: the file's path.
             trial: number of the trial; None: the winner.
+            format: `script`, `command`, `vllm-config`, `compose`, `kubernetes`, `kserve`, `ray-serve` or `systemd`.
 
         Raises:
-            UserError: if there is no such trial, it has no metrics, or the file cannot be written.
+            UserError: if there is no such trial or format, the trial has no metrics, the format cannot hold its server,
+                or the file cannot be written.
         """
-        return export_use_case.export(self.name, trial, Path(path), self.storage_url)
+        return export_use_case.export(self.name, trial, Path(path), self.storage_url, format)[0]
 
 
 def _best(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> BestTrial:

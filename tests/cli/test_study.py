@@ -22,6 +22,7 @@ from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.executors.inline import InlineExecutor
+from tuner.export.formats.registry import NAMES
 from tuner.use_cases import optimize as optimize_run
 
 ENQUEUED = '{"speculative": "suffix", "suffix_tokens": 8, "max_num_seqs": 16}'
@@ -155,12 +156,36 @@ def test_export_writes_any_trial_that_succeeded(study: Study, tmp_path: Path) ->
     assert (study.folder / "best_serve.sh").is_file()
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "kserve"])
+def test_export_writes_every_format(study: Study, tmp_path: Path, name: str) -> None:
+    chosen = tmp_path / "server.yaml"
+    printed = run_here(study.folder, "export", "--trial", "1", "--format", name, "-o", str(chosen))
+    assert (printed.code, printed.err) == (0, "")
+    assert printed.out.startswith(f"wrote {chosen}, ")
+    text = chosen.read_text()
+    assert "trial 1" in text
+    assert "Simulated, not measured" not in text
+    assert "suffix" in text
+
+
+def test_a_format_has_its_own_file(study: Study) -> None:
+    before = everything_in(study.folder)
+    printed = run_here(study.folder, "export", "--format", "compose")
+    assert set(everything_in(study.folder)) - set(before) == {"compose.yaml"}
+    assert printed.out == "wrote compose.yaml, a Docker Compose file\n"
+    (study.folder / "compose.yaml").unlink()
+
+
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
         (["show", "99"], ["study 'small one' has no trial 99", "tuner trials"]),
         (["trials", "--study", "other"], ["--study 'other'", "studies: small one"]),
         (["export", "--trial", "99"], ["--trial 99", "see `tuner trials`"]),
+        (["export", "--trial", "99", "--format", "compose"], ["--trial 99", "see `tuner trials`"]),
+        (["export", "--format", "kserve"], ["--format 'kserve': it reads models from a hub, and ", "choose another"]),
+        (["export", "--format", "helm"], ["--format 'helm': the formats are script, command, vllm-config, compose, "]),
+        (["export", "--format", "compose", "-o", "nowhere/x"], ["-o 'nowhere/x': the file cannot be written"]),
         (["export", "-o", "nowhere/x.sh"], ["-o 'nowhere/x.sh': the file cannot be written", "choose another file"]),
     ],
 )

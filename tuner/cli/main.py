@@ -11,20 +11,9 @@ import typer
 
 from tuner import __version__
 from tuner.cli.arguments import hide_secrets
-from tuner.cli.commands.results import (
-    best,
-    compare,
-    export,
-    report,
-    requests,
-    show,
-    studies,
-    sync,
-    tradeoff,
-    trials,
-    ui,
-)
-from tuner.cli.commands.run import capacity, load, optimize, quality, simulate
+from tuner.cli.commands.files import export, report, sync, ui
+from tuner.cli.commands.results import best, compare, requests, show, studies, tradeoff, trials
+from tuner.cli.commands.run import capacity, load, optimize, quality, simulate, verify
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
@@ -63,7 +52,7 @@ def _add(panel: str, *commands: Callable[..., None], passes_flags: bool = False)
 
 
 _add("Run", optimize.optimize, simulate.simulate, capacity.capacity, quality.quality, passes_flags=True)
-_add("Run", load.load)
+_add("Run", load.load, verify.verify)
 _add(
     "Results",
     studies.studies,

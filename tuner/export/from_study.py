@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from storage.metrics import ENERGY, metric
-from storage.records import StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
+from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
 from tuner.export.serve_script import ServeScript
 from tuner.export.verification import verification
@@ -74,6 +75,27 @@ def serve_script_of(
         tuner=tuner,
         drivers=tuple(study.facts.get("drivers", ())),
     )
+
+
+def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> Deployment:
+    """Return the deployment of a trial.
+
+    Args:
+        study: the trial's study.
+        number: the trial.
+        records: all trials of the study, rounds included.
+
+    Raises:
+        SettingError: when there is no such trial, or it was not measured.
+    """
+    script = serve_script_of(study, number, records)
+    timings = [each.outcome.timings for each in records if each.number == number and each.outcome is not None]
+    return Deployment(script, max((each[Phase.READY] for each in timings if Phase.READY in each), default=None))
+
+
+def verified_workload(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> Workload:
+    """Return the workload that a trial was measured with."""
+    return _workload_and_records(study.premise, number, records)[0]
 
 
 def _objectives(premise: Mapping[str, Any]) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.metrics import Direction, metric
-from storage.records import Provenance
 from tuner.export.carried_traffic import CarriedTraffic
+from tuner.export.header import header_lines, header_rows
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
 from tuner.export.serve_script import ServeScript
 from tuner.files import write_output
@@ -24,11 +24,6 @@ LOAD_SEED_STRIDE = 100
 """Between the seeds of two repeats of traffic; each workload of a suite takes the next seed."""
 
 _TEMPLATES = Path(__file__).parent
-_TRIAL_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
-_TRIAL_SWITCHES = frozenset(
-    {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
-)
-_TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BASH_VARIABLES = frozenset(
     {
@@ -40,39 +35,14 @@ _BASH_VARIABLES = frozenset(
 """Variables that bash itself reads, sets or protects."""
 
 
-def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
-    """Return `argv` without host, port and log settings, given as `--flag value` or as `--flag=value`."""
-    remaining: list[str] = []
-    words = iter(argv)
-    for word in words:
-        flag = word.partition("=")[0]
-        if flag in _TRIAL_SWITCHES:
-            continue
-        if flag in _TRIAL_FLAGS:
-            if flag == word:
-                next(words, None)
-            continue
-        remaining.append(word)
-    return tuple(remaining)
-
-
 def _server(script: ServeScript) -> str:
-    words = ["serve", script.model]
-    if script.served_name != script.model:
-        words += ["--served-model-name", script.served_name]
-    return array_lines([*words, *without_trial_settings(script.argv)], "  ", script.references)
-
-
-def _variables(script: ServeScript) -> dict[str, str]:
-    """Return the server's variables, in the order of their names."""
-    kept = {name: value for name, value in script.environment.items() if not _TRIAL_VARIABLES.fullmatch(name)}
-    return dict(sorted(kept.items()))
+    return array_lines(script.server_words, "  ", script.references)
 
 
 def _exports(script: ServeScript) -> str:
     lines = [
         f"  export {name}={quoted_text(value, script.references)}"
-        for name, value in _variables(script).items()
+        for name, value in script.variables.items()
         if _exportable(name)
     ]
     return "\n".join(lines or ["  :"])
@@ -82,7 +52,7 @@ def _assigned(script: ServeScript) -> str:
     """Return the command that sets the variables that bash cannot export."""
     words = [
         quoted_text(f"{name}={value}", script.references)
-        for name, value in _variables(script).items()
+        for name, value in script.variables.items()
         if not _exportable(name)
     ]
     return " ".join(["env", *words, ""]) if words else ""
@@ -109,27 +79,9 @@ def _required(script: ServeScript) -> str:
 
 
 def _header(script: ServeScript) -> str:
-    rows = [
-        ("study", f"{script.study}, trial {script.trial}"),
-        ("verdict", script.verdict),
-        ("model", script.model),
-        *((script.provenance.value, f"{label}: {value}") for label, value in script.numbers),
-        *(("SLO", str(slo)) for slo in script.slos),
-        *([] if script.answers is None else [("answers", script.answers)]),
-        *(("missed", line) for line in script.missed),
-        *(("flags", line) for line in script.flag_effects),
-        ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
-        ("GPU", script.device),
-        *([("driver", " ".join(script.drivers))] if script.drivers else []),
-        ("date", script.date.isoformat()),
-        *(("traffic", line) for line in _carried(script)),
-    ]
-    simulated = script.provenance is Provenance.SIMULATED
-    warning = ["# Simulated, not measured: the numbers below are predictions of the simulator."] if simulated else []
-    if script.missed:
-        warning.append("# This server does NOT meet the SLOs of its study; the lines below say by how much.")
-    title = "# Starts the vLLM server of a tuner study. --help shows the usage, --verify measures the server again."
-    return "\n".join([*warning, title, "#", *(f"# {escape_unprintable(f'{label:<10}{text}')}" for label, text in rows)])
+    title = "Starts the vLLM server of a tuner study. --help shows the usage, --verify measures the server again."
+    rows = [*header_rows(script), *(("traffic", line) for line in _carried(script))]
+    return "\n".join(header_lines(script, title, rows))
 
 
 def _reference(script: ServeScript) -> str:

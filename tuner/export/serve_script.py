@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from storage.records import Provenance
+from tuner.export.trial_settings import without_trial_settings, without_trial_variables
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
 
@@ -73,3 +74,14 @@ class ServeScript:
         for name in self.environment:
             if not name or "=" in name or "\0" in name:
                 raise ValueError(f"no environment variable can be called {name!r}")
+
+    @property
+    def server_words(self) -> tuple[str, ...]:
+        """The arguments of `vllm`: `serve`, the model and its flags, without host, port and log settings."""
+        named = () if self.served_name == self.model else ("--served-model-name", self.served_name)
+        return ("serve", self.model, *named, *without_trial_settings(self.argv))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The server's variables, in the order of their names, without those of a trial."""
+        return without_trial_variables(self.environment)

@@ -47,6 +47,7 @@ class Verification:
         warmup_argv: arguments of `vllm` that run the warm-up; empty without a warm-up of its own.
         load_argv: arguments of `tuner` that send the traffic.
         traffic: the traffic; None for a closed loop.
+        limit_s: time limit of one run of the traffic in seconds; None for a closed loop.
         unverified: lines about what is not measured.
     """
 
@@ -57,6 +58,7 @@ class Verification:
     warmup_argv: tuple[str, ...] = ()
     load_argv: tuple[str, ...] = ()
     traffic: CarriedTraffic | None = None
+    limit_s: float | None = None
     unverified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -101,7 +103,8 @@ def verification(
             sent = workload.at_rate_for_same_duration(found.low)
             made = replace(made, unverified=(_capacity_line(found),))
     traffic = carry_traffic(sent, files)
-    return replace(made, traffic=traffic, load_argv=_load(model, traffic, _limit_s(outcomes)))
+    limit_s = _limit_s(outcomes)
+    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s))
 
 
 def _capacity_line(found: Reference) -> str:

@@ -36,11 +36,16 @@ def smaller_line(findings: Findings) -> str | None:
     winner = None if findings.winner is None else findings.trial(findings.winner)
     if smaller is None or best is None or winner is None:
         return None
-    flags, every = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
+    flags, flags_of_best = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
     score = smaller["score"]
     interval = f" ({_interval(score)})" if _interval(score) else ""
+    if score["ratio"] >= 1.0:  # without a reference, where the first finalist is the best unless one beats it clearly
+        return (
+            f"trial {best.number}, the best of the search, has {text.count(flags_of_best, 'flag')}; "
+            f"the winner has {flags} and ×{score['ratio']:.3f}{interval} of its score"
+        )
     return (
-        f"trial {best.number} has the best score with {text.count(every, 'flag')}; "
+        f"trial {best.number} has the best score with {text.count(flags_of_best, 'flag')}; "
         f"the winner has {flags} and ×{score['ratio']:.3f}{interval} of that score"
     )
 

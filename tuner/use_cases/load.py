@@ -77,7 +77,7 @@ def send_load(settings: LoadSettings) -> LoadResult:
     """
     traffic, slos = _traffic(settings)
     traffic = traffic.model_copy(update={"seed": settings.seed})
-    model, root = _served(settings)
+    model, root = served_model(settings.url, settings.model)
     if settings.output.exists() and not settings.output.is_dir():
         raise SettingError("output", str(settings.output), "this is a file", "give a folder")
     tokenizer = settings.tokenizer or root
@@ -154,24 +154,32 @@ def server_key() -> str | None:
     return next((key for name in KEY_VARIABLES if (key := os.environ.get(name))), None)
 
 
-def _served(settings: LoadSettings) -> tuple[str, str]:
-    """Return the model's name in requests and the location of its tokenizer, as the server reports them."""
+def served_model(url: str, model: str | None) -> tuple[str, str]:
+    """Return the model's name in requests and the location of its tokenizer, as the server reports them.
+
+    Args:
+        url: the server's, without `/v1`.
+        model: the name; None: the first that the server lists.
+
+    Raises:
+        SettingError: if no server answers there, it needs an API key, or it does not serve the model.
+    """
     key = server_key()
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = fetch(f"{settings.url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
+        reply = fetch(f"{url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
         if reply.status in (401, 403):
             rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
-            raise SettingError("url", settings.url, rule, f"set {' or '.join(KEY_VARIABLES)}")
+            raise SettingError("url", url, rule, f"set {' or '.join(KEY_VARIABLES)}")
         content = json.loads(reply.body)
         listed = {str(each["id"]): str(each.get("root") or each["id"]) for each in content["data"]}
     except (HttpError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         rule = f"no OpenAI-compatible server answers there ({error})"
-        raise SettingError("url", settings.url, rule, "start one") from None
-    name = settings.model or next(iter(listed), None)
+        raise SettingError("url", url, rule, "start one") from None
+    name = model or next(iter(listed), None)
     if name is None or name not in listed:
-        rule = f"the server at {settings.url} serves {', '.join(listed) or 'none'}"
-        raise SettingError("model", settings.model, rule)
+        rule = f"the server at {url} serves {', '.join(listed) or 'none'}"
+        raise SettingError("model", model, rule)
     return name, listed[name]
 
 

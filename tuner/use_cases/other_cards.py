@@ -20,7 +20,7 @@ from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
 from tuner.scoring.slo import parse_slo
 from tuner.specs import GPUS_PER_SERVER, Limits
-from tuner.use_cases.export import exported_of
+from tuner.use_cases.files.export import exported_of
 from tuner.workloads.spec import SingleWorkload, read_workload
 from tuner.workloads.suite import Suite
 

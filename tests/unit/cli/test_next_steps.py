@@ -20,6 +20,7 @@ def steps(check: str | None) -> list[str]:
         script=Path("best_serve.sh"),
         run=SimpleNamespace(conclusion=None),
         check=check,
+        report=Path("reports/a study.html").absolute(),
         tracking_uri="sqlite:///mlflow.db",
         mlflow_lacks=MlflowLacks.NOTHING,
     )
@@ -31,7 +32,8 @@ def steps(check: str | None) -> list[str]:
 
 @pytest.mark.parametrize("check", [None, "tuner quality --study s"])
 def test_a_winner_whose_answers_were_not_checked_has_a_step_that_checks_them(check: str | None) -> None:
-    rest = ["list the best trials tuner trials --sort score --top 10", "show one in full tuner show 3"]
+    report = "read the report 'reports/a study.html'"
+    rest = [report, "list the best trials tuner trials --sort score --top 10", "show one in full tuner show 3"]
     checks = [] if check is None else [f"check the answers {check}"]
     first = ["", "next", "start the server ./best_serve.sh", "verify its figures ./best_serve.sh --verify"]
     assert steps(check) == [*first, *checks, *rest, "compare in MLflow tuner ui"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage.records import Provenance, Repeat, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tests.unit.export.test_serve_script import QUICK, WORDS, run, started_with
-from tuner.export.from_study import serve_script_of
+from tuner.export.from_study import deployment_of, serve_script_of
 from tuner.export.serve_script import ServeScript
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.suite import Suite
@@ -191,3 +191,18 @@ def test_priority_json_flags_and_variables_round_trip(
     assert script.verification.traffic is not None
     (tmp_path / "traffic.yaml").write_text(script.verification.traffic.workloads["traffic.yaml"])
     assert load_traffic(tmp_path / "traffic.yaml") == load
+
+
+def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
+    def started(number: int, round_: int, **timings: float) -> TrialRecord:
+        made = record(number, round_, 100.0)
+        assert made.outcome is not None
+        return replace(made, outcome=replace(made.outcome, timings=timings))
+
+    own = [started(1, 0, launch=1.0, ready=80.0), started(1, 1, ready=95.5), started(1, 2)]
+    records = [*own, started(2, 0, ready=300.0)]
+    made = deployment_of(study(), 1, records)
+    assert (made.startup_s, made.start_limit_s) == (95.5, 600)
+    assert deployment_of(study(), 2, records).start_limit_s == 1200
+    assert deployment_of(study(), 1, [started(1, 0)]).startup_s is None
+    assert made.script == serve_script_of(study(), 1, records)

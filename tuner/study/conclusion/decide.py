@@ -172,7 +172,10 @@ def _decide_among(
     numbers = (first.number, *scores)
     losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in numbers}
     as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
-    winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), number != best))
+    ratios = {number: score.ratio for number, score in scores.items()}
+    winner = min(
+        as_good, key=lambda number: (preference.flags.get(number, 0), number != best, -ratios.get(number, 1.0))
+    )
     reason = f"trial {winner} met the SLOs in every round; {why}"
     if winner in better:
         reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"

@@ -59,7 +59,7 @@ def compare(
 
 def _side(text: str, study: str | None, storage: str | None) -> Side:
     """Return the trial that a text names."""
-    from tuner.use_cases.export import exported_of
+    from tuner.use_cases.files.export import exported_of
 
     file, colon, rest = text.rpartition(":")
     if colon and Path(file).is_file():

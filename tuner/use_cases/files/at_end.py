@@ -10,7 +10,7 @@ from storage.errors import StorageError
 from storage.store import Store
 from tuner.errors import UserError
 from tuner.study.run import RunResult
-from tuner.use_cases.export import write_script
+from tuner.use_cases.files.export import write_script
 
 REPORT = "report.html"
 

@@ -1,0 +1,112 @@
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.contracts.format_contract import EXAMPLES, TEXTS, FormatContract, Started, deployment
+from tests.unit.export.formats.readers import needed
+from tuner.errors import SettingError
+
+_COMMAND = re.compile(r"^\t+Command Line: (.*)$", re.MULTILINE)
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|([^ ]+)')
+_ESCAPE = re.compile(r"\\([0-7]{3}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def dumped(path: Path) -> str:
+    """Return systemd's own dump of a unit, which it finds nothing wrong with."""
+    verify = [needed("systemd-analyze"), "verify", str(path)]
+    calm = subprocess.run(verify, capture_output=True, timeout=60)
+    assert (calm.returncode, calm.stderr) == (0, b"")
+    environment = {**os.environ, "SYSTEMD_LOG_LEVEL": "debug", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(verify, env=environment, capture_output=True, timeout=60)
+    return (done.stdout + done.stderr).decode(errors="surrogateescape")
+
+
+def unquoted(line: str) -> list[str]:
+    """Return the words of a dumped command."""
+    return [bare or _unescaped(inner) for inner, bare in _WORD.findall(line)]
+
+
+def _unescaped(text: str) -> str:
+    """Return a dumped word; systemd escapes the single bytes of characters that it does not print."""
+    found = re.sub(
+        _ESCAPE.pattern.encode(), lambda match: _byte(match[1]), text.encode(errors="surrogateescape"), flags=re.DOTALL
+    )
+    return found.decode(errors="surrogateescape")
+
+
+def _byte(code: bytes) -> bytes:
+    if code.isdigit():
+        return bytes([int(code, 8)])
+    if len(code) == 3:
+        return bytes([int(code[1:], 16)])
+    return _LETTERS.get(code.decode("latin-1"), "").encode() or code
+
+
+def expanded(word: str, variables: Mapping[str, str]) -> str:
+    """Return what systemd makes of a word when it starts the command (systemd.service(5), "Command lines")."""
+    return re.sub(r"\$\$|\$\{(\w+)\}", lambda match: "$" if match[0] == "$$" else variables.get(match[1], ""), word)
+
+
+class TestSystemd(FormatContract):
+    name = "systemd"
+
+    def read(self, path: Path, variables: Mapping[str, str]) -> Started:
+        # systemd refuses a program that is not there
+        path.write_text(path.read_text(encoding="utf-8").replace("/opt/vllm/bin/vllm serve", "/bin/true serve"))
+        text = dumped(path)
+        command = next(line for line in _COMMAND.findall(text) if " serve " in line)
+        words = [expanded(word, variables) for word in unquoted(command)]
+        place = words.index("serve")
+        assignments = dict(word.split("=", 1) for word in words[1 : place - 1])
+        assert words[-4:] == ["--host", "127.0.0.1", "--port", "8000"]
+        found = re.findall(r"^\t\tEnvironment: (\w+)=(.*?)(?=\n\t\t\w)", text, re.DOTALL | re.MULTILINE)
+        return Started(tuple(words[place + 1 : -4]), {**dict(found), **assignments})
+
+    def possible(self, environment: dict[str, str]) -> dict[str, str]:
+        """A dumped value with a line of its own that looks like another setting could not be told from it."""
+        return {name: value for name, value in environment.items() if "\n\t\t" not in value}
+
+    def line(self, folder: Path, start: str, **changes: Any) -> str:
+        text = self.text(folder, deployment(**changes))
+        return next(line for line in text.splitlines() if line.startswith(start))
+
+    def test_start_limit_restart_and_user(self, tmp_path: Path) -> None:
+        text = self.text(tmp_path, deployment(200.0))
+        for line in ("TimeoutStartSec=800", "Restart=on-failure", "KillMode=mixed", "DynamicUser=yes"):
+            assert f"\n{line}\n" in text
+        assert "/health" in self.line(tmp_path, "ExecStartPost=")
+
+    def test_quotes(self, tmp_path: Path) -> None:
+        words = ("--chat-template", '50 % $HOME \\ "q" it\'s', "--speculative-config", '{"a":1}')
+        start = self.line(tmp_path, "ExecStart=", argv=words, environment={})
+        assert start == (
+            'ExecStart=/opt/vllm/bin/vllm serve org/model --chat-template "50 %% $$HOME \\\\ \\"q\\" it\'s" '
+            '--speculative-config "{\\"a\\":1}" --host 127.0.0.1 --port 8000'
+        )
+
+    def test_secrets_are_in_a_file(self, tmp_path: Path) -> None:
+        known = frozenset({"HF_TOKEN", "MY_KEY"})
+        variables = {"HF_TOKEN": "${HF_TOKEN}", "OTHER": "${MY_KEY}"}
+        text = self.text(tmp_path, deployment(argv=("--api-key", "${MY_KEY}"), environment=variables, references=known))
+        assert "EnvironmentFile=/etc/vllm-server.env\n" in text
+        assert 'ExecStartPre=/usr/bin/test -n "${MY_KEY}"\n' in text
+        start = 'ExecStart=/usr/bin/env "OTHER=${MY_KEY}" /opt/vllm/bin/vllm serve org/model --api-key "${MY_KEY}" '
+        assert start in text
+        assert "Environment=HF_TOKEN" not in text
+
+    @EXAMPLES
+    @given(text=TEXTS)
+    def test_odd_studies_and_programs(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+        path = self.write(tmp_path_factory.mktemp("s"), deployment(study=text, executable=None, environment={}))
+        assert self.read(path, {}).words[0] == "org/model"
+
+    def test_a_variable_that_a_unit_cannot_set_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SettingError, match="a unit cannot set the variable 'a-b'"):
+            self.write(tmp_path, deployment(environment={"a-b": "c"}))

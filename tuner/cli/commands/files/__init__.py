@@ -1,0 +1,1 @@
+"""The commands that write the files of a study, or open its pages."""

@@ -1,0 +1,184 @@
+"""A server to deploy: what every deployment format writes, in its own way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+
+from storage.records import Provenance
+from tuner.export.serve_script import ServeScript
+from tuner.scoring.slo import Slo
+
+START_MARGIN = 4
+"""A start may take this many times as long as the study's: a new machine has no compile cache and other disks."""
+
+LEAST_START_S = 600.0
+"""A start may take at least this long, in seconds: the first one also loads the weights over the network."""
+
+_FLAG = re.compile(r"--?[A-Za-z][\w.+-]*(=.*)?", re.DOTALL)
+_NOT_IN_NAME = re.compile(r"[^a-z0-9]+")
+_NAME_LENGTH = 40
+_PARALLEL = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A flag as it is written, such as `--max-num-seqs`, and its values; the flag is empty for words before any."""
+
+    flag: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A server to deploy.
+
+    Attributes:
+        script: the script of the same trial, from whose records all formats take words, variables and facts.
+        startup_s: the longest start-up of the trial in seconds, measured or simulated as the numbers are; None if it
+            was not recorded.
+    """
+
+    script: ServeScript
+    startup_s: float | None = None
+
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self.script.study
+
+    @property
+    def trial(self) -> int:
+        """Number of the trial."""
+        return self.script.trial
+
+    @property
+    def model(self) -> str:
+        """Folder or hub name of the model."""
+        return self.script.model
+
+    @property
+    def model_folder(self) -> str | None:
+        """The model's folder; None for a name on a hub."""
+        return self.model if self.model.startswith(("/", "./", "../")) else None
+
+    @property
+    def served_name(self) -> str:
+        """Name of the model in requests."""
+        return self.script.served_name
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The arguments of `vllm serve`: the model, its served name, and flags."""
+        return self.script.server_words[1:]
+
+    @property
+    def flag_words(self) -> tuple[str, ...]:
+        """The flags alone, without model and served name."""
+        return self.words[1 if self.served_name == self.model else 3 :]
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The flags alone with their values."""
+        return arguments_of(self.flag_words)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The server's variables, in the order of their names."""
+        return self.script.variables
+
+    @property
+    def references(self) -> frozenset[str]:
+        """Variables that words and values refer to as `${NAME}`: secrets, which no file contains."""
+        return self.script.references
+
+    @property
+    def vllm_version(self) -> str:
+        """vLLM's public version, without a local part such as `+cpu`."""
+        return self.script.vllm_version.partition("+")[0]
+
+    @property
+    def device(self) -> str:
+        """Card or CPU of the trial."""
+        return self.script.device
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """Versions of the card's driver; empty if they are not known."""
+        return self.script.drivers
+
+    @property
+    def date(self) -> date:
+        """Day of the trial."""
+        return self.script.date
+
+    @property
+    def provenance(self) -> Provenance:
+        """Of the numbers and of the start-up time."""
+        return self.script.provenance
+
+    @property
+    def numbers(self) -> tuple[tuple[str, str], ...]:
+        """Labels with values and units."""
+        return self.script.numbers
+
+    @property
+    def slos(self) -> tuple[Slo, ...]:
+        """SLOs of the study."""
+        return self.script.slos
+
+    @property
+    def verdict(self) -> str:
+        """Result of the study."""
+        return self.script.verdict
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the server runs without a GPU."""
+        return self.device == "cpu"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server: those of its tensor, pipeline and data parallelism; 0 on a CPU."""
+        if self.on_cpu:
+            return 0
+        sizes = {each.flag.replace("_", "-"): each.values for each in self.arguments}
+        found = [next((sizes[name] for name in names if name in sizes), ()) for names in _PARALLEL]
+        return math.prod(int(values[0]) for values in found if values and values[0].isdecimal()) or 1
+
+    @property
+    def start_limit_s(self) -> int:
+        """Seconds that a start may take before the platform gives up."""
+        return math.ceil(max(LEAST_START_S, START_MARGIN * (self.startup_s or 0.0)))
+
+    @property
+    def name(self) -> str:
+        """A name for services, by RFC 1035: from the study's, and never `vllm`.
+
+        Kubernetes would set `VLLM_PORT` for a Service called `vllm`, which vLLM reads as its own port.
+        """
+        plain = _NOT_IN_NAME.sub("-", self.study.lower()).strip("-")
+        named = plain if plain[:1].isalpha() else f"study-{plain}"
+        return f"{named[:_NAME_LENGTH].rstrip('-')}-server"
+
+
+def arguments_of(words: Iterable[str]) -> tuple[Argument, ...]:
+    """Group words into flags with their values, as argparse does; `--flag=value` has one value."""
+    found: list[Argument] = []
+    for word in words:
+        match = _FLAG.fullmatch(word)
+        if match is None:
+            last = found.pop() if found else Argument("")
+            found.append(Argument(last.flag, (*last.values, word)))
+        elif match[1] is None:
+            found.append(Argument(word))
+        else:
+            found.append(Argument(word[: match.start(1)], (match[1][1:],)))
+    return tuple(found)

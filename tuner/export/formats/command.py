@@ -1,0 +1,39 @@
+"""`command`: one line for a shell."""
+
+from __future__ import annotations
+
+from tuner.export.deployment import Deployment
+from tuner.export.formats.document import File, heading, split_references
+from tuner.export.quoting import quoted_text
+
+
+def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
+    """Return a script of one line; `stem` is not used."""
+    title = "Starts the vLLM server of a tuner study: one line for bash."
+    return (File(f"#!/usr/bin/env bash\n{heading(deployment, title)}{command_line(deployment)}\n", mode=0o755),)
+
+
+def command_line(deployment: Deployment) -> str:
+    """Return one line of bash that starts the server; it fails if a variable that it refers to is not set."""
+    named = [f"{name}={value}" for name, value in deployment.environment.items()]
+    words = [*(["env", *named] if named else []), "vllm", "serve", *deployment.words]
+    return " ".join(shell_quoted(word, deployment.references) for word in words)
+
+
+def shell_quoted(word: str, references: frozenset[str] = frozenset()) -> str:
+    """Return a word quoted for bash on one line; references to the variables are checked and expanded."""
+    parts = [f'"${{{text}:?}}"' if is_name else _literal(text) for is_name, text in split_references(word, references)]
+    return "".join(parts) or "''"
+
+
+def _literal(text: str) -> str:
+    if text.isprintable():
+        return quoted_text(text)
+    plain = "".join(c if c.isprintable() and c not in "\\'" else _escaped(c) for c in text)
+    return f"$'{plain}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "\\'":
+        return "\\" + character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))

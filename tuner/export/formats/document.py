@@ -1,0 +1,100 @@
+"""What the formats share: the files that a format writes, their comments, and errors for what a format cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.yaml_file import plain_yaml
+from tuner.errors import SettingError
+from tuner.export.deployment import Deployment
+from tuner.export.header import header_lines, header_rows
+from tuner.processes.secrets import REFERENCE
+
+PORT = 8000
+USER_ID = 1000
+"""User and group that run a container."""
+
+CACHE = "/cache"
+"""Folder of a container with the model's weights and the compilers' caches."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of an export.
+
+    Attributes:
+        text: its content.
+        suffix: what replaces the suffix of the path that the user chose, such as `.env`; None: the path itself.
+        mode: permission bits; None: as the umask allows.
+    """
+
+    text: str
+    suffix: str | None = None
+    mode: int | None = None
+
+
+def heading(deployment: Deployment, title: str, notes: Sequence[str] = ()) -> str:
+    """Return the comment that opens a file: provenance, numbers, flags with their effects, start-up, notes."""
+    rows = header_rows(deployment.script)
+    if deployment.startup_s is None:
+        start = f"not recorded; the limit is {deployment.start_limit_s} s"
+    else:
+        how = deployment.provenance.value
+        start = f"{deployment.startup_s:.0f} s {how}; the limit is {deployment.start_limit_s} s"
+    lines = [*rows, ("start-up", start), *(("note", note) for note in notes)]
+    return "\n".join([*header_lines(deployment.script, title, lines), ""])
+
+
+def yaml_documents(head: str, *documents: Mapping[str, Any]) -> str:
+    """Return YAML documents under a comment."""
+    return head + "---\n".join(plain_yaml(each) for each in documents)
+
+
+def refused(name: str, rule: str) -> SettingError:
+    """Return the error for a deployment that a format cannot hold."""
+    return SettingError("format", name, rule, "choose another format, such as script")
+
+
+def split_references(text: str, references: frozenset[str]) -> list[tuple[bool, str]]:
+    """Return the parts of a text in order: (True, name) for a reference to one of the variables, else (False, text)."""
+    parts: list[tuple[bool, str]] = []
+    position = 0
+    for match in REFERENCE.finditer(text):
+        if match[1] in references:
+            parts += [(False, text[position : match.start()]), (True, match[1])]
+            position = match.end()
+    return [part for part in (*parts, (False, text[position:])) if part[0] or part[1]]
+
+
+def container_image(deployment: Deployment) -> str:
+    """Return vLLM's image of the study's version; none has the tag `latest`.
+
+    Images for the CPU are on Docker Hub from 0.20 on, and on Amazon's public registry before.
+    """
+    version = deployment.vllm_version
+    if not deployment.on_cpu:
+        return f"vllm/vllm-openai:v{version}"
+    parts = version.split(".")
+    early = parts[0] == "0" and len(parts) > 1 and parts[1].isdecimal() and int(parts[1]) < 20
+    return f"{'public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo' if early else 'vllm/vllm-openai-cpu'}:v{version}"
+
+
+def container_environment(deployment: Deployment) -> dict[str, str]:
+    """Return the variables of a container: caches in its volume, a user's name, and those of the study.
+
+    PyTorch reads the user's name for its cache's folder, and a user id without a name has none.
+    """
+    own = {"HOME": CACHE, "USER": "vllm", "HF_HOME": f"{CACHE}/huggingface", "VLLM_CACHE_ROOT": f"{CACHE}/vllm"}
+    return {**own, **deployment.environment}
+
+
+def listening() -> tuple[str, ...]:
+    """Return the words that let a server in a container accept connections from outside."""
+    return ("--host", "0.0.0.0", "--port", str(PORT))
+
+
+def shared_memory_gib(deployment: Deployment) -> int:
+    """Return the limit of /dev/shm in GiB, through which the processes of a server exchange tensors."""
+    return 16 if deployment.gpus > 1 else 8

@@ -1,0 +1,86 @@
+"""The deployment formats by name: how each is written, and the name of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.errors import SettingError
+from tuner.export.deployment import Deployment
+from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
+from tuner.export.formats.document import File
+from tuner.files import write_output
+
+SCRIPT = "script"
+"""The format of `best_serve.sh`, which can also verify its server; `tuner.export.render` writes it."""
+
+SCRIPT_FILE = "best_serve.sh"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A deployment format.
+
+    Attributes:
+        render: returns the files for a deployment and the stem of the path that the user chose.
+        file: name of the file, unless the user chooses another.
+        what: what the file is, for messages.
+    """
+
+    render: Callable[[Deployment, str], tuple[File, ...]]
+    file: str
+    what: str
+
+
+FORMATS = {
+    "command": Format(command.render, "serve_command.sh", "one line for bash"),
+    "vllm-config": Format(vllm_config.render, "vllm.yaml", "the file of `vllm serve --config`"),
+    "compose": Format(compose.render, "compose.yaml", "a Docker Compose file"),
+    "kubernetes": Format(kubernetes.render, "kubernetes.yaml", "a Deployment and its Service"),
+    "kserve": Format(kserve.render, "kserve.yaml", "KServe's LLMInferenceService and InferenceService"),
+    "ray-serve": Format(ray_serve.render, "ray_serve.yaml", "a Ray Serve configuration"),
+    "systemd": Format(systemd.render, "vllm-server.service", "a systemd unit"),
+}
+NAMES = (SCRIPT, *FORMATS)
+
+
+def format_named(name: str) -> Format | None:
+    """Return a format by its name; None for the script.
+
+    Raises:
+        SettingError: for an unknown name.
+    """
+    if name not in NAMES:
+        raise SettingError("format", name, f"the formats are {', '.join(NAMES)}", "choose one")
+    return FORMATS.get(name)
+
+
+def default_file(name: str) -> Path:
+    """Return the file that a format is written to, unless the user chooses another.
+
+    Raises:
+        SettingError: for an unknown name.
+    """
+    found = format_named(name)
+    return Path(SCRIPT_FILE if found is None else found.file)
+
+
+def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tuple[Path, ...]:
+    """Write the files of a format and return their paths, the chosen one first.
+
+    Raises:
+        SettingError: if the format cannot hold the deployment; nothing is written then.
+        OSError: if a file cannot be written.
+    """
+    for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            rule = f"{text!a} is not UTF-8 text, which only the script can hold"
+            raise SettingError("format", None, rule, "choose {format} script") from None
+    files = chosen.render(deployment, path.stem)
+    paths = tuple(path if file.suffix is None else path.with_suffix(file.suffix) for file in files)
+    for target, file in zip(paths, files, strict=True):
+        write_output(target, file.text, mode=file.mode)
+    return paths

@@ -1,0 +1,122 @@
+"""`systemd`: a unit. Quoting and escapes are those of systemd.syntax(7) and systemd.service(5)."""
+
+from __future__ import annotations
+
+import re
+
+from tuner.export.deployment import Deployment
+from tuner.export.formats.document import PORT, File, heading, refused, split_references
+from tuner.processes.secrets import referenced
+
+FORMAT = "systemd"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
+def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
+    """Return the unit; secrets are in the file /etc/STEM.env.
+
+    Raises:
+        SettingError: for a variable that a unit cannot set.
+    """
+    stem = stem if _UNIT_NAME.fullmatch(stem) else deployment.name
+    title = "systemd unit of the vLLM server of a tuner study."
+    notes = [f"start it: cp {stem}.service /etc/systemd/system/ && systemctl enable --now {stem}"]
+    if deployment.references:
+        lines = ", ".join(f"{name}=…" for name in sorted(deployment.references))
+        notes.insert(0, f"first write the secrets to /etc/{stem}.env, readable by root only: {lines}")
+    if deployment.model_folder is not None:
+        notes.append(f"the unit's user must be able to read {deployment.model_folder}")
+    return (File(heading(deployment, title, notes) + "\n".join([*_unit(deployment), *_service(deployment, stem)])),)
+
+
+def quoted(word: str, references: frozenset[str] = frozenset(), *, expanded: bool = True) -> str:
+    """Return a word of a unit's setting; a reference to one of the variables is expanded by systemd.
+
+    Args:
+        word: the word.
+        references: the variables.
+        expanded: whether systemd expands `$` in the setting, as in `ExecStart=`.
+    """
+    text = "".join(
+        f"${{{part}}}" if is_name else _escaped(part, expanded=expanded)
+        for is_name, part in split_references(word, references)
+    )
+    return text if _PLAIN.fullmatch(word) else f'"{text}"'
+
+
+def _escaped(text: str, *, expanded: bool) -> str:
+    doubled = {"%": "%%", "\\": "\\\\", '"': '\\"', **({"$": "$$"} if expanded else {})}
+    return "".join(doubled.get(c) or (c if c.isprintable() else _bytes(c)) for c in text)
+
+
+def _bytes(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+
+
+def _unit(deployment: Deployment) -> list[str]:
+    description = f"vLLM server of tuner study {deployment.study}, trial {deployment.trial}"
+    printable = "".join(c if c.isprintable() and c != "\\" else "?" for c in description).replace("%", "%%")
+    return [
+        "[Unit]",
+        f"Description={printable}",
+        "Wants=network-online.target",
+        "After=network-online.target",
+        "",
+    ]
+
+
+def _service(deployment: Deployment, stem: str) -> list[str]:
+    known = deployment.references
+    plain = {name: value for name, value in deployment.environment.items() if not referenced([value]) & known}
+    secret = {name: value for name, value in deployment.environment.items() if name not in plain}
+    for name in plain:
+        if not _VARIABLE.fullmatch(name):
+            raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
+    cache = f"/var/cache/{stem}"
+    own = {"HOME": cache, "HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
+    return [
+        "[Service]",
+        "Type=exec",
+        *(f"Environment={quoted(f'{name}={value}', expanded=False)}" for name, value in {**own, **plain}.items()),
+        *_secret_lines(known, stem),
+        f"ExecStart={' '.join(_start(deployment, secret))}",
+        "# the unit is started when the server answers",
+        f'ExecStartPost=/bin/sh -c "{_READY}"',
+        f"TimeoutStartSec={deployment.start_limit_s}",
+        "Restart=on-failure",
+        "RestartSec=10",
+        "KillMode=mixed",
+        "TimeoutStopSec=60",
+        "DynamicUser=yes",
+        f"CacheDirectory={stem}",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+        "",
+    ]
+
+
+_READY = f"until curl -sf -o /dev/null http://127.0.0.1:{PORT}/health; do kill -0 ${{MAINPID}} || exit 1; sleep 1; done"
+
+
+def _secret_lines(names: frozenset[str], stem: str) -> list[str]:
+    if not names:
+        return []
+    checks = [f'ExecStartPre=/usr/bin/test -n "${{{name}}}"' for name in sorted(names)]
+    return [f"EnvironmentFile=/etc/{stem}.env", *checks]
+
+
+def _start(deployment: Deployment, secret: dict[str, str]) -> list[str]:
+    """Return the quoted words of the command; `env` sets the variables that refer to others, which a unit cannot."""
+    known = deployment.references
+    named = [f"{name}={value}" for name, value in secret.items() if value != f"${{{name}}}"]
+    program = deployment.script.executable or "vllm"
+    alone = program.startswith("/") and _PLAIN.fullmatch(program) and not named
+    start = [program] if alone else ["/usr/bin/env", *named, program]
+    words = [*start, "serve", *deployment.words, "--host", "127.0.0.1", "--port", str(PORT)]
+    return [quoted(word, known) for word in words]

@@ -1,0 +1,206 @@
+"""The use case of `tuner verify`: send a study's workload to a server that runs anywhere, and compare."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage import open_store
+from storage.records import Provenance, Repeat
+from tuner.engines.vllm.clients.bench_serve import ResultError, read_result
+from tuner.engines.vllm.installation.environment import base_environment
+from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.vllm.server import CLIENT_API_KEY
+from tuner.engines.vllm.toolbox import Toolbox
+from tuner.errors import SettingError, TunerError, UserError
+from tuner.export.carried_traffic import CarriedTraffic
+from tuner.export.comparison import Comparison, compared
+from tuner.export.from_study import serve_script_of, verified_workload
+from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
+from tuner.export.render import LOAD_SEED_STRIDE
+from tuner.export.serve_script import ServeScript
+from tuner.specs import Limits
+from tuner.study.specification.settings import Budget
+from tuner.use_cases.files.export import exported_of
+from tuner.use_cases.load import LoadSettings, send_load, served_model, server_key
+from tuner.use_cases.places import find_study, home, storage_url
+from tuner.workloads.spec import ClosedLoop, Workload
+
+_LOCAL_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}"
+
+
+@dataclass(frozen=True)
+class VerifySettings:
+    """The server's URL without `/v1`, study and trial as for an export, model and vllm as for `tuner load`."""
+
+    url: str
+    study: str | None
+    trial: int | None
+    model: str | None
+    vllm: str | None
+    storage: str | None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a verification found.
+
+    Attributes:
+        comparison: with the study's trial.
+        study: name of the study.
+        trial: number of the trial.
+        provenance: of the study's numbers.
+        unverified: lines about what is not measured.
+    """
+
+    comparison: Comparison
+    study: str
+    trial: int
+    provenance: Provenance
+    unverified: tuple[str, ...]
+
+
+def verify(settings: VerifySettings) -> Verified:
+    """Send the workload of a trial as often as the study did, with seeds that no trial used, and compare.
+
+    Raises:
+        UserError: for a setting that cannot work, a server that does not answer, or a benchmark that fails.
+    """
+    with closing(open_store(storage_url(settings.storage, create=False))) as store:
+        record = find_study(store, settings.study)
+        number = exported_of(record.conclusion) if settings.trial is None else settings.trial
+        if number is None:
+            raise SettingError("trial", None, f"study {record.name!r} has no winner yet", "give {trial} N")
+        records = store.trials(record.name)
+    script = serve_script_of(record, number, records)
+    workload = verified_workload(record, number, records)
+    name, _ = served_model(settings.url, settings.model or script.served_name)
+    tokenizer = record.premise["model"]["tokenizer"]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            repeats = _repeats(settings, script, workload, Path(folder), name, tokenizer)
+    except UserError:
+        raise
+    except TunerError as error:
+        raise UserError(f"the verification could not run: {error}") from None
+    sent = script.verification
+    comparison = compared(sent.reference, script.slos, repeats)
+    return Verified(comparison, record.name, number, script.provenance, sent.unverified)
+
+
+def _repeats(
+    settings: VerifySettings, script: ServeScript, workload: Workload, folder: Path, name: str, tokenizer: str
+) -> list[Repeat]:
+    if isinstance(workload, ClosedLoop):
+        return _closed_loop(settings, script, workload, folder, name)
+    sent = script.verification
+    assert sent.traffic is not None
+    assert sent.limit_s is not None
+    load = LoadSettings(
+        url=settings.url,
+        workloads=_written(sent.traffic, folder),
+        preset=None,
+        study=None,
+        rate=None,
+        slos=(),
+        model=name,
+        tokenizer=tokenizer,
+        seed=sent.first_seed,
+        limit_s=sent.limit_s,
+        vllm=settings.vllm,
+        storage=None,
+        output=folder,
+    )
+    return [_traffic(load, index, sent.repeats) for index in range(sent.repeats)]
+
+
+def _written(traffic: CarriedTraffic, folder: Path) -> tuple[str, ...]:
+    """Write the workloads and the files that they read; return the workloads' paths."""
+    for path, digest in traffic.needed.items():
+        try:
+            same = hashlib.sha256(Path(path).read_bytes()).hexdigest() == digest
+        except OSError:
+            same = False
+        if not same:
+            rule = f"the study's traffic reads {path}, which is not there as it was"
+            raise SettingError("study", None, rule, "copy the study's file there")
+    for file, content in traffic.files.items():
+        (folder / file).write_bytes(gzip.decompress(content))
+    for file, text in traffic.workloads.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return tuple(str(folder / file) for file in traffic.workloads)
+
+
+def _traffic(load: LoadSettings, index: int, repeats: int) -> Repeat:
+    """Send the traffic once, and again where the load generator was late, as often as a study does."""
+    reason = None
+    for attempt in range(Budget.attempts):
+        seed = load.seed + LOAD_SEED_STRIDE * (index + attempt * repeats)
+        result = send_load(replace(load, seed=seed, output=load.output / f"requests-{seed}"))
+        reason = result.invalid
+        if reason is None:
+            return result.repeat
+    raise UserError(f"the traffic was not measured: {reason}; run it on a machine with less work")
+
+
+def _closed_loop(
+    settings: VerifySettings, script: ServeScript, workload: ClosedLoop, folder: Path, name: str
+) -> list[Repeat]:
+    sent = script.verification
+    repeats = []
+    with _toolbox(settings.vllm) as tools:
+        if sent.warmup_argv:
+            _run(tools, _words(settings, script, sent.warmup_argv, folder / "warm-up", sent.first_seed, name))
+        for index in range(sent.repeats):
+            seed, results = sent.first_seed + index, folder / str(index)
+            _run(tools, _words(settings, script, sent.bench_argv, results, seed, name))
+            try:
+                repeats.append(read_result(results / "result.json", workload, index, seed))
+            except ResultError as error:
+                raise UserError(f"the benchmark was not measured: {error}") from None
+    return repeats
+
+
+@contextmanager
+def _toolbox(vllm: str | None) -> Iterator[Toolbox]:
+    tools = Toolbox(installation(find_executable(vllm), home()), home(), base_environment(os.environ))
+    try:
+        yield tools
+    finally:
+        tools.close()
+
+
+def _words(
+    settings: VerifySettings, script: ServeScript, words: tuple[str, ...], results: Path, seed: int, name: str
+) -> tuple[list[str], Path]:
+    """Return the arguments of `vllm` with their placeholders filled in, and the folder of the results, which exists."""
+    results.mkdir()
+    values = {_LOCAL_URL: settings.url, RESULTS_PLACEHOLDER: str(results), SEED_PLACEHOLDER: str(seed)}
+    filled = list(words)
+    for placeholder, value in values.items():
+        filled = [word.replace(placeholder, value) for word in filled]
+    place = filled.index("--model") + 1
+    filled[place] = name if filled[place] == script.served_name else filled[place]
+    return filled, results
+
+
+def _run(tools: Toolbox, command: tuple[list[str], Path]) -> None:
+    words, folder = command
+    key, log = server_key(), folder / "client.log"
+    environment = {**tools.environment, **({CLIENT_API_KEY: key} if key else {})}
+    job = tools.start(words, environment, log, folder)
+    try:
+        ended = job.wait(Limits.benchmark_s)
+    finally:
+        job.cancel()
+    if not ended:
+        raise UserError(f"the benchmark was not done after {Limits.benchmark_s:g} s; see whether the server is slow")
+    if job.exit_code != 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
+        raise UserError(f"the benchmark ended with {job.exit_code}: {lines[-1] if lines else 'no output'}")
