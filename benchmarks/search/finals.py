@@ -37,7 +37,7 @@ from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.executors.base import Finished, WorkerState
 from tuner.observers.quiet import SilentObserver
-from tuner.scoring.flag_effects import has_effect
+from tuner.scoring.flag_effects import effect_together, has_effect
 from tuner.specs import TrialSpec
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import conclude
@@ -64,7 +64,8 @@ class FinalsResult:
         flags: flags of the winner.
         without_effect: flags of the winner whose true effect is nothing.
         measured: flags of the winner whose effects were measured in rounds.
-        contradicts: whether it is better than the defaults beyond the noise while no flag has a measurable effect.
+        undivided: whether it is better than the defaults beyond the noise while no single flag has a measurable effect.
+        contradicts: whether, in such a study, nothing says what all flags bring together.
         reduced: trials of the reduction.
         measurements: measurements in rounds.
     """
@@ -78,6 +79,7 @@ class FinalsResult:
     flags: int
     without_effect: int
     measured: int
+    undivided: bool
     contradicts: bool
     reduced: int
     measurements: int
@@ -172,6 +174,8 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
     whole = winner if kept or not first else trials[_first_winner(problem, records, first, labels[0])]
     scores = [problem.true_score(record.config) or 0.0 for record in (whole, winner)]
     flags = problem.space.changed(winner.config)
+    single = any(has_effect(asdict(each)) for each in conclusion.flag_effects)
+    undivided = not kept and conclusion.confirmed and not single
     return FinalsResult(
         problem.name,
         seed,
@@ -182,7 +186,8 @@ def _judge(problem: SimulatedProblem, store: Store, conclusion: Conclusion, seed
         len(flags),
         sum(_has_no_effect(problem, winner, name, scores[1]) for name in flags),
         sum(effect.rounds > 0 for effect in conclusion.flag_effects),
-        not kept and conclusion.confirmed and not any(has_effect(asdict(each)) for each in conclusion.flag_effects),
+        undivided,
+        undivided and effect_together(conclusion.to_dict(), records) is None,
         sum(record.kind is TrialKind.REDUCED for record in trials.values()),
         len(rounds),
     )
@@ -221,6 +226,7 @@ def _row(name: str, results: Sequence[FinalsResult]) -> list[str]:
         f"{np.median([result.flags_whole for result in found]):.0f}" if found else "",
         f"{np.median([result.flags for result in found]):.0f}" if found else "",
         f"{100 * sum(result.without_effect for result in found) / flags:.0f} %" if flags else "",
+        f"{sum(result.undivided for result in found)}",
         f"{sum(result.contradicts for result in found)}",
         f"{sum(result.score == 0 for result in found)}",
         f"{np.median([result.reduced for result in results]):.0f}",
@@ -250,6 +256,7 @@ def check_finals() -> None:
         "flags whole",
         "flags",
         "no effect",
+        "undivided",
         "contradictions",
         "infeasible",
         "reduced",
@@ -257,8 +264,9 @@ def check_finals() -> None:
     ]
     caption = (
         "Of the studies that export a configuration: true score of the whole one over the winner's, less 1 (median and "
-        "largest), flags of both (medians), share of exported flags without a true effect, contradictions, infeasible "
-        "winners; of all: trials of the reduction and measurements in rounds (medians)"
+        "largest), flags of both (medians), share of exported flags without a true effect, winners no single flag of "
+        "which has a measured effect, contradictions, infeasible winners; of all: trials of the reduction and "
+        "measurements in rounds (medians)"
     )
     print_table(f"{caption}; {arguments.seeds} seeds, {arguments.trials} trials", header, rows)
     write_json(arguments.json, [asdict(each) for each in results])
