@@ -44,7 +44,10 @@ REFUSED_CODE, REFUSED = 2, "cannot use the database"
 ABORTED_CODE = -signal.SIGABRT
 """Of a command that has no memory left: Ray's C++ ends it."""
 WORKLOAD = ("--input-len", "128", "--output-len", "64", "--prompts", "40", "--users", "10")
-SEARCH = ("--space", "cpu", "--baseline-repeats", "1", "--finalists", "2", "--confirm-rounds", str(ROUNDS), "--plain")
+SEARCH = (
+    *("--space", "cpu", "--baseline-repeats", "1", "--finalists", "2", "--confirm-rounds", str(ROUNDS)),
+    *("--no-reduce", "--plain"),
+)
 SERVER = ("--", "--max-model-len", "1024")
 REAL_TRIALS = 6
 REAL_WORKLOAD = (

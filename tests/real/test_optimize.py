@@ -47,7 +47,18 @@ def optimize(folder: Path, home: Path, vllm: Path, model: Path, *argv: str) -> d
 
 def study(folder: Path, variables: dict[str, str], vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
     """Run `tuner optimize` in a folder with these variables and return what it prints for programs."""
-    start = ["optimize", "--engine", "vllm", "--vllm", str(vllm), "--model", str(model), "--plain", "--json"]
+    start = [
+        "optimize",
+        "--engine",
+        "vllm",
+        "--vllm",
+        str(vllm),
+        "--model",
+        str(model),
+        "--no-reduce",
+        "--plain",
+        "--json",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tuner.cli.main", *start, *argv],
         cwd=folder,
