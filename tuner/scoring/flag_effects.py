@@ -56,7 +56,7 @@ def flag_effect_lines(
     if not effects:
         return []
     measurable = [each for each in effects if has_effect(each)]
-    others = ", ".join(f"{each['name']}={each['value']}" for each in effects if each not in measurable)
+    others = ", ".join(f"{each['name']}={_shown(each['value'])}" for each in effects if each not in measurable)
     simulated = any(r.outcome is not None and r.outcome.provenance is Provenance.SIMULATED for r in records)
     basis = f"each reset to its default, {effects_basis(effects, simulated=simulated)}, 95 % confidence intervals"
     if not measurable and together is not None:
@@ -68,6 +68,11 @@ def flag_effect_lines(
     return [*lines, f"  no measurable effect: {others}"] if others else lines
 
 
+def _shown(value: object) -> str:
+    """Return a value of a flag; a fraction without the digits of its binary rounding, `0.88` for 0.8799999999999999."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _line(effect: Mapping[str, Any]) -> str:
     """Return `speculative=suffix: score ×1.50 [1.40, 1.60] (…), default off`, and the risk without the flag."""
     default = "unset" if effect["default"] is None else effect["default"]
@@ -75,7 +80,7 @@ def _line(effect: Mapping[str, Any]) -> str:
     metrics = ", ".join(f"{name} ×{value:.2f}" for name, value in effect["metrics"].items())
     risk = f"; {100 * effect['needed']:.0f} % risk of a failure or a missed SLO without it"
     return (
-        f"{effect['name']}={effect['value']}: {ratio} ({metrics}), default {default}"
+        f"{effect['name']}={_shown(effect['value'])}: {ratio} ({metrics}), default {default}"
         f"{risk if effect['needed'] >= LIKELY else ''}"
     )
 

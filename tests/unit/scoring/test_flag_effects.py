@@ -68,6 +68,12 @@ def test_without_a_measurable_effect_there_is_one_line() -> None:
     ]
 
 
+def test_fractions_are_shown_without_their_binary_rounding() -> None:
+    memory = {**flag("memory", 1.1, 0.9, 1.3), "value": 0.8799999999999999}
+    [line] = flag_effect_lines([memory], trials(Provenance.MEASURED))
+    assert line.endswith(": memory=0.88")
+
+
 def test_where_only_all_flags_together_have_a_measurable_effect_it_is_told() -> None:
     effects = [flag("batch", 1.1, 0.9, 1.3), flag("slots", 1.1, 0.95, 1.3)]
     records = [replace(each, kind=TrialKind.BASELINE) for each in trials(Provenance.MEASURED) if each.number == 0]
