@@ -3,7 +3,7 @@
 The run of a trial has these metrics:
 
 - `NAME`: a metric of `storage.metrics` over all repeats, in its unit, and `score`;
-- `repeat/NAME`: the metrics of each repeat, with the repeat's index as the step;
+- `repeat/NAME`: with several repeats, the metrics of objectives and SLOs of each, with its index as the step;
 - `server/NAME`: the fields of `ServerFacts`; `timing/PHASE_s`: the duration of each phase in seconds;
 - `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
 
@@ -38,6 +38,9 @@ ARTIFACTS = (
 
 _WITHOUT_TAG = ("front", "levers")
 """Parts of a conclusion that are too long for tags; `conclusion.json` has them."""
+
+_WITHOUT_PARAM = ("space", "files")
+"""Parts of a premise that are no parameters of the parent run."""
 
 INHERITED_TAGS = ("engine", "version")
 """Tags of the study that its trials get as well."""
@@ -105,32 +108,36 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
         "failure_message": failure.message if failure else None,
         "culprit": failure.culprit.value if failure else None,
         "attention_backend": outcome.server.attention_backend if outcome.server else None,
+        "command": shlex.join(outcome.argv),
     }
     return {name: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 
 
 def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
-    """Return the parameters of a trial's run: its configuration, the server's command (`argv`) and `env/NAME`."""
+    """Return the parameters of a trial's run: its configuration and `env/NAME`."""
     params = {name: _text(value) for name, value in trial.config.items()}
-    params["argv"] = shlex.join(outcome.argv)
     params |= {f"env/{name}": value for name, value in outcome.environment.items()}
     return {_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
 
 
 def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
     """Return the metrics of a trial's run, all with the time of the trial's end."""
-    return list(_points(_trial_values(trial, outcome), outcome.ended_at)) + [
-        point
-        for repeat in outcome.repeats
-        for point in _points(
-            {
-                f"repeat/{name}": value
-                for name, value in {**repeat.metrics, "duration_s": repeat.duration_s, "failed": repeat.failed}.items()
-            },
-            outcome.ended_at,
-            repeat.index,
-        )
-    ]
+    points = list(_points(_trial_values(trial, outcome), outcome.ended_at))
+    if len(outcome.repeats) > 1:
+        names = _goal_metrics(trial)
+        for repeat in outcome.repeats:
+            values = {name: value for name, value in repeat.metrics.items() if name in names}
+            every = {**values, "duration_s": repeat.duration_s, "failed": repeat.failed}
+            named = {f"repeat/{name}": value for name, value in every.items()}
+            points += _points(named, outcome.ended_at, repeat.index)
+    return points
+
+
+def _goal_metrics(trial: TrialRecord) -> set[str]:
+    """Return the metrics of a trial's objectives and SLOs; none of a trial without a verdict."""
+    if trial.verdict is None:
+        return set()
+    return {*trial.verdict.values, *(re.split(r"[<>]", name)[0] for name in trial.verdict.constraints)}
 
 
 def history_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
@@ -147,8 +154,12 @@ def best_points(best: Best) -> list[MetricPoint]:
 
 
 def study_params(study: StudyRecord) -> dict[str, str]:
-    """Return the parameters of the parent run: the study's premise, with nested names joined by dots."""
-    return {_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", study.premise)}
+    """Return the parameters of the parent run: the study's premise, with nested names joined by dots.
+
+    The search space and digests of files have hundreds of names; `premise.json` among the artifacts has them.
+    """
+    shown = {name: value for name, value in study.premise.items() if name not in _WITHOUT_PARAM}
+    return {_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", shown)}
 
 
 def study_tags(study: StudyRecord) -> dict[str, str]:

@@ -102,7 +102,6 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
         "enforce-eager": "true",
         "dtype": "half",
         "x": "null",
-        "argv": "vllm serve 'a model'",
         "env/VLLM_CACHE_ROOT": "c",
     }
     expected = {
@@ -128,6 +127,7 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
         "engine": "vllm",
         "version": "0.32.0",
         "attention_backend": "FLASHINFER",
+        "command": "vllm serve 'a model'",
     }
     assert tags.items() <= run.data.tags.items()
     assert "failure" not in run.data.tags
