@@ -1,4 +1,4 @@
-"""The command that starts MLflow's UI."""
+"""The commands that start MLflow's UI and print its link."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ def ui_environment(inherited: Mapping[str, str], database: str) -> dict[str, str
         database: SQLAlchemy URL of the tracking database.
     """
     return {JOBS_VARIABLE: "false", **inherited, BACKEND_VARIABLE: database}
+
+
+def link_command(port: int, study: str) -> list[str]:
+    """Return the command that waits for the server, prints the link to a study's runs, and ends with its parent."""
+    return [sys.executable, "-m", "dashboards.mlflow.link", str(port), study]
