@@ -1,5 +1,7 @@
 """Compare a GPU's energy counter with its power, integrated over time, while a load of yours runs.
 
+    python -m benchmarks.energy --gpu 0 --seconds 60
+
 Start a load on the GPU, such as `tuner load`, then this program. It reads the counter at the start and at the end, and
 the power every 50 ms, and prints both energies and their ratio, which should lie between 0.95 and 1.05. From Ampere on,
 NVML's power is an average over a second, so that a load that begins or ends during a short run spoils the ratio.

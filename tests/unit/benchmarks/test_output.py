@@ -21,6 +21,7 @@ COMMANDS = (
     "benchmarks.loadgen.traffic",
     "benchmarks.cost.against_sweep",
     "benchmarks.cost.overhead",
+    "benchmarks.energy",
 )
 
 
