@@ -75,11 +75,8 @@ def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
     facts = {"devices": premise["engine"]["devices"], "drivers": ["580.95"]}
     record = StudyRecord(name, trials[0].created_at, Provenance.MEASURED, premise, facts, conclusion)
     front = front_of_study(record, trials).to_dict()
-    return ReportedStudy(
-        StudyRecord(name, record.created_at, record.provenance, premise, facts, {**conclusion, "front": front}),
-        trials,
-        {},
-    )
+    concluded = StudyRecord(name, record.created_at, record.provenance, premise, facts, {**conclusion, "front": front})
+    return ReportedStudy(concluded, trials)
 
 
 def _complete(trials: Sequence[TrialRecord], label: str | None) -> bool:

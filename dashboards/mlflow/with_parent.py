@@ -1,4 +1,4 @@
-"""The end of the follower with the process that started it. Imports nothing slow, so that it can come first."""
+"""The end of a process with the one that started it. Imports nothing slow, so that it can come first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 
 PARENT_VARIABLE = "TUNER_SYNC_PARENT"
-"""The variable with the process id of the one that starts the follower."""
+"""The variable with the id of the process that starts this one."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 

@@ -37,7 +37,7 @@ _CARD = {
     ),
     "steps": ("Where the time of a step goes", "Shares of the time in which the engine is busy."),
 }
-PREDICTED = "Predicted by the simulator, not measured, also where the study is."
+PREDICTED = "Predicted by the simulator, also in the report of a measured study."
 UNFINISHED = "The study has not ended: this page shows the search so far."
 
 _SEARCH = {

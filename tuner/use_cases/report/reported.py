@@ -12,6 +12,7 @@ from dashboards.analysis import trial_files
 from search_spaces import Price
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
 from tuner.results.findings import Findings
+from tuner.sampler.importance import stored_importance
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.use_cases.other_cards import CARDS, CardPrediction, other_cards, own_card
@@ -27,12 +28,17 @@ class ReportedStudy:
     Attributes:
         record: of the study.
         trials: all of it, rounds included.
-        importance: by parameter the share of the score's variance and its interval, the most important first.
+        url: of its database; None: the importance of its parameters is not known.
     """
 
     record: StudyRecord
     trials: tuple[TrialRecord, ...]
-    importance: Mapping[str, tuple[float, float, float]]
+    url: str | None = None
+
+    @cached_property
+    def importance(self) -> Mapping[str, tuple[float, float, float]]:
+        """By parameter, the share of the score's variance and its interval; see `stored_importance`. Takes seconds."""
+        return {} if self.url is None else stored_importance(self.url, self.record.name)
 
     @cached_property
     def findings(self) -> Findings:

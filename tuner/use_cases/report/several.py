@@ -42,7 +42,7 @@ def _verdict(studies: Sequence[ReportedStudy]) -> str:
 
 
 def shared_metrics(studies: Sequence[ReportedStudy]) -> list[str]:
-    """Return the objectives of all studies, in the order of the first that has each, without the score's own ones."""
+    """Return the objectives of all studies, each once."""
     return list(dict.fromkeys(each.metric for study in studies for each in study.findings.objectives))
 
 

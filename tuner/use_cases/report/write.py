@@ -11,7 +11,6 @@ from storage import open_store
 from storage.store import Store
 from tuner.errors import SettingError
 from tuner.files import write_output
-from tuner.sampler.importance import stored_importance
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.page import page_of
 from tuner.use_cases.report.reported import ReportedStudy
@@ -49,7 +48,7 @@ def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
     trials = tuple(store.trials(record.name))
     if all(trial.outcome is None for trial in trials):
         raise SettingError("study", record.name, "it has no finished trial", "run `tuner optimize` first")
-    return ReportedStudy(record, trials, stored_importance(url, record.name))
+    return ReportedStudy(record, trials, url)
 
 
 def write_page(page: Page, output: Path) -> Path:

@@ -22,6 +22,7 @@ def ui(
     from contextlib import closing
 
     from dashboards.mlflow.ui import link_command, ui_command, ui_environment
+    from dashboards.mlflow.with_parent import PARENT_VARIABLE
     from storage import open_store
     from tuner.processes.ports import port_answers
 
@@ -35,6 +36,7 @@ def ui(
         raise UserError(f"--port {port} is taken on 127.0.0.1; choose another")
     database = Path(uri.removeprefix("sqlite:///"))
     print(f"MLflow starts on http://127.0.0.1:{port}; Ctrl-C ends it", flush=True)
-    subprocess.Popen(link_command(port, name), stdin=subprocess.DEVNULL)  # it ends with the server
+    own = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    subprocess.Popen(link_command(port, name), stdin=subprocess.DEVNULL, env=own)  # ends with the server
     command = ui_command(database.parent / "mlartifacts", port)
     os.execve(command[0], command, ui_environment(os.environ, uri))
