@@ -60,7 +60,7 @@ def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
-        (("nothing",), "the database has no study of this name"),
+        (("nothing",), "tuner: study 'nothing': the database has no study of this name"),
         (("loop", "-o", "no/folder.html"), "the file cannot be written"),
         (("loop", "--storage", "nothing.db"), "nothing.db"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from dashboards.report.page import Page, render
 from storage import open_store
 from storage.store import Store
-from tuner.errors import SettingError
+from tuner.errors import SettingError, UserError
 from tuner.files import write_output
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.page import page_of
@@ -34,7 +34,14 @@ def report(studies: Sequence[str], output: Path, storage: str | None = None) -> 
     url = storage_url(storage, create=False)
     names: list[str | None] = [*dict.fromkeys(studies)]
     with closing(open_store(url)) as store:
-        found = [reported_study(store, url, name) for name in names or [None]]
+        try:
+            found = [reported_study(store, url, name) for name in names or [None]]
+        except SettingError as error:  # a study is an argument here, not an option
+            if error.field != "study":
+                raise
+            raise UserError(
+                f"study {error.value!r}: {error.rule}" + (f"; {error.remedy}" * bool(error.remedy))
+            ) from None
     return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), output)
 
 
