@@ -14,51 +14,24 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import open_store
-from storage.records import Config, Provenance, TrialKind, TrialRecord, with_keeps
+from storage.records import TrialRecord, with_keeps
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
+from tuner.results.best_trial import BestTrial, best_trial
 from tuner.study.specification import settings
 from tuner.use_cases import optimize as optimize_use_case
 from tuner.use_cases.files import export as export_use_case
+from tuner.use_cases.keywords import MIN_GAIN, SEARCH_LOAD, Keywords
 from tuner.use_cases.places import find_study, storage_url
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tuner.use_cases.report.plots import StudyPlots
-
-SEARCH_LOAD = 0.5
-MIN_GAIN = 0.5
-
-
-@dataclass(frozen=True)
-class BestTrial:
-    """The configuration that a study recommends.
-
-    Attributes:
-        number: the trial's number.
-        config: the values of its parameters; empty for the engine's defaults.
-        score: relative to the defaults or the baseline, which score 1; from the confirmation, else from the search.
-        metrics: medians over all its benchmarks in the confirmation, else in the search, by metric name.
-        confirmed: whether the confirmation measured it again beside the defaults.
-        is_defaults: whether the study recommends to keep the defaults.
-        keeps: `defaults` or `baseline` if the study recommends to keep that; else None.
-        provenance: whether the metrics are measured or simulated.
-    """
-
-    number: int
-    config: Config
-    score: float | None
-    metrics: Mapping[str, float | None]
-    confirmed: bool
-    is_defaults: bool
-    keeps: str | None
-    provenance: Provenance
 
 
 class Study:
@@ -91,7 +64,7 @@ class Study:
         conclusion = self.conclusion
         if conclusion is None or conclusion.get("winner") is None:
             return None
-        return _best(conclusion, self.trials)
+        return best_trial(conclusion, self.trials)
 
     def trials_dataframe(self) -> pd.DataFrame:
         """Return one row for each finished trial and round: state, score, configuration, metrics and timings."""
@@ -132,30 +105,6 @@ class Study:
                 or the file cannot be written.
         """
         return export_use_case.export(self.name, trial, Path(path), self.storage_url, format)[0]
-
-
-def _best(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) -> BestTrial:
-    number = int(conclusion["winner"])
-    own = [each for each in records if each.number == number and each.outcome is not None and each.outcome.succeeded]
-    search = next(each for each in records if each.number == number and not each.round)
-    rounds = [each.outcome for each in own if each.round and each.outcome is not None]
-    outcomes = rounds or [each.outcome for each in own if each.outcome is not None]
-    pooled = replace(outcomes[0], repeats=tuple(repeat for outcome in outcomes for repeat in outcome.repeats))
-    names = dict.fromkeys(name for repeat in pooled.repeats for name in repeat.metrics)
-    scores = {each["number"]: each["score"] for each in conclusion["contenders"] if each["score"]}
-    searched = search.verdict.score if search.verdict is not None else None
-    is_defaults = search.kind is TrialKind.BASELINE
-    confirmed = scores[number]["ratio"] if number in scores else None
-    return BestTrial(
-        number=number,
-        config=search.config,
-        score=1.0 if is_defaults else (searched if confirmed is None else confirmed),
-        metrics={name: pooled.metric(name) for name in names},
-        confirmed=bool(conclusion["confirmed"]),
-        is_defaults=is_defaults,
-        keeps=conclusion["keeps"],
-        provenance=pooled.provenance,
-    )
 
 
 def optimize(
@@ -261,36 +210,51 @@ def optimize(
         UserError: for anything else that the caller can correct.
         TunerError: for errors of the tuner or its infrastructure.
     """
-    study_settings = settings.StudySettings(
+    keywords = Keywords(
+        trials=trials,
         preset=preset,
-        name=study,
-        model=settings.ModelSettings(model, tokenizer),
-        workload=settings.WorkloadSettings(
-            tuple(os.fspath(each) for each in workload),
-            *(rate, max_concurrency, num_prompts, input_len, output_len, temperature),
-        ),
-        search_load=search_load,
-        goals=settings.GoalSettings(tuple(objective), tuple(slo), quality_task),
-        space=settings.SpaceSettings(space, tuple(only), keep_answers, tuple(enqueue), bunched_tokens, baseline),
-        search=settings.SearchSettings(seed, sampler, tuple(learn_from)),
-        confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, reduce=reduce),
-        server=settings.ServerSettings(tuple(server_arguments), dict(env or {}), tuple(secret)),
+        study=study,
+        model=model,
+        tokenizer=tokenizer,
+        objective=tuple(objective),
+        slo=tuple(slo),
+        quality_task=quality_task,
+        workload=tuple(os.fspath(each) for each in workload),
+        rate=rate,
+        max_concurrency=max_concurrency,
+        num_prompts=num_prompts,
+        input_len=input_len,
+        output_len=output_len,
+        temperature=temperature,
+        space=space,
+        only=tuple(only),
+        keep_answers=keep_answers,
+        bunched_tokens=bunched_tokens,
+        enqueue=tuple(enqueue),
+        baseline=baseline,
+        server_arguments=tuple(server_arguments),
+        env=dict(env or {}),
+        secret=tuple(secret),
+        engine=engine,
+        gpu=gpu,
+        vllm_version=vllm_version,
         price=price,
+        timeout=timeout,
+        seed=seed,
+        sampler=sampler,
+        learn_from=tuple(learn_from),
+        finalists=finalists,
+        confirm_rounds=confirm_rounds,
+        reduce=reduce,
+        search_load=search_load,
+        min_gain=min_gain,
+        ablate=ablate,
     )
-    budget = settings.Budget(trials, _seconds(timeout), min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)
-    run = settings.RunSettings(budget, choice, storage, Path(output))
+    run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))
     observer = LineObserver() if progress else SilentObserver()
-    result = optimize_use_case.optimize(study_settings, run, observer, threading.Event())
+    result = optimize_use_case.optimize(keywords.study_settings(), run, observer, threading.Event())
     return Study(result.spec.name, storage_url(storage, create=False))
-
-
-def _seconds(timeout: float | str | None) -> float | None:
-    if isinstance(timeout, str):
-        return settings.read_duration("timeout", timeout)
-    if timeout is not None and timeout <= 0:
-        raise SettingError("timeout", timeout, "a duration is longer than 0", "give seconds, or for example '2h'")
-    return timeout
 
 
 def load_study(name: str | None = None, storage: str | None = None) -> Study:
