@@ -210,46 +210,8 @@ def optimize(
         UserError: for anything else that the caller can correct.
         TunerError: for errors of the tuner or its infrastructure.
     """
-    keywords = Keywords(
-        trials=trials,
-        preset=preset,
-        study=study,
-        model=model,
-        tokenizer=tokenizer,
-        objective=tuple(objective),
-        slo=tuple(slo),
-        quality_task=quality_task,
-        workload=tuple(os.fspath(each) for each in workload),
-        rate=rate,
-        max_concurrency=max_concurrency,
-        num_prompts=num_prompts,
-        input_len=input_len,
-        output_len=output_len,
-        temperature=temperature,
-        space=space,
-        only=tuple(only),
-        keep_answers=keep_answers,
-        bunched_tokens=bunched_tokens,
-        enqueue=tuple(enqueue),
-        baseline=baseline,
-        server_arguments=tuple(server_arguments),
-        env=dict(env or {}),
-        secret=tuple(secret),
-        engine=engine,
-        gpu=gpu,
-        vllm_version=vllm_version,
-        price=price,
-        timeout=timeout,
-        seed=seed,
-        sampler=sampler,
-        learn_from=tuple(learn_from),
-        finalists=finalists,
-        confirm_rounds=confirm_rounds,
-        reduce=reduce,
-        search_load=search_load,
-        min_gain=min_gain,
-        ablate=ablate,
-    )
+    given = dict(locals())  # every keyword of this function, before any other name is bound
+    keywords = Keywords.of({**given, "workload": [os.fspath(each) for each in workload], "env": env or {}})
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)
     run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))
     observer = LineObserver() if progress else SilentObserver()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tuner.errors import SettingError
 from tuner.study.specification import settings
@@ -57,6 +58,13 @@ class Keywords:
     search_load: float = SEARCH_LOAD
     min_gain: float = MIN_GAIN
     ablate: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Keywords:
+        """Return the keywords among the given names and values; lists become tuples, other names are left out."""
+        names = [each.name for each in fields(cls) if each.name in given]
+        values = {name: given[name] for name in names}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def study_settings(self) -> settings.StudySettings:
         """Return the settings of the study."""
