@@ -63,7 +63,7 @@ class Keywords:
     def of(cls, given: Mapping[str, Any]) -> Keywords:
         """Return the keywords among the given names and values; lists become tuples, other names are left out."""
         names = [each.name for each in fields(cls) if each.name in given]
-        values = {name: given[name] for name in names}
+        values: dict[str, Any] = {name: given[name] for name in names}
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def study_settings(self) -> settings.StudySettings:
