@@ -94,7 +94,7 @@ class Loop:
             time_is_up: called between trials; once it returns True, no trial starts and running ones may end.
         """
         ending = RunEnding.DONE
-        cancel_at = math.inf
+        cancel_at, was_cut = math.inf, False
         while True:
             now = self._clock.monotonic()
             if self._stop.is_set():
@@ -102,12 +102,15 @@ class Loop:
             elif ending is RunEnding.DONE and time_is_up():
                 ending, cancel_at = RunEnding.TIMEOUT, now + self._overtime_s()
             if now >= cancel_at:
+                was_cut = was_cut or bool(self._items)
                 self._executor.cancel()
             if now >= cancel_at + CANCEL_S:
                 self._abandon()
             if ending is RunEnding.DONE:
                 self._submit_trials(source)
             if self._has_ended(ending, source):
+                if ending is RunEnding.TIMEOUT and not was_cut and source.exhausted():
+                    return RunEnding.DONE  # the last trials ended in overtime
                 return ending if ending is not RunEnding.DONE or source.exhausted() else RunEnding.EXHAUSTED
             for finished in self._executor.wait_any(TICK_S):
                 stop_reason = self._handle(finished, source)

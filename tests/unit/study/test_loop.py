@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from storage.records import TrialKind
+from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind, TrialOutcome
 from tests.fakes.stub_engine import StubEngine
 from tests.unit.study.conftest import Bench
 from tuner.engines.base import EngineInfo
@@ -80,6 +82,26 @@ class SilentExecutor:
         pass
 
 
+class LateExecutor(SilentExecutor):
+    """An executor whose trial ends with a failure once the clock has passed a time."""
+
+    ends_at = 120.0
+
+    def submit(self, spec: TrialSpec, slot: int) -> None:
+        super().submit(spec, slot)
+        self.spec = spec
+
+    def wait_any(self, timeout_s: float) -> list[Finished]:
+        super().wait_any(timeout_s)
+        if self.clock.seconds < self.ends_at or len(self.submitted) != 1:
+            return []
+        self.submitted.append("ended")
+        now = self.clock.now()
+        failure = Failure(FailureKind.ENGINE_CRASH, Phase.READY, "it does not start")
+        outcome = TrialOutcome(now, now, Provenance.SIMULATED, "w0", "cpu", {}, "", failure=failure)
+        return [Finished(self.spec, outcome, 0)]
+
+
 class OneTrial:
     """A source with one trial."""
 
@@ -102,7 +124,8 @@ def run_loop(
     store, spec = bench.store(), bench.spec()
     try:
         open_study(store, spec, executor.info, ["cpu"], clock)
-        loop = Loop(spec, Budget(1), store, None, executor, bench.listener, stop, clock)  # type: ignore[arg-type]
+        optuna_study: Any = SimpleNamespace(tell=lambda number, verdict: None)
+        loop = Loop(spec, Budget(1), store, optuna_study, executor, bench.listener, stop, clock)
         return loop.run(OneTrial(), lambda: clock.seconds >= limit)
     finally:
         store.close()
@@ -131,6 +154,14 @@ def test_a_time_limit_ends_a_run_whose_worker_does_not_answer(bench: Bench, info
     startup_s = bench.spec().limits.startup_s
     assert executor.cancelled_at[0] == 100.0 + startup_s
     assert clock.seconds == 100.0 + startup_s + CANCEL_S
+
+
+def test_a_last_trial_that_ends_soon_after_the_time_limit_is_no_timeout(bench: Bench, info: EngineInfo) -> None:
+    clock = SteppedClock()
+    executor = LateExecutor(clock, info)
+    assert run_loop(bench, executor, clock, threading.Event(), 100.0) is RunEnding.DONE
+    assert clock.seconds == 120.0
+    assert executor.cancelled_at == []
 
 
 def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo) -> None:
