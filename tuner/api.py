@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage import open_store
 from storage.records import TrialRecord, with_keeps
+from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
 from tuner.results.best_trial import BestTrial, best_trial
@@ -215,7 +215,7 @@ def optimize(
     choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)
     run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))
     observer = LineObserver() if progress else SilentObserver()
-    result = optimize_use_case.optimize(keywords.study_settings(), run, observer, threading.Event())
+    result = optimize_use_case.optimize(keywords.study_settings(), run, observer, Wishes())
     return Study(result.spec.name, storage_url(storage, create=False))
 
 

@@ -11,7 +11,6 @@ true effect of a flag is the ratio of the winner's true score to that without th
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -31,6 +30,7 @@ from benchmarks.text_table import print_table
 from storage import normalise_url, open_store
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
 from storage.store import Store
+from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
@@ -156,7 +156,7 @@ def finals_result(name: str, seed: int, trials: int, *, reduce: bool = True) -> 
         prepared = PreparedStudy(spec, executor.engine_info())
         open_study(store, spec, prepared.engine, ["simulated"], RealClock())
         budget = Budget(trials=trials)
-        run = run_study(prepared, budget, store, url, executor, SilentObserver(), threading.Event())
+        run = run_study(prepared, budget, store, url, executor, SilentObserver(), Wishes())
         assert run.conclusion is not None
         result = _judge(problem, store, run.conclusion, seed)
         store.close()

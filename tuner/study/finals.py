@@ -72,6 +72,8 @@ class Finals:
         if not self._can_confirm(finalists):
             return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
         first = self._confirm(finalists)
+        if first is None and self._time_limit.wishes.conclude.is_set():
+            return RunEnding.DONE, self._stored(conclude(self._spec.goals, self._trials(), finalists, None), finalists)
         if first is None:
             return self._ending, None
         final, effects = self._settled(first, *self._refine(first))

@@ -54,6 +54,8 @@ class NearestFinals:
             return RunEnding.DONE, conclusion
         label = f"nearest {label_of(group)}"
         ending = self._measure(group, label)
+        if ending is not RunEnding.DONE and self._time_limit.wishes.conclude.is_set():
+            return RunEnding.DONE, conclusion
         if ending is not RunEnding.DONE:
             return ending, None
         found = conclude(goals, self._trials(), group, label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from storage.records import Failure, StudyRecord, TrialRecord
 from storage.store import Store
+from tuner.cancellation import Wishes
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError
@@ -84,7 +84,7 @@ def run_study(
     storage_url: str,
     executor: Executor,
     observer: StudyObserver,
-    stop: threading.Event,
+    wishes: Wishes,
     clock: Clock | None = None,
 ) -> RunResult:
     """Search until the budget is spent, then confirm and conclude; a resumed study continues where it stopped."""
@@ -94,10 +94,10 @@ def run_study(
     with closing(_optuna_study(prepared, storage_url, store)) as optuna_study:
         for source in prepared.sources:
             observer.note(str(source))
-        loop = Loop(spec, budget, store, optuna_study, executor, observer, stop, clock)
+        loop = Loop(spec, budget, store, optuna_study, executor, observer, wishes.stop, clock)
         loop.restore()
         proposals = Proposals(spec, store, optuna_study, budget, observer)
-        time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer)
+        time_limit = TimeLimit(spec, budget.timeout_s, loop, slots, clock, began, observer, wishes)
         finals = Finals(spec, store, optuna_study, loop, observer, slots, time_limit)
         nearest = NearestFinals(spec, store, optuna_study, loop, observer, slots, time_limit)
         run = _Run(spec, budget, store, optuna_study, proposals, loop, observer, time_limit, finals, nearest)
@@ -124,11 +124,15 @@ class _Run:
         ending = self._search()
         if ending in WITHOUT_CONCLUSION:
             return self._stopped(ending)
+        if self.time_limit.wishes.pause.is_set():
+            return self._stopped(RunEnding.INTERRUPTED)
         if self.budget.ablate and ending is not RunEnding.TIMEOUT:
             ablation = self._ablate()
             if ablation in WITHOUT_CONCLUSION:
                 return self._stopped(ablation)
         ended, conclusion = self.finals.run()
+        if self.time_limit.wishes.pause.is_set():
+            return self._stopped(RunEnding.INTERRUPTED)
         if conclusion is not None and conclusion.winner is None:
             ended, conclusion = self.nearest.run(conclusion)
         if conclusion is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.study.loop import Loop
 from tuner.study.protocols import StudyObserver
@@ -34,6 +35,7 @@ class TimeLimit:
         clock: the clock of the run.
         began: the start of the run by that clock.
         observer: gets a note of the reserve.
+        wishes: end the time early.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TimeLimit:
         clock: Clock,
         began: float,
         observer: StudyObserver,
+        wishes: Wishes,
     ) -> None:
         self._spec = spec
         self._timeout_s = timeout_s
@@ -54,9 +57,12 @@ class TimeLimit:
         self._began = began
         self._observer = observer
         self._noted_s = 0.0
+        self.wishes = wishes
 
     def ends_search(self) -> bool:
         """Return whether the confirmation has to begin now."""
+        if self.wishes.ends_search():
+            return True
         if self._timeout_s is None:
             return False
         loop = self._loop
@@ -69,7 +75,7 @@ class TimeLimit:
 
     def is_over(self) -> bool:
         """Return whether the whole limit has passed."""
-        return self._timeout_s is not None and self._elapsed_s() >= self._timeout_s
+        return self.wishes.ends_search() or (self._timeout_s is not None and self._elapsed_s() >= self._timeout_s)
 
     def _elapsed_s(self) -> float:
         return self._clock.monotonic() - self._began

@@ -63,8 +63,8 @@ class Keywords:
     def of(cls, given: Mapping[str, Any]) -> Keywords:
         """Return the keywords among the given names and values; lists become tuples, other names are left out."""
         names = [each.name for each in fields(cls) if each.name in given]
-        values: dict[str, Any] = {name: given[name] for name in names}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        values: dict[str, Any] = {name: _frozen(given[name]) for name in names}
+        return cls(**values)
 
     def study_settings(self) -> settings.StudySettings:
         """Return the settings of the study."""
@@ -96,6 +96,10 @@ class Keywords:
         """
         seconds = _seconds(self.timeout)
         return settings.Budget(self.trials, seconds, min_gain=self.min_gain / 100, ablate=self.ablate)
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _seconds(timeout: float | str | None) -> float | None:

@@ -13,6 +13,7 @@ from search_spaces import HardwareProfile
 from storage import Store, normalise_url, open_store
 from storage.records import Provenance, TrialRecord
 from storage.waiting import DatabaseWait
+from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
@@ -76,9 +77,7 @@ class OptimizeResult:
     report: Path | None = None
 
 
-def optimize(
-    settings: StudySettings, run: RunSettings, observer: StudyObserver, stop: threading.Event
-) -> OptimizeResult:
+def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver, wishes: Wishes) -> OptimizeResult:
     """Run or resume a study, and write the script of its winner.
 
     Every setting is checked before anything is written.
@@ -87,12 +86,13 @@ def optimize(
         settings: settings of the study.
         run: settings of this run.
         observer: receives the study's events.
-        stop: when set, the run ends: running servers are stopped and the study is saved.
+        wishes: end the run early; the study is saved.
 
     Raises:
         UserError: for a setting that cannot work.
     """
     _check_run(run)
+    stop = wishes.stop
     engine_settings, devices = _engine(settings.preset, run.engine)
     simulated = engine_settings.card is not None
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def optimize(
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, stop)
+        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, wishes)
 
 
 def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devices) -> StudySpec:
@@ -164,7 +164,7 @@ def _run(
     url: str,
     executor: Executor,
     observer: StudyObserver,
-    stop: threading.Event,
+    wishes: Wishes,
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
     spec, engine, budget = prepared.spec, prepared.engine, run.budget
@@ -172,11 +172,11 @@ def _run(
     uri = tracking_uri(url)
     follower = _follow(spec, store, url, uri, observer)
     try:
-        result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), stop)
+        result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
         result = _completed(result, plan, prepared, card, run, store)
         script, report = write_files(result, spec.name, store, url, run.output, spec.artifacts, observer.note)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
-        lacks = follower.wait(threading.Event() if stop.is_set() else stop)
+        lacks = follower.wait(threading.Event() if wishes.stop.is_set() else wishes.stop)
     finally:
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)

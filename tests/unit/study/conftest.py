@@ -15,6 +15,7 @@ from storage import Store, normalise_url, open_store
 from storage.records import Failure, TrialRecord
 from storage.waiting import DatabaseWait
 from tests.fakes.stub_engine import Landscape, StubEngine
+from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
@@ -94,6 +95,7 @@ class Bench:
     listener: Notes = field(default_factory=Notes)
     engines: list[StubEngine] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
+    wishes: Wishes | None = None
     database: str | None = None
     wait: DatabaseWait | None = None
 
@@ -144,7 +146,9 @@ class Bench:
             from tuner.clock import RealClock
 
             open_study(store, prepared.spec, info, ["cpu"] * slots, RealClock())
-            return run_study(prepared, budget, store, self.url, executor, self.listener, self.stop, clock)
+            return run_study(
+                prepared, budget, store, self.url, executor, self.listener, self.wishes or Wishes(self.stop), clock
+            )
         finally:
             executor.close()
             store.close()

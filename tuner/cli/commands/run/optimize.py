@@ -285,6 +285,7 @@ def optimize(
 
 def _run(study_settings: StudySettings, run: RunSettings, *, plain: bool, as_json: bool) -> int:
     """Run the study behind a view, print its result and return the exit code."""
+    from tuner.cancellation import Wishes
     from tuner.cli.output.pages.optimize import report
     from tuner.cli.output.progress.views import new_view
     from tuner.cli.signals import stop_on_signals
@@ -292,5 +293,5 @@ def _run(study_settings: StudySettings, run: RunSettings, *, plain: bool, as_jso
 
     view = new_view(plain)
     with stop_on_signals() as stop, closing(view):
-        result = optimize(study_settings, run, view, stop)
+        result = optimize(study_settings, run, view, Wishes(stop))
     return report(result, as_json=as_json)
