@@ -12,9 +12,11 @@ from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
 from storage.service.models import AuditRow, OwnerRow, TokenRow
 from storage.service.records import AuditEntry, Owner, Role, Token
-from storage.service.rows import LARGEST, check_name, insert_into
+from storage.service.rows import check_name, insert_into
 from storage.tables.mapping import to_json_value
 from storage.transactions import Transactions
+
+_LARGEST = 2**63 - 1  # of an entry's number; the databases refuse larger ones
 
 
 class AccessStore(Transactions):
@@ -109,7 +111,7 @@ class AccessStore(Transactions):
         """
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(AuditRow.id < min(before, LARGEST))
+            query = query.where(AuditRow.id < min(before, _LARGEST))
         with self._reading() as session:
             return [
                 AuditEntry(row.at, row.token, row.owner, row.action, row.resource, row.result, row.detail, row.id)

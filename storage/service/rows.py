@@ -21,8 +21,8 @@ from storage.tables.models import NAME_LENGTH, Base, UtcDateTime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-LARGEST = 2**62
-"""Larger than every number of a row or an event; SQLite refuses integers of more than 64 bits."""
+LARGEST = 2**31 - 1
+"""The largest number of a submission's row or of an event within it; PostgreSQL refuses larger ones."""
 
 
 def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
+from tests.contracts.service_events_contract import EventContract, RaceContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
-from tests.postgres import PostgresServer
 
 
 @pytest.fixture
-def url(postgres: PostgresServer) -> str:
-    """A new, empty database."""
-    return postgres.new_database()
+def url(empty_database: str) -> str:
+    """An empty database."""
+    return empty_database
 
 
 class TestPostgresqlSubmit(SubmitContract):
@@ -50,3 +50,11 @@ class TestPostgresqlLoss(LossContract):
 
 class TestPostgresqlAccess(AccessContract):
     """Owners, tokens and the audit log on PostgreSQL."""
+
+
+class TestPostgresqlEvents(EventContract):
+    """Events on PostgreSQL."""
+
+
+class TestPostgresqlRaces(RaceContract):
+    """Threads on PostgreSQL."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
+from tests.contracts.service_events_contract import EventContract, RaceContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 
 
@@ -51,3 +52,11 @@ class TestSqliteLoss(LossContract):
 
 class TestSqliteAccess(AccessContract):
     """Owners, tokens and the audit log on SQLite."""
+
+
+class TestSqliteEvents(EventContract):
+    """Events on SQLite."""
+
+
+class TestSqliteRaces(RaceContract):
+    """Threads on SQLite."""
