@@ -153,6 +153,30 @@ def create_database_engine(url: URL, busy_s: float = BUSY_TIMEOUT_S) -> Engine:
     return engine
 
 
+def open_engine(url: str, busy_s: float = BUSY_TIMEOUT_S) -> Engine:
+    """Open a database, create the tuner's tables or migrate them, and return an engine for it.
+
+    Args:
+        url: a path such as `study.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
+        busy_s: how long the engine waits for a locked SQLite file, in seconds; the migration waits longer.
+
+    Raises:
+        StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
+            version of the tuner wrote it. The message is one line, without the password.
+    """
+    parsed = parse_storage_url(url)
+    engine = create_database_engine(parsed)
+    try:
+        upgrade_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    if busy_s == BUSY_TIMEOUT_S:
+        return engine
+    engine.dispose()
+    return create_database_engine(parsed, busy_s)
+
+
 def connect_arguments(url: URL) -> Mapping[str, float]:
     """Return the timeouts of PostgreSQL's connections: a server whose host is gone is noticed within about a minute."""
     if url.get_backend_name() != "postgresql":

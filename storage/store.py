@@ -40,19 +40,11 @@ def open_store(url: str, wait: DatabaseWait | None = None) -> Store:
         StorageError: if the kind of database is not supported, the database cannot be reached or written, or a newer
             version of the tuner wrote it. The message is one line, without the password.
     """
-    parsed = database.parse_storage_url(url)
-    engine = database.create_database_engine(parsed)
-    try:
-        database.upgrade_schema(engine)
-    except BaseException:
-        engine.dispose()
-        raise
     if wait is None:
-        return Store(engine)
+        return Store(database.open_engine(url))
     from storage.patient_store import PatientStore  # its base class is below
 
-    engine.dispose()
-    return PatientStore(database.create_database_engine(parsed, wait.busy_s), wait)
+    return PatientStore(database.open_engine(url, wait.busy_s), wait)
 
 
 class Store(Outbox):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from alembic import context
 
 from storage.database import VERSION_TABLE
-from storage.tables.models import TABLE_PREFIX, Base
+from storage.service.models import Base  # with it, the metadata has the tables of both modules
+from storage.tables.models import TABLE_PREFIX
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:

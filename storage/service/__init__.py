@@ -1,1 +1,1 @@
-"""What the service stores beside the studies: submissions and their events, owners, tokens, leases and the audit log."""
+"""What the service stores beside the studies: submissions, events, owners, tokens, leases and an audit log."""

@@ -25,9 +25,7 @@ class SubmissionState(StrEnum):
 ACTIVE = frozenset({SubmissionState.RUNNING, SubmissionState.STOPPING, SubmissionState.CONCLUDING})
 """States with devices and a driver."""
 
-ENDED = frozenset(
-    {SubmissionState.DONE, SubmissionState.STOPPED, SubmissionState.CANCELLED, SubmissionState.FAILED}
-)
+ENDED = frozenset({SubmissionState.DONE, SubmissionState.STOPPED, SubmissionState.CANCELLED, SubmissionState.FAILED})
 """States without either, which only a person leaves."""
 
 RESUMABLE = ENDED - {SubmissionState.DONE}
@@ -83,12 +81,15 @@ class Submission:
         shared: whether every token may read it.
         request: what its driver was asked and has not done yet.
         granted: names of the devices that it has, one for each worker; empty if it is not active.
+        runs: how often it got devices; it names the present run.
+        run_began_at: when its present run got its devices; None if it is not active.
         driver: the process that runs it; None until it is started, and after its end.
         heartbeat_at: when its driver wrote last.
         started_at: when it got devices for the first time.
         ended_at: when it ended.
         gpu_seconds: device-seconds used by all its runs.
         losses: drivers that were lost since its last finished trial.
+        events: number of its last event.
     """
 
     id: str
@@ -105,12 +106,23 @@ class Submission:
     shared: bool = False
     request: Request | None = None
     granted: tuple[str, ...] = ()
+    runs: int = 0
+    run_began_at: datetime | None = None
     driver: Driver | None = None
     heartbeat_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     gpu_seconds: float = 0.0
     losses: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some submissions of a longer list. `cursor` is the `after` of the next page; None: there is none."""
+
+    submissions: tuple[Submission, ...]
+    cursor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,23 @@ class Event:
     at: datetime
     kind: str
     data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class EventPosition:
+    """How far a reader has read the events of all submissions. `ServiceStore.new_events` makes and explains it.
+
+    Rows of events have numbers of their own, in one sequence for all submissions.
+
+    Attributes:
+        complete: every row up to this one was read, or will never exist.
+        seen: the rows above `complete` that were read.
+        mark: a row, and a transaction of the database that began after all rows up to it had their numbers.
+    """
+
+    complete: int
+    seen: frozenset[int] = frozenset()
+    mark: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,7 +204,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """Who did what, and whether it was allowed. `token` is a token's name; None without a valid one."""
+    """Who did what, and whether it was allowed.
+
+    `token` is a token's name; None without a valid one. The store gives each entry a `number` that only grows.
+    """
 
     at: datetime
     token: str | None
@@ -184,3 +216,4 @@ class AuditEntry:
     resource: str
     result: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    number: int | None = None

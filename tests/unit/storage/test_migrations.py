@@ -16,7 +16,10 @@ from sqlalchemy import Engine, inspect, text
 from storage import StorageError, database, open_store
 from storage.answers.record import AnswersKey
 from storage.records import ServerFacts
-from storage.tables.models import Base, ServerFactsRow
+from storage.service.models import Base
+from storage.service.records import Page
+from storage.service.store import open_service_store
+from storage.tables.models import ServerFactsRow
 from tests import store_samples as samples
 
 
@@ -78,6 +81,24 @@ def test_a_database_of_the_first_schema_keeps_its_studies_and_gets_the_answers(u
     assert differences(engine) == []
 
 
+def test_a_database_of_the_second_schema_keeps_its_studies_and_gets_the_service(url: str, engine: Engine) -> None:
+    store = open_store(url)
+    store.create_study(samples.study())
+    store.close()
+    with database.writing_engine(engine).begin() as connection:
+        command.downgrade(database.migration_config(connection), "0002")
+    added = {f"tuner_{name}" for name in ("submissions", "events", "uses", "owners", "tokens", "leases", "audit")}
+    assert added & set(inspect(engine).get_table_names()) == set()
+    service = open_service_store(url)
+    assert service.submissions() == Page(())
+    service.close()
+    assert added <= set(inspect(engine).get_table_names())
+    store = open_store(url)
+    assert store.studies() == [samples.study()]
+    store.close()
+    assert differences(engine) == []
+
+
 def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
@@ -114,7 +135,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0002\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0003\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

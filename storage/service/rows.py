@@ -1,0 +1,200 @@
+"""Rows of submissions: the records of rows, locked rows, their events, and the devices that a run used."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, literal, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from storage.errors import StorageError
+from storage.service.errors import InvalidCursor, NotYours, UnknownSubmission
+from storage.service.models import EventRow, SubmissionRow, UseRow
+from storage.service.records import ACTIVE, ENDED, Driver, Request, Submission, SubmissionState
+from storage.tables.mapping import to_json_value
+from storage.tables.models import NAME_LENGTH, Base, UtcDateTime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+LARGEST = 2**31 - 1
+"""The largest number of a submission's row or of an event within it; PostgreSQL refuses larger ones."""
+
+
+def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:
+    """Check a name that a person chose.
+
+    Raises:
+        StorageError: if it is not 1 to `longest` printable characters.
+    """
+    if not 1 <= len(name) <= longest or not name.isprintable():
+        raise StorageError(f"{what} has 1 to {longest} printable characters, not {name!r:.60}")
+
+
+def insert_into(session: Session, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
+    """Return the database's own INSERT, which can say what happens if the row exists."""
+    return sqlite.insert(table) if session.get_bind().dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def submission_record(row: SubmissionRow, with_settings: bool = True) -> Submission:
+    """Return the submission of a row; without its settings, they are empty and are not read."""
+    return Submission(
+        id=row.name,
+        owner=row.owner,
+        settings=row.settings if with_settings else {},
+        kind=row.kind,
+        gpus=row.gpus,
+        priority=row.priority,
+        created_at=row.created_at,
+        queued_at=row.queued_at,
+        state=SubmissionState(row.state),
+        reason=row.reason,
+        culprit=row.culprit,
+        shared=row.shared,
+        request=None if row.request is None else Request(row.request),
+        granted=tuple(row.granted),
+        runs=row.runs,
+        run_began_at=row.run_began_at,
+        driver=driver_of(row),
+        heartbeat_at=row.heartbeat_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        gpu_seconds=row.gpu_seconds,
+        losses=row.losses,
+        events=row.events,
+    )
+
+
+def driver_of(row: SubmissionRow) -> Driver | None:
+    """Return the driver of a row; None without one."""
+    host, pid, started, boot = row.driver_host, row.driver_pid, row.driver_started, row.driver_boot
+    if host is None or pid is None or started is None or boot is None:
+        return None
+    return Driver(host, pid, started, boot)
+
+
+def set_driver_of(row: SubmissionRow, driver: Driver | None) -> None:
+    """Set or clear the driver of a row."""
+    fields = (None,) * 4 if driver is None else (driver.host, driver.pid, driver.started, driver.boot)
+    row.driver_host, row.driver_pid, row.driver_started, row.driver_boot = fields
+
+
+def locked(session: Session, id: str) -> SubmissionRow:
+    """Return the row of a submission, locked against other transactions until this one ends.
+
+    Raises:
+        UnknownSubmission: if there is none.
+    """
+    row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
+    if row is None:
+        raise UnknownSubmission(f"there is no submission {id!r}; list the submissions to see their ids")
+    return row
+
+
+def is_active(row: SubmissionRow) -> bool:
+    """Return whether the submission has devices."""
+    return SubmissionState(row.state) in ACTIVE
+
+
+def owned(session: Session, id: str, driver: Driver) -> SubmissionRow:
+    """Return the locked row of an active submission that this driver runs.
+
+    Raises:
+        NotYours: if there is no such submission, it is not active, or it has another driver.
+    """
+    row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
+    if row is None:
+        raise NotYours(f"the submission {id!r} was deleted; this driver ends")
+    if not is_active(row) or driver_of(row) != driver:
+        raise NotYours(f"the submission {id!r} is {row.state} and not of this driver any more; this driver ends")
+    return row
+
+
+def add_event(session: Session, row: SubmissionRow, kind: str, data: dict[str, Any], now: datetime) -> int:
+    """Add an event to a locked submission and return its number.
+
+    Raises:
+        StorageError: if the data are not JSON.
+    """
+    row.events += 1
+    stored = to_json_value("data", data)
+    session.add(EventRow(submission_id=row.id, number=row.events, at=now, kind=kind, data=stored))
+    return row.events
+
+
+def move(
+    session: Session,
+    row: SubmissionRow,
+    state: SubmissionState,
+    kind: str,
+    now: datetime,
+    reason: str | None = None,
+    culprit: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Move a locked submission to a state and add the event.
+
+    Args:
+        session: the transaction.
+        row: the submission.
+        state: the new state. An ended submission has no request.
+        kind: kind of the event; its data have `state`, and `reason` and `culprit` where there are any.
+        now: time of the change.
+        reason: why it ended or waits.
+        culprit: of a failed one.
+        data: more of the event's data.
+    """
+    row.state, row.reason, row.culprit = state.value, reason, culprit
+    if state in ENDED:
+        row.ended_at, row.request = now, None
+    if state is SubmissionState.QUEUED:
+        row.queued_at, row.ended_at = now, None
+    about = {"state": state.value, "reason": reason, "culprit": culprit}
+    known = {key: value for key, value in about.items() if value is not None}
+    add_event(session, row, kind, {**known, **(data or {})}, now)
+
+
+def count_use(row: SubmissionRow, now: datetime) -> None:
+    """Add the device-seconds since they were counted last. A clock that is behind adds nothing."""
+    if row.counted_at is not None and now > row.counted_at:
+        row.gpu_seconds += len(row.granted) * (now - row.counted_at).total_seconds()
+        row.counted_at = now
+
+
+def end_run(session: Session, row: SubmissionRow, now: datetime) -> None:
+    """Take driver and devices from an active submission and record their use."""
+    count_use(row, now)
+    began, ended = row.run_began_at, row.counted_at
+    if began is not None and ended is not None:
+        used = len(row.granted) * (ended - began).total_seconds()
+        use = UseRow(owner=row.owner, submission=row.name, began_at=began, ended_at=ended, gpu_seconds=used)
+        session.add(use)
+    row.granted, row.run_began_at, row.counted_at = [], None, None
+    set_driver_of(row, None)
+
+
+def cursor_of(row: SubmissionRow) -> str:
+    """Return the cursor of the page after a row."""
+    place = f"{(row.created_at - _EPOCH) // _MICROSECOND}.{row.id}"
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def is_after(cursor: str) -> ColumnElement[bool]:
+    """Return the condition for rows after a cursor: older ones, and of those of one time the earlier rows.
+
+    Raises:
+        InvalidCursor: if no page has such a cursor.
+    """
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+        time, _, row = text.partition(".")
+        created_at, number = _EPOCH + int(time) * _MICROSECOND, int(row)
+        if number > LARGEST:
+            raise ValueError(number)
+    except (binascii.Error, ValueError, OverflowError):
+        raise InvalidCursor(f"{cursor!r:.60} is not the cursor of a page; begin with the first page") from None
+    return tuple_(SubmissionRow.created_at, SubmissionRow.id) < tuple_(literal(created_at, UtcDateTime), number)

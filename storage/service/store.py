@@ -1,0 +1,61 @@
+"""The service's store: all reads and writes of its tables, in terms of `storage.service.records`."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from storage import database
+from storage.service.access import AccessStore
+from storage.service.driving import DrivingStore
+from storage.service.events import EventStore
+from storage.service.scheduling import SchedulingStore
+from storage.service.submissions import SubmissionStore
+from storage.waiting import DatabaseWait
+
+IDLE_TRANSACTION_S = 60
+"""How long PostgreSQL keeps a transaction, and its locks, whose program sends nothing: its host may have died."""
+
+
+class ServiceStore(SubmissionStore, SchedulingStore, DrivingStore, EventStore, AccessStore):
+    """What the service stores beside the studies; threads, processes and hosts can share the database.
+
+    Every method is one transaction, and either all of its changes happen or none. Times are arguments; a datetime has a
+    time zone. Methods that change a submission lock its row, so they happen one after another.
+
+    Raises:
+        StorageError: by every method, if the database fails. Methods list further reasons.
+    """
+
+
+def open_service_store(url: str, wait: DatabaseWait | None = None) -> ServiceStore:
+    """Open a database, create or migrate the tuner's tables in it, and return the service's store.
+
+    Args:
+        url: a path such as `tuner.db`, which becomes an SQLite file, or the URL of an SQLite or PostgreSQL database.
+        wait: how the store waits for a database that stops answering later; None: it does not wait.
+
+    Raises:
+        StorageError: as `storage.store.open_store`.
+    """
+    if wait is None:
+        return ServiceStore(_with_limit(database.open_engine(url)))
+    from storage.service.patient import PatientServiceStore  # its base class is above
+
+    return PatientServiceStore(_with_limit(database.open_engine(url, wait.busy_s)), wait)
+
+
+def _with_limit(engine: Engine) -> Engine:
+    """Return the engine, whose transactions on PostgreSQL end if their program stalls."""
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _limit_idle_transactions)
+        engine.dispose()  # the connection of the migration has no limit
+    return engine
+
+
+def _limit_idle_transactions(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_S}s'")
+    cursor.close()
+    connection.commit()

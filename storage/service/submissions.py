@@ -1,0 +1,252 @@
+"""The part of the service's store that people change: submissions and what they ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import delete, func, or_, select
+from sqlalchemy.orm import Session, undefer
+
+from storage.errors import NotYetAvailable, StorageError
+from storage.service.errors import SubmissionExists, WrongState
+from storage.service.models import EventRow, SubmissionRow
+from storage.service.records import ENDED, RESUMABLE, Page, Request, Submission, SubmissionState
+from storage.service.rows import (
+    add_event,
+    check_name,
+    cursor_of,
+    insert_into,
+    is_active,
+    is_after,
+    locked,
+    move,
+    submission_record,
+)
+from storage.tables.deletion import delete_study
+from storage.tables.mapping import to_json_value
+from storage.tables.models import KEYWORD_LENGTH
+from storage.transactions import Transactions
+
+CANCELLED_WAITING = "ended on request before it started"
+CANCELLED_AGAIN = "ended on request while it waited"
+
+
+class SubmissionStore(Transactions):
+    """Submissions as people see and change them."""
+
+    def submit(self, submission: Submission) -> tuple[Submission, bool]:
+        """Store a queued submission.
+
+        Args:
+            submission: what is asked for. It gets the state QUEUED and the event `queued`; devices, driver, use and
+                counts of the argument are not stored.
+
+        Returns:
+            The stored submission, and True if it is new. An equal one, with the same owner, settings, kind and `gpus`,
+            is returned as it is now, with False: a client may repeat a request whose answer was lost.
+
+        Raises:
+            SubmissionExists: if there is another one of that id.
+            StorageError: if the id, owner or kind is not printable or too long, `gpus` is below 1, or a setting is not
+                JSON.
+        """
+        check_name("a submission's id", submission.id)
+        check_name("an owner's name", submission.owner)
+        check_name("a kind of devices", submission.kind, KEYWORD_LENGTH)
+        if submission.gpus < 1:
+            raise StorageError(f"a submission asks for 1 or more devices, not {submission.gpus}")
+        settings = to_json_value("settings", submission.settings)
+        with self._writing() as session:
+            created = _insert(session, replace(submission, settings=settings))
+            row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == submission.id).with_for_update())
+            if row is None:
+                raise NotYetAvailable(f"the submission {submission.id!r} was deleted just now; submit it again")
+            if created:
+                add_event(session, row, "queued", {"state": row.state}, submission.created_at)
+            same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
+            if not same or row.settings != settings:
+                raise SubmissionExists(f"there is another submission {submission.id!r}; choose another id")
+            return submission_record(row), created
+
+    def submission(self, id: str) -> Submission | None:
+        """Return a submission; None if there is none of that id."""
+        with self._reading() as session:
+            query = select(SubmissionRow).where(SubmissionRow.name == id).options(undefer(SubmissionRow.settings))
+            row = session.scalar(query)
+            return None if row is None else submission_record(row)
+
+    def submissions(
+        self,
+        *,
+        owner: str | None = None,
+        readable_by: str | None = None,
+        states: Collection[SubmissionState] | None = None,
+        text: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        with_settings: bool = True,
+    ) -> Page:
+        """Return a page of submissions, the newest first.
+
+        Args:
+            owner: only this owner's.
+            readable_by: only this owner's and shared ones.
+            states: only those in one of these states.
+            text: only those whose id contains it; upper and lower case of ASCII letters are the same.
+            after: cursor of an earlier page; None: the first page. A page shows each submission at most once, also
+                when others are submitted or deleted between two pages.
+            limit: the most submissions of the page, 1 or more.
+            with_settings: False leaves the settings empty and does not read them.
+
+        Raises:
+            InvalidCursor: if no page has that cursor.
+        """
+        query = select(SubmissionRow).order_by(SubmissionRow.created_at.desc(), SubmissionRow.id.desc())
+        if owner is not None:
+            query = query.where(SubmissionRow.owner == owner)
+        if readable_by is not None:
+            query = query.where(or_(SubmissionRow.owner == readable_by, SubmissionRow.shared))
+        if states is not None:
+            query = query.where(SubmissionRow.state.in_([state.value for state in states]))
+        if text:
+            query = query.where(SubmissionRow.name.icontains(text, autoescape=True))
+        if after is not None:
+            query = query.where(is_after(after))
+        if with_settings:
+            query = query.options(undefer(SubmissionRow.settings))
+        with self._reading() as session:
+            rows = session.scalars(query.limit(limit + 1)).all()
+            records = tuple(submission_record(row, with_settings) for row in rows[:limit])
+            return Page(records, cursor_of(rows[limit - 1]) if len(rows) > limit else None)
+
+    def counts(self) -> Mapping[SubmissionState, int]:
+        """Return the number of submissions in each state, 0 included."""
+        query = select(SubmissionRow.state, func.count()).group_by(SubmissionRow.state)
+        with self._reading() as session:
+            found = dict(iter(session.execute(query)))
+        return {state: found.get(state.value, 0) for state in SubmissionState}
+
+    def request(self, id: str, request: Request, now: datetime) -> Submission:
+        """Ask for the end of a submission, or for its devices.
+
+        An active one keeps the request for its driver: `cancel` replaces `stop`, and both replace `yield`. A running or
+        concluding one that is to stop is STOPPING from now on. A queued one is CANCELLED at once by `stop` and
+        `cancel`, unless it waits for a driver that concludes it, which another `stop` does not change; it has nothing
+        to yield. The event is `requested` with the request and the state, or `cancelled`.
+
+        Raises:
+            UnknownSubmission: if there is none of that id.
+            WrongState: if it has ended.
+        """
+        with self._writing() as session:
+            row = locked(session, id)
+            state = SubmissionState(row.state)
+            if state in ENDED:
+                raise WrongState(id, state, f"it has ended, so {request.value} has no effect; resume it to go on")
+            present = None if row.request is None else Request(row.request)
+            if is_active(row):
+                _ask_driver(session, row, present, request, now)
+            elif request is Request.CANCEL or (request is Request.STOP and present is not Request.STOP):
+                reason = CANCELLED_AGAIN if row.runs else CANCELLED_WAITING
+                move(session, row, SubmissionState.CANCELLED, "cancelled", now, reason)
+            return submission_record(row)
+
+    def resume(self, id: str, now: datetime) -> Submission:
+        """Queue a stopped, cancelled or failed submission again; the event is `queued` with `resumed`.
+
+        Raises:
+            UnknownSubmission: if there is none of that id.
+            WrongState: if it is in another state.
+        """
+        with self._writing() as session:
+            row = locked(session, id)
+            state = SubmissionState(row.state)
+            if state not in RESUMABLE:
+                allowed = ", ".join(sorted(RESUMABLE))
+                raise WrongState(id, state, f"only a submission in one of {allowed} can be resumed")
+            row.losses, row.request = 0, None
+            move(session, row, SubmissionState.QUEUED, "queued", now, data={"resumed": True})
+            return submission_record(row)
+
+    def share(self, id: str, shared: bool) -> Submission:
+        """Let every token read a submission, or only its owner's.
+
+        Raises:
+            UnknownSubmission: if there is none of that id.
+        """
+        with self._writing() as session:
+            row = locked(session, id)
+            row.shared = shared
+            return submission_record(row)
+
+    def set_priority(self, id: str, priority: int, now: datetime) -> Submission:
+        """Change the priority; the event of a change is `priority`.
+
+        Raises:
+            UnknownSubmission: if there is none of that id.
+        """
+        with self._writing() as session:
+            row = locked(session, id)
+            if row.priority != priority:
+                row.priority = priority
+                add_event(session, row, "priority", {"priority": priority}, now)
+            return submission_record(row)
+
+    def delete(self, id: str, with_study: bool = False) -> None:
+        """Delete an ended submission and its events. What it used still counts for its owner.
+
+        Args:
+            id: the submission.
+            with_study: also delete the study of that name with its trials, see `delete_study`. The caller holds the
+                study's lock and deletes Optuna's study.
+
+        Raises:
+            UnknownSubmission: if there is none of that id.
+            WrongState: if it has not ended.
+        """
+        with self._writing() as session:
+            row = locked(session, id)
+            state = SubmissionState(row.state)
+            if state not in ENDED:
+                raise WrongState(id, state, "only an ended submission can be deleted; cancel it first")
+            session.execute(delete(EventRow).where(EventRow.submission_id == row.id))
+            session.delete(row)
+            if with_study:
+                delete_study(session, id)
+
+
+def _insert(session: Session, new: Submission) -> bool:
+    """Insert the row of a new submission; return False if there is one of its id.
+
+    A rival transaction that inserts the same id is waited for.
+    """
+    values = {
+        "name": new.id,
+        "owner": new.owner,
+        "state": SubmissionState.QUEUED.value,
+        "settings": new.settings,
+        "kind": new.kind,
+        "gpus": new.gpus,
+        "priority": new.priority,
+        "shared": new.shared,
+        "granted": [],
+        "created_at": new.created_at,
+        "queued_at": new.queued_at,
+        **dict.fromkeys(("runs", "losses", "events"), 0),
+        "gpu_seconds": 0.0,
+    }
+    statement = insert_into(session, SubmissionRow).values(values).on_conflict_do_nothing()
+    return session.scalar(statement.returning(SubmissionRow.id)) is not None
+
+
+def _ask_driver(session: Session, row: SubmissionRow, present: Request | None, request: Request, now: datetime) -> None:
+    """Set the request of an active submission, unless it has a stronger one or the same."""
+    strength = (None, Request.YIELD, Request.STOP, Request.CANCEL)
+    if strength.index(request) <= strength.index(present):
+        return
+    row.request = request.value
+    if request is Request.STOP:
+        row.state = SubmissionState.STOPPING.value
+    add_event(session, row, "requested", {"request": request.value, "state": row.state}, now)

@@ -1,0 +1,287 @@
+"""The contract of the service's store for events, and for threads that write at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from storage import StorageError
+from storage.service.errors import NotYours, WrongState
+from storage.service.records import Event, EventPosition, Lease, Request, SubmissionState
+from storage.service.store import ServiceStore, open_service_store
+from tests.contracts.service_contract import ServiceFixture, in_state, kinds, present
+from tests.service_samples import DRIVER, START, at, lease_of, run, submission
+
+S = SubmissionState
+T = TypeVar("T")
+
+
+def at_once(*operations: Callable[[], T]) -> list[T | StorageError]:
+    """Run operations in threads that begin together; return the result of each, or what it refused."""
+    barrier = threading.Barrier(len(operations))
+
+    def begin(operation: Callable[[], T]) -> T | StorageError:
+        barrier.wait(60)
+        try:
+            return operation()
+        except StorageError as error:
+            return error
+
+    with ThreadPoolExecutor(len(operations)) as pool:
+        return list(pool.map(begin, operations))
+
+
+def read_on(store: ServiceStore, position: EventPosition) -> tuple[list[tuple[str, int]], EventPosition]:
+    """Return submission and number of the new events, and the next position."""
+    events, position = store.new_events(position)
+    return [(event.submission, event.number) for event in events], position
+
+
+def start_reading(store: ServiceStore) -> EventPosition:
+    """Return the position of a new reader."""
+    events, position = store.new_events(None)
+    assert events == []
+    return position
+
+
+def numbers(events: Iterable[Event]) -> dict[str, list[int]]:
+    """Return the numbers of events by their submission."""
+    found = defaultdict(list)
+    for event in events:
+        found[event.submission].append(event.number)
+    return dict(found)
+
+
+class EventContract(ServiceFixture):
+    """Events."""
+
+    def test_events_are_numbered_within_their_submission(self, store: ServiceStore) -> None:
+        for id in ("a", "b"):
+            store.submit(submission(id))
+        assert [store.event(id, "trial", {"number": 4}, at(5)) for id in ("a", "b", "a")] == [2, 2, 3]
+        assert store.events_after("a", 1) == [
+            Event("a", 2, at(5), "trial", {"number": 4}),
+            Event("a", 3, at(5), "trial", {"number": 4}),
+        ]
+        assert present(store, "a").events == 3
+
+    def test_events_are_read_in_parts(self, store: ServiceStore) -> None:
+        store.submit(submission())
+        for number in range(4):
+            store.event("s", "trial", {"number": number}, at(number))
+        assert numbers(store.events_after("s", 0, limit=2)) == {"s": [1, 2]}
+        assert numbers(store.events_after("s", 2, limit=2)) == {"s": [3, 4]}
+        assert numbers(store.events_after("s", 4, limit=2)) == {"s": [5]}
+        assert store.events_after("s", 5) == []
+        assert store.events_after("s", 10**30) == []
+        assert store.events_after("unknown", 0) == []
+
+    def test_an_event_that_cannot_be_stored_takes_no_number(self, store: ServiceStore) -> None:
+        store.submit(submission())
+        with pytest.raises(StorageError, match=r"data\.score is nan"):
+            store.event("s", "trial", {"score": float("nan")}, START)
+        with pytest.raises(StorageError, match="a kind of event has 1 to 64 printable characters"):
+            store.event("s", "", {}, START)
+        assert store.event("s", "note", {"text": "\x00\udcff"}, START) == 2
+
+    def test_a_new_reader_begins_with_what_comes_next(self, store: ServiceStore) -> None:
+        position = start_reading(store)
+        store.submit(submission("a"))
+        store.submit(submission("b"))
+        position = start_reading(store)
+        assert store.new_events(position) == ([], position)
+        store.event("b", "trial", {}, START)
+        store.event("a", "trial", {}, START)
+        found, position = read_on(store, position)
+        assert found == [("b", 2), ("a", 2)]
+        assert read_on(store, position)[0] == []
+
+    def test_a_reader_of_an_empty_database_gets_the_first_event(self, store: ServiceStore) -> None:
+        position = start_reading(store)
+        store.submit(submission())
+        events, _ = store.new_events(position)
+        assert events == store.events_after("s", 0)
+
+    def test_a_reader_that_is_behind_gets_all_in_parts(self, store: ServiceStore) -> None:
+        store.submit(submission())
+        position = start_reading(store)
+        for number in range(7):
+            store.event("s", "trial", {"number": number}, START)
+        found: list[int] = []
+        for expected in (3, 3, 1, 0):
+            events, position = store.new_events(position, limit=3)
+            assert len(events) == expected
+            found += [event.number for event in events]
+        assert found == list(range(2, 9))
+
+    def test_deleted_events_hide_no_later_ones(self, store: ServiceStore) -> None:
+        position = start_reading(store)
+        in_state(store, S.DONE, "a")
+        store.delete("a")
+        store.submit(submission("b"))
+        found, position = read_on(store, position)
+        assert found == [("b", 1)]
+        in_state(store, S.DONE, "c")
+        found, position = read_on(store, position)
+        assert found == [("c", 1), ("c", 2), ("c", 3)]
+        store.delete("c")  # the newest rows
+        store.submit(submission("c"))
+        assert read_on(store, position)[0] == [("c", 1)]
+
+
+class RaceContract(ServiceFixture):
+    """Threads that write at once, each with connections of its own."""
+
+    def test_one_of_two_takes_the_lease(self, store: ServiceStore, url: str) -> None:
+        other = open_service_store(url)
+        for round in range(10):
+            name = f"lease {round}"
+            found = at_once(
+                partial(store.take_lease, name, "a", 10, START),
+                partial(other.take_lease, name, "b", 10, START),
+            )
+            assert sorted(found, key=lambda lease: lease is None) in (
+                [Lease(name, "a", 1, at(10)), None],
+                [Lease(name, "b", 1, at(10)), None],
+            )
+        other.close()
+
+    def test_one_of_two_takes_an_expired_lease_over(self, store: ServiceStore) -> None:
+        for round in range(10):
+            name = f"lease {round}"
+            store.take_lease(name, "old", 10, START)
+            found = at_once(*(partial(store.take_lease, name, who, 10, at(10)) for who in "ab"))
+            terms = [lease.term for lease in found if isinstance(lease, Lease)]
+            assert terms == [2]
+
+    def test_one_of_two_starts_wins_and_a_stale_term_never_does(self, store: ServiceStore) -> None:
+        old = store.take_lease("scheduler", "old", 10, START)
+        assert old is not None
+        lease = store.take_lease("scheduler", "a", 3600, at(10))
+        assert lease is not None
+        for round in range(10):
+            id = f"s{round}"
+            store.submit(submission(id))
+            granted = [("stale",), ("d0",), ("d1",), ("stale",)]
+            leases = [old, lease, lease, old]
+            found = at_once(
+                *(partial(store.start, id, devices, each, at(9)) for devices, each in zip(granted, leases, strict=True))
+            )
+            assert sorted(found, key=bool) == [False, False, False, True]
+            assert present(store, id).granted == granted[found.index(True)]
+            assert present(store, id).granted != ("stale",)
+            assert kinds(store, id) == ["queued", "started"]
+
+    def test_starts_while_the_lease_is_taken_over_have_one_winner(self, store: ServiceStore) -> None:
+        for round in range(10):
+            id, name = f"s{round}", f"lease {round}"
+            store.submit(submission(id))
+            old = store.take_lease(name, "a", 10, START)
+            assert old is not None
+
+            def take_over(name: str, id: str) -> bool:
+                new = store.take_lease(name, "b", 10, at(10))
+                return new is not None and store.start(id, ["new"], new, at(10))
+
+            found = at_once(partial(store.start, id, ["old"], old, at(9)), partial(take_over, name, id))
+            assert sorted(found, key=bool) == [False, True]
+
+    def test_one_of_two_equal_submissions_is_new(self, store: ServiceStore) -> None:
+        for round in range(10):
+            new = submission(f"s{round}")
+            found = at_once(partial(store.submit, new), partial(store.submit, new))
+            created = [each[1] for each in found if isinstance(each, tuple)]
+            assert sorted(created) == [False, True]
+            assert kinds(store, new.id) == ["queued"]
+
+    def test_events_of_four_threads_are_numbered_without_gaps(self, store: ServiceStore, url: str) -> None:
+        store.submit(submission())
+        stores = [open_service_store(url) for _ in range(4)]
+
+        def write(own: ServiceStore, name: str) -> list[int]:
+            return [own.event("s", "trial", {"of": name, "number": number}, START) for number in range(50)]
+
+        found = at_once(*(partial(write, own, who) for own, who in zip(stores, "abcd", strict=True)))
+        returned = [number for each in found if isinstance(each, list) for number in each]
+        assert sorted(returned) == list(range(2, 202))
+        stored = store.events_after("s", 1)
+        assert [event.number for event in stored] == list(range(2, 202))
+        for who in "abcd":
+            assert [e.data["number"] for e in stored if e.data["of"] == who] == list(range(50))
+        for own in stores:
+            own.close()
+
+    def test_a_reader_gets_each_event_of_four_writers_once_and_in_order(self, store: ServiceStore, url: str) -> None:
+        ids = ["a", "b", "c"]
+        for id in ids:
+            store.submit(submission(id))
+        position = start_reading(store)
+        stores = [open_service_store(url) for _ in range(4)]
+
+        def write(own: ServiceStore, first: int) -> None:
+            for number in range(60):
+                own.event(ids[(first + number) % 3], "trial", {}, START)
+
+        events: list[Event] = []
+        with ThreadPoolExecutor(4) as pool:
+            writers = [pool.submit(write, own, first) for first, own in enumerate(stores)]
+            done = False
+            while not done:
+                done = all(writer.done() for writer in writers)
+                new, position = store.new_events(position, limit=7)
+                events += new
+                done = done and not new
+            for writer in writers:
+                writer.result()
+        assert numbers(events) == {id: list(range(2, 82)) for id in ids}
+        for own in stores:
+            own.close()
+
+    def test_a_stop_beside_a_yield_is_never_forgotten(self, store: ServiceStore) -> None:
+        for round in range(10):
+            id = f"s{round}"
+            run(store, id)
+            found = at_once(
+                partial(store.end, id, DRIVER, S.QUEUED, None, None, at(5)),
+                partial(store.request, id, Request.STOP, at(5)),
+            )
+            assert [error for error in found if isinstance(error, StorageError)] == []
+            after = present(store, id)
+            assert (after.state, after.request) in [(S.QUEUED, Request.STOP), (S.CANCELLED, None)]
+
+    def test_a_request_beside_an_end_is_kept_or_refused(self, store: ServiceStore) -> None:
+        for round in range(10):
+            id = f"s{round}"
+            run(store, id)
+            _, asked = at_once(
+                partial(store.end, id, DRIVER, S.DONE, None, None, at(5)),
+                partial(store.request, id, Request.CANCEL, at(5)),
+            )
+            assert (present(store, id).state, present(store, id).request) == (S.DONE, None)
+            expected = ["queued", "started", "done"]
+            if not isinstance(asked, WrongState):
+                expected.insert(2, "requested")
+            assert kinds(store, id) == expected
+
+    def test_a_driver_that_is_taken_for_lost_notices(self, store: ServiceStore) -> None:
+        for round in range(10):
+            id = f"s{round}"
+            lease = run(store, id)
+            ended, lost = at_once(
+                partial(store.end, id, DRIVER, S.DONE, None, None, at(5)),
+                partial(store.lost, id, DRIVER, lease, at(5), 3),
+            )
+            assert not isinstance(lost, StorageError)
+            after = present(store, id)
+            assert after.state is (S.QUEUED if isinstance(ended, NotYours) else S.DONE)
+            assert after.gpu_seconds == 10.0
+            uses = [use for use in store.uses(START - timedelta(days=1)) if use.submission == id]
+            assert [use.gpu_seconds for use in uses] == [10.0]
+        assert lease_of(store).term == 1
