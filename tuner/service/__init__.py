@@ -1,0 +1,1 @@
+"""The service: studies from several people on shared devices (docs/design/service.md)."""

@@ -1,0 +1,91 @@
+"""The settings of a submission: the keywords of `tuner.optimize` as JSON, with contents instead of files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from tuner.errors import SettingError
+from tuner.use_cases.keywords import Keywords
+
+NAMED_BY_ID = "study"
+"""The keyword that a submission lacks: its id is the study's name."""
+
+CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
+"""Keywords that are a name or, if they have several lines, the content of a file, and that file's suffix."""
+
+LARGEST_CONTENT = 1_000_000
+"""Most characters of one file's content."""
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Keywords]:
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(Keywords))
+
+
+def names() -> list[str]:
+    """Return the names of all settings."""
+    return [each.name for each in fields(Keywords) if each.name != NAMED_BY_ID]
+
+
+def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
+    """Return the keywords of a submission's settings.
+
+    Args:
+        given: JSON values by the names of the keywords; `workload` has the contents of traffic files.
+        id: of the submission, which names the study.
+
+    Raises:
+        SettingError: for an unknown name, or a value of another type.
+    """
+    if NAMED_BY_ID in given:
+        raise SettingError(NAMED_BY_ID, str(given[NAMED_BY_ID]), "a submission has an id instead", "give the id")
+    for name, value in given.items():
+        _check_length(name, value)
+    try:
+        keywords = _adapter().validate_python(dict(given))
+    except ValidationError as error:
+        raise _explained(error) from None
+    return replace(keywords, study=id)
+
+
+def _check_length(name: str, value: object) -> None:
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and len(text) > LARGEST_CONTENT:
+            rule = f"its content has {len(text):,} characters, and {LARGEST_CONTENT:,} are the most"
+            raise SettingError(name, None, f"{name}: {rule}", "shorten it")
+
+
+def _explained(error: ValidationError) -> SettingError:
+    """Return the first error as that of a setting."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return SettingError(name, None, f"there is no setting {name!r}", f"settings: {', '.join(names())}")
+    value = first["input"]
+    shown = value if isinstance(value, str | int | float) else str(value)[:80]
+    return SettingError(name, shown, first["msg"][:1].lower() + first["msg"][1:])
+
+
+def with_files(keywords: Keywords, folder: Path) -> Keywords:
+    """Write the contents that keywords have into a folder, and return the keywords with the paths of these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    workload = []
+    for index, content in enumerate(keywords.workload):
+        workload.append(_written(folder / f"workload-{index}.yaml", content))
+    changed: dict[str, Any] = {"workload": tuple(workload)}
+    for name, suffix in CONTENTS.items():
+        text = getattr(keywords, name)
+        if text is not None and "\n" in text:
+            changed[name] = _written(folder / f"{name}{suffix}", text)
+    return replace(keywords, **changed)
+
+
+def _written(path: Path, content: str) -> str:
+    path.write_text(content, encoding="utf-8")
+    return str(path)

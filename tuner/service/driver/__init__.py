@@ -1,0 +1,1 @@
+"""The process that runs one submission's study, as `tuner optimize` does."""

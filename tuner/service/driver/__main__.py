@@ -1,0 +1,67 @@
+"""`python -m tuner.service.driver`: the process that the scheduler starts for one run of a submission.
+
+The job is in the environment. The exit code is 0 if the run's end is in the database, else 1.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+
+from storage.records import Culprit
+from storage.service.errors import NotYours
+from storage.service.records import Driver, Request, SubmissionState
+from storage.service.store import ServiceStore, open_service_store
+from storage.waiting import DatabaseWait
+from tuner.cancellation import Wishes
+from tuner.service.driver.job import VARIABLE, Job
+from tuner.service.driver.run import Ending, Heartbeat, remove_contents, run_submission, this_driver
+
+
+def main() -> int:
+    """Run the job of the environment."""
+    job, wishes, driver = Job.from_environment(os.environ), Wishes(), this_driver()
+    del os.environ[VARIABLE]  # the database's password is not for servers
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: wishes.stop.set())
+    job.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(job.folder)
+    wait = DatabaseWait(lambda text: print(text, flush=True), wishes.stop)
+    with closing(open_service_store(job.storage, wait)) as store:
+        with suppress(NotYours):
+            store.set_driver(job.submission, driver, datetime.now(UTC))
+            return _drive(job, store, driver, wishes)
+        print("the submission has another driver by now", flush=True)
+    return 0
+
+
+def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int:
+    """Run the submission and store its end."""
+    submission = store.submission(job.submission)
+    assert submission is not None  # it has this driver
+    heartbeat = Heartbeat(store, job.submission, driver, wishes)
+    heartbeat.obey(submission.request)
+    try:
+        ending = run_submission(job, submission, store, driver, wishes)
+    except Exception as error:  # noqa: BLE001  the run's boundary: whatever it raises, the submission ends
+        traceback.print_exc()
+        ending = Ending(SubmissionState.FAILED, f"internal error: {type(error).__name__}: {error}", Culprit.TUNER)
+    finally:
+        heartbeat.close()
+        remove_contents(job.folder)
+    if heartbeat.lost:
+        return 0
+    request = store.beat(job.submission, driver, datetime.now(UTC))
+    if request is Request.CANCEL and ending.state is not SubmissionState.DONE:
+        ending = Ending(SubmissionState.CANCELLED, "ended on request")
+    culprit = None if ending.culprit is None else ending.culprit.value
+    store.end(job.submission, driver, ending.state, ending.reason, culprit, datetime.now(UTC))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

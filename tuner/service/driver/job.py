@@ -1,0 +1,45 @@
+"""What the scheduler tells a driver that it starts: everything that a submission does not say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+VARIABLE = "TUNER_SERVICE_JOB"
+"""The environment variable that holds a job as JSON: a command line, with the database's password, is public."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a submission.
+
+    Attributes:
+        storage: URL of the database.
+        submission: id of the submission.
+        folder: the driver's own folder, for the contents of the settings, its log and the winner's script.
+        vllm: the vLLM executable; None: the one that the driver finds.
+        ray_address: Ray cluster that runs the trials; None: this machine.
+    """
+
+    storage: str
+    submission: str
+    folder: Path
+    vllm: str | None = None
+    ray_address: str | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variable that tells a driver this job."""
+        return {VARIABLE: json.dumps(asdict(self) | {"folder": os.fspath(self.folder)})}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Job:
+        """Return the job of a driver.
+
+        Raises:
+            KeyError: outside a driver.
+        """
+        values = json.loads(environment[VARIABLE])
+        return cls(**values | {"folder": Path(values["folder"])})

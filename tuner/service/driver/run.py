@@ -1,0 +1,161 @@
+"""One run of a submission: its settings, its study, and the state in which it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from storage.errors import StorageError, StorageUnavailable
+from storage.records import Culprit
+from storage.service.errors import NotYours
+from storage.service.records import Driver, Request, Submission, SubmissionState
+from storage.service.store import ServiceStore
+from tuner.cancellation import Wishes
+from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.processes.identity import own_identity
+from tuner.service.asked.settings import read_settings, with_files
+from tuner.service.driver.events import EventObserver
+from tuner.service.driver.job import Job
+from tuner.study.protocols import RunEnding
+from tuner.study.specification.settings import EngineChoice, RunSettings
+from tuner.use_cases.optimize import OptimizeResult, optimize
+
+BEAT_S = 2.0
+"""Seconds between two heartbeats, and the longest time until a request is noticed."""
+
+SIMULATED = "simulated"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The state in which a run leaves its submission, why, and the culprit of a failure."""
+
+    state: SubmissionState
+    reason: str | None = None
+    culprit: Culprit | None = None
+
+
+def this_driver() -> Driver:
+    """Return this process as a driver."""
+    identity = own_identity()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Driver(socket.gethostname(), identity.pid, identity.started, boot)
+
+
+class StoreJournal:
+    """Writes events and progress of one submission to the service's store."""
+
+    def __init__(self, store: ServiceStore, submission: str, driver: Driver) -> None:
+        self._store, self._submission, self._driver = store, submission, driver
+
+    def write(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Store an event."""
+        self._store.event(self._submission, kind, data, datetime.now(UTC))
+
+    def concluding(self) -> None:
+        """The search is over."""
+        self._store.concluding(self._submission, self._driver, datetime.now(UTC))
+
+    def progressed(self) -> None:
+        """A trial has ended, so lost drivers before it count no more."""
+        self._store.progressed(self._submission)
+
+
+class Heartbeat:
+    """Writes heartbeats in a thread, and turns requests into wishes."""
+
+    def __init__(self, store: ServiceStore, submission: str, driver: Driver, wishes: Wishes) -> None:
+        self._store, self._submission, self._driver, self._wishes = store, submission, driver, wishes
+        self._ended = threading.Event()
+        self.lost = False
+        """Whether the submission is no longer this driver's."""
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_S):
+            try:
+                request = self._store.beat(self._submission, self._driver, datetime.now(UTC))
+            except NotYours:
+                self.lost = True
+                self._wishes.stop.set()
+                return
+            except StorageUnavailable:
+                continue
+            self.obey(request)
+
+    def obey(self, request: Request | None) -> None:
+        """Set the wish of a request."""
+        wishes = {Request.STOP: "conclude", Request.CANCEL: "stop", Request.YIELD: "pause"}
+        if request is not None:
+            getattr(self._wishes, wishes[request]).set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+
+def run_submission(job: Job, submission: Submission, store: ServiceStore, driver: Driver, wishes: Wishes) -> Ending:
+    """Run a submission's study until it ends, and return how.
+
+    Args:
+        job: what the scheduler said.
+        submission: the submission, whose driver this process is.
+        store: of the service.
+        driver: this process.
+        wishes: set from outside, by a signal or the heartbeat.
+    """
+    observer = EventObserver(StoreJournal(store, submission.id, driver))
+    try:
+        keywords = with_files(read_settings(submission.settings, submission.id), job.folder / "contents")
+        simulated = submission.kind == SIMULATED
+        choice = EngineChoice(
+            SIMULATED if simulated else "vllm",
+            None if simulated else job.vllm,
+            keywords.gpu,
+            keywords.vllm_version,
+            len(submission.granted),
+            ray_address=None if simulated else job.ray_address,
+        )
+        run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")
+        result = optimize(keywords.study_settings(), run, observer, wishes)
+    except InfrastructureError as error:
+        return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
+    except (SettingError, UserError) as error:
+        return Ending(SubmissionState.FAILED, str(error), Culprit.CONFIGURATION)
+    except StorageUnavailable as error:
+        return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
+    except (TunerError, StorageError) as error:
+        return Ending(SubmissionState.FAILED, str(error), Culprit.TUNER)
+    return _ending(result, wishes)
+
+
+def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
+    """Return how a run ended that raised nothing."""
+    run = result.run
+    if run.conclusion is not None:
+        asked = wishes.conclude.is_set() and run.ending is RunEnding.TIMEOUT
+        return Ending(SubmissionState.STOPPED if asked else SubmissionState.DONE, run.conclusion.reason)
+    if run.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
+        culprit = Culprit.CONFIGURATION if run.ending is RunEnding.SAME_FAILURE else Culprit.INFRASTRUCTURE
+        why = "its trials failed" if run.reason is None else f"{run.reason.kind.value}: {run.reason.message}"
+        return Ending(SubmissionState.FAILED, why, culprit)
+    if run.ending is RunEnding.INTERRUPTED:
+        return Ending(SubmissionState.QUEUED, "it gave its devices back, and continues when it gets some")
+    return Ending(SubmissionState.STOPPED, "its time ended before it had a conclusion; resume it to continue")
+
+
+def remove_contents(folder: Path) -> None:
+    """Remove the files of a submission's contents."""
+    contents = folder / "contents"
+    for path in contents.glob("*") if contents.is_dir() else ():
+        with suppress(OSError):
+            os.unlink(path)
