@@ -1,0 +1,1 @@
+"""The service: studies of several people on shared devices, see docs/design/service.md."""
