@@ -33,7 +33,7 @@ def main() -> int:
     wait = DatabaseWait(lambda text: print(text, flush=True), wishes.stop)
     with closing(open_service_store(job.storage, wait)) as store:
         with suppress(NotYours):
-            store.set_driver(job.submission, driver, datetime.now(UTC))
+            store.set_driver(job.submission, driver, datetime.now(UTC), job.run)
             return _drive(job, store, driver, wishes)
         print("the submission has another driver by now", flush=True)
     return 0

@@ -19,6 +19,7 @@ class Job:
     Attributes:
         storage: URL of the database.
         submission: id of the submission.
+        run: the run of it, see `Submission.runs`.
         folder: the driver's own folder, for the contents of the settings, its log and the winner's script.
         vllm: the vLLM executable; None: the one that the driver finds.
         ray_address: Ray cluster that runs the trials; None: this machine.
@@ -26,6 +27,7 @@ class Job:
 
     storage: str
     submission: str
+    run: int
     folder: Path
     vllm: str | None = None
     ray_address: str | None = None

@@ -1,0 +1,18 @@
+"""Numbers of the queue's rules; docs/design/service.md has their reasons."""
+
+from __future__ import annotations
+
+HALF_LIFE_S = 86_400.0
+"""Time after which a used GPU-second counts half."""
+WEEK_S = 7 * 86_400.0
+"""The sliding window of the quota of GPU-hours."""
+MOST_PASSED_S = 7_200.0
+"""How long smaller submissions may pass one that does not fit; then devices are kept for it."""
+YIELD_AFTER_S = 1_800.0
+"""How long a study runs before it may be asked to yield to another owner."""
+START_S = 600.0
+"""GPU-seconds that are charged in advance for each device that an owner has or is granted."""
+TRIAL_S = 600.0
+"""Length of a trial where nothing is known."""
+TRIALS_A_START = 3
+"""A study is started if so many trials on each of its devices fit in the week's quota."""

@@ -1,0 +1,1 @@
+"""Decides what runs, starts drivers, and finds lost ones."""

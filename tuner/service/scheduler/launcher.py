@@ -1,0 +1,112 @@
+"""Start drivers, and tell whether one still runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from storage.service.records import Driver, Submission
+from tuner.processes.identity import Identity, is_alive, send_signal
+from tuner.service.driver.job import Job
+
+LOG = "driver.log"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Launcher(Protocol):
+    """Starts drivers on this host."""
+
+    def launch(self, submission: Submission) -> None:
+        """Start a driver for a submission that has devices; it sets itself as the driver.
+
+        Raises:
+            OSError: if no process can be started.
+        """
+
+    def runs(self, driver: Driver) -> bool | None:
+        """Return whether a driver still runs; None if this host cannot know."""
+
+    def reap(self) -> None:
+        """Take note of drivers that have ended."""
+
+
+class ProcessLauncher:
+    """Starts each driver as a process in a session of its own, so that it outlives this one.
+
+    Args:
+        storage: URL of the database.
+        folder: the service's folder; each submission has one below `submissions/`.
+        vllm: the vLLM executable; None: the one that a driver finds.
+        ray_address: Ray cluster for the trials; None: this machine.
+    """
+
+    def __init__(self, storage: str, folder: Path, vllm: str | None, ray_address: str | None) -> None:
+        self._storage, self._folder = storage, folder
+        self._vllm, self._ray_address = vllm, ray_address
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def folder_of(self, submission: str) -> Path:
+        """Return the folder of a submission."""
+        return self._folder / "submissions" / submission
+
+    def launch(self, submission: Submission) -> None:
+        """Start the driver; its output goes to `driver.log` in the submission's folder."""
+        folder = self.folder_of(submission.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address)
+        environment = {**os.environ, **job.environment(), **_visible_devices(submission.granted)}
+        with (folder / LOG).open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "tuner.service.driver"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append(child)
+
+    def runs(self, driver: Driver) -> bool | None:
+        """Return whether a driver of this host and boot still runs; None for another host."""
+        if driver.host != socket.gethostname():
+            return None
+        if driver.boot != BOOT_ID.read_text(encoding="ascii").strip():
+            return False
+        return is_alive(Identity(driver.pid, driver.started))
+
+    def reap(self) -> None:
+        """Reap the drivers that have ended."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def interrupt(self) -> None:
+        """Ask the drivers of this process to end at once; their submissions are queued again."""
+        for child in self._children:
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for the drivers to end, at most so long in all, and return how many still run."""
+        remaining = seconds
+        for child in self._children:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=max(remaining, 0.0))
+        self.reap()
+        return len(self._children)
+
+
+def end_driver(driver: Driver) -> bool:
+    """Kill a driver of this host that no longer writes heartbeats; return False if it has ended."""
+    return send_signal(Identity(driver.pid, driver.started), signal.SIGKILL)
+
+
+def _visible_devices(granted: Sequence[str]) -> dict[str, str]:
+    """Return the variable that leaves a driver its GPUs; names of GPUs are `KIND:INDEX`."""
+    indices = [name.rpartition(":")[2] for name in granted if not name.startswith(("cpu:", "simulated:"))]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)} if indices else {}

@@ -1,0 +1,173 @@
+"""The scheduler: one step reads the queue, decides, starts what may start, and finds lost drivers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from storage.errors import StorageUnavailable
+from storage.service.errors import UnknownSubmission, WrongState
+from storage.service.records import ACTIVE, Lease, Request, Submission, SubmissionState
+from storage.service.store import ServiceStore
+from tuner.service.queue.policy import decide
+from tuner.service.queue.rules import WEEK_S
+from tuner.service.queue.shares import intervals_of_running, intervals_of_uses, owner_shares
+from tuner.service.queue.view import Decisions, QueueView, Running, Waiting
+from tuner.service.scheduler.launcher import Launcher, end_driver
+
+LEASE = "scheduler"
+LEASE_S = 15.0
+"""Seconds that a lease is valid: so long nothing is scheduled when a scheduler dies."""
+
+STEP_S = 1.0
+"""Seconds between two steps."""
+
+SILENT_S = 60.0
+"""Seconds without a heartbeat after which a driver counts as lost if its host cannot tell; heartbeats come every 2 s."""
+
+START_S = 120.0
+"""Seconds that a started process has to set itself as the driver."""
+
+MOST_LOSSES = 3
+"""Drivers that may be lost without a new trial in between."""
+
+
+@dataclass
+class QueueState:
+    """What the last step found, for pages: why submissions wait, and whether this process schedules."""
+
+    waits: Mapping[str, str] = field(default_factory=dict)
+    leads: bool = False
+    stepped_at: datetime | None = None
+
+
+class Scheduler:
+    """Schedules while it holds the lease.
+
+    Args:
+        store: the service's.
+        launcher: starts drivers.
+        devices: names of the devices by kind.
+        now: the present time.
+        note: gets a line about everything that went wrong.
+    """
+
+    def __init__(
+        self,
+        store: ServiceStore,
+        launcher: Launcher,
+        devices: Mapping[str, Sequence[str]],
+        note: Callable[[str], None],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store, self._launcher, self._now, self._note = store, launcher, now, note
+        self._devices = {kind: tuple(names) for kind, names in devices.items()}
+        self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.state = QueueState()
+
+    def run(self, stop: threading.Event) -> None:
+        """Step until `stop` is set, then give the lease up."""
+        lease = None
+        while not stop.is_set():
+            try:
+                lease = self.step()
+            except StorageUnavailable as error:
+                self._note(f"the database does not answer: {error}")
+            stop.wait(STEP_S)
+        if lease is not None:
+            with suppress(StorageUnavailable):
+                self._store.release_lease(lease)
+
+    def step(self) -> Lease | None:
+        """Take or renew the lease and schedule once; None if another process schedules."""
+        now = self._now()
+        self._launcher.reap()
+        lease = self._store.take_lease(LEASE, self._holder, LEASE_S, now)
+        self.state.leads, self.state.stepped_at = lease is not None, now
+        if lease is None:
+            return None
+        submissions = [self._found(each, lease) for each in self._store.active_and_queued()]
+        decisions = self._decide(submissions, now)
+        self.state.waits = decisions.waits
+        for id in decisions.yields:
+            with suppress(WrongState, UnknownSubmission):
+                self._store.request(id, Request.YIELD, now)
+        for start in decisions.starts:
+            self._start(start.id, start.devices, lease)
+        return lease
+
+    def _start(self, id: str, devices: Sequence[str], lease: Lease) -> None:
+        """Give a submission its devices and start its driver."""
+        if not self._store.start(id, devices, lease, self._now()):
+            return
+        submission = self._store.submission(id)
+        if submission is None or submission.state not in ACTIVE:
+            return
+        try:
+            self._launcher.launch(submission)
+        except OSError as error:
+            self._note(f"no driver for {id} can be started: {error}")
+            self._store.lost(id, None, lease, self._now(), MOST_LOSSES)
+
+    def _found(self, submission: Submission, lease: Lease) -> Submission:
+        """Return a submission, after its driver was found lost if it is."""
+        if submission.state not in ACTIVE or not self._is_lost(submission):
+            return submission
+        self._note(f"the driver of {submission.id} is lost")
+        return self._store.lost(submission.id, submission.driver, lease, self._now(), MOST_LOSSES)
+
+    def _is_lost(self, submission: Submission) -> bool:
+        """Return whether the driver has ended, or has been silent for too long."""
+        now, driver = self._now(), submission.driver
+        if driver is None:
+            began = submission.run_began_at or submission.queued_at
+            return now - began > timedelta(seconds=START_S)
+        runs = self._launcher.runs(driver)
+        if runs is False:
+            return True
+        silent = submission.heartbeat_at is None or now - submission.heartbeat_at > timedelta(seconds=SILENT_S)
+        if runs and silent:
+            return end_driver(driver)  # a frozen driver may not wake up beside its successor
+        return silent and runs is None
+
+    def _decide(self, submissions: Sequence[Submission], now: datetime) -> Decisions:
+        """Return the decisions of the queue's policy."""
+        now_s = now.timestamp()
+        running = tuple(_running(each) for each in submissions if each.state in ACTIVE)
+        waiting = tuple(_waiting(each) for each in submissions if each.state is SubmissionState.QUEUED)
+        uses = self._store.uses(now - timedelta(seconds=WEEK_S))
+        kinds = {use.submission: use.kind for use in uses}
+        intervals = [*intervals_of_uses(uses, kinds), *intervals_of_running(running, now_s)]
+        shares = owner_shares(self._store.owners(), intervals, now_s)
+        return decide(QueueView(now_s, waiting, running, shares, self._devices))
+
+
+def _waiting(submission: Submission) -> Waiting:
+    return Waiting(
+        submission.id,
+        submission.owner,
+        submission.kind,
+        submission.gpus,
+        submission.created_at.timestamp(),
+        submission.queued_at.timestamp(),
+        submission.least_gpus,
+        submission.priority,
+    )
+
+
+def _running(submission: Submission) -> Running:
+    return Running(
+        submission.id,
+        submission.owner,
+        submission.kind,
+        submission.granted,
+        (submission.run_began_at or submission.queued_at).timestamp(),
+        leaving=submission.request is not None,
+        may_yield=submission.state is SubmissionState.RUNNING,
+    )
