@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import contains_eager, subqueryload
 
@@ -25,7 +25,7 @@ from storage.tables.lookup import (
     trial_text,
 )
 from storage.tables.mapping import FailedAttempt
-from storage.tables.models import NAME_LENGTH, FailureRow, StudyRow, TimingRow, TrialRow
+from storage.tables.models import NAME_LENGTH, FailureRow, RepeatRow, StudyRow, TimingRow, TrialRow
 from storage.waiting import DatabaseWait
 
 
@@ -82,6 +82,25 @@ class Store(Outbox):
         """Return all studies, in the order in which they were created."""
         with self._reading() as session:
             return [mapping.study_record(row) for row in session.scalars(select(StudyRow).order_by(StudyRow.id))]
+
+    def progress(self, names: Sequence[str]) -> dict[str, tuple[int, int, int, float | None]]:
+        """Return how far studies are, by name; a study that does not exist yet is left out.
+
+        The four numbers are the finished trials of the search, the finished measurements in rounds, the trials of the
+        search without a benchmark (they failed), and the best score of the search (None without one).
+        """
+        ended, searched = TrialRow.ended_at.is_not(None), TrialRow.round == 0
+        failed = ~select(RepeatRow.trial_id).where(RepeatRow.trial_id == TrialRow.id).exists()
+        counts = (
+            func.count().filter(ended, searched),
+            func.count().filter(ended, ~searched),
+            func.count().filter(ended, searched, failed),
+            func.max(TrialRow.score).filter(searched),
+        )
+        query = select(StudyRow.name, *counts).outerjoin(TrialRow, TrialRow.study_id == StudyRow.id)
+        with self._reading() as session:
+            rows = session.execute(query.where(StudyRow.name.in_(names)).group_by(StudyRow.name))
+            return {name: (trials, rounds, without, score) for name, trials, rounds, without, score in rows}
 
     def update_study(
         self, name: str, facts: Mapping[str, Any] | None = None, conclusion: Mapping[str, Any] | None = None

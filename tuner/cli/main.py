@@ -14,6 +14,7 @@ from tuner.cli.arguments import hide_secrets
 from tuner.cli.commands.files import export, report, sync, ui
 from tuner.cli.commands.results import best, compare, requests, show, studies, tradeoff, trials
 from tuner.cli.commands.run import capacity, load, optimize, quality, simulate, verify
+from tuner.cli.commands.service import serve
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
@@ -64,6 +65,7 @@ _add(
     requests.requests,
 )
 _add("Results", export.export, report.report, sync.sync, ui.ui)
+_add("Service", serve.serve)
 _add("Setup", presets.presets, space.space, doctor.doctor)
 
 

@@ -29,7 +29,7 @@ STEP_S = 1.0
 """Seconds between two steps."""
 
 SILENT_S = 60.0
-"""Seconds without a heartbeat after which a driver counts as lost if its host cannot tell; heartbeats come every 2 s."""
+"""Seconds without a heartbeat after which a driver counts as lost; one comes every 2 s."""
 
 START_S = 120.0
 """Seconds that a started process has to set itself as the driver."""
@@ -56,6 +56,8 @@ class Scheduler:
         devices: names of the devices by kind.
         now: the present time.
         note: gets a line about everything that went wrong.
+        state: gets what each step finds.
+        state: gets what each step finds.
     """
 
     def __init__(
@@ -64,12 +66,13 @@ class Scheduler:
         launcher: Launcher,
         devices: Mapping[str, Sequence[str]],
         note: Callable[[str], None],
+        state: QueueState | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store, self._launcher, self._now, self._note = store, launcher, now, note
         self._devices = {kind: tuple(names) for kind, names in devices.items()}
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self.state = QueueState()
+        self.state = QueueState() if state is None else state
 
     def run(self, stop: threading.Event) -> None:
         """Step until `stop` is set, then give the lease up."""
@@ -142,7 +145,7 @@ class Scheduler:
         running = tuple(_running(each) for each in submissions if each.state in ACTIVE)
         waiting = tuple(_waiting(each) for each in submissions if each.state is SubmissionState.QUEUED)
         uses = self._store.uses(now - timedelta(seconds=WEEK_S))
-        kinds = {use.submission: use.kind for use in uses}
+        kinds = {each.id: each.kind for each in submissions}
         intervals = [*intervals_of_uses(uses, kinds), *intervals_of_running(running, now_s)]
         shares = owner_shares(self._store.owners(), intervals, now_s)
         return decide(QueueView(now_s, waiting, running, shares, self._devices))
@@ -156,8 +159,7 @@ def _waiting(submission: Submission) -> Waiting:
         submission.gpus,
         submission.created_at.timestamp(),
         submission.queued_at.timestamp(),
-        submission.least_gpus,
-        submission.priority,
+        priority=submission.priority,
     )
 
 

@@ -1,0 +1,83 @@
+"""`tuner serve`: the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tuner.cli.help import flag, option
+from tuner.cli.options import RayAddress, Storage, Vllm
+
+SERVER = "Server"
+QUEUE = "Studies"
+POLICY = "What users may ask"
+
+
+def serve(
+    host: Annotated[
+        str, option(SERVER, "ADDRESS", "Address to listen on. One beyond this machine needs a token first.")
+    ] = "127.0.0.1",
+    port: Annotated[int, option(SERVER, "PORT", "Port to listen on; 0: a free one.", least=0, most=65535)] = 8600,
+    tls_certificate: Annotated[
+        Path | None, option(SERVER, "FILE", "Certificate for HTTPS, with --tls-key.", shown="HTTP")
+    ] = None,
+    tls_key: Annotated[Path | None, option(SERVER, "FILE", "Key of the certificate.", shown="HTTP")] = None,
+    storage: Storage = None,
+    folder: Annotated[Path, option(QUEUE, "DIR", "Folder of scripts and logs of the submitted studies.")] = Path(
+        "tuner_service"
+    ),
+    simulated: Annotated[int, option(QUEUE, "INTEGER", "Simulated studies that run at once.", least=0, most=64)] = 2,
+    vllm: Vllm = None,
+    ray_address: RayAddress = None,
+    no_scheduler: Annotated[
+        bool, flag(QUEUE, "Only answer requests; another process schedules.", "--no-scheduler")
+    ] = False,
+    keep_running: Annotated[
+        bool, flag(QUEUE, "Let running studies go on when this command is stopped.", "--keep-running")
+    ] = False,
+    model_folder: Annotated[
+        list[Path] | None, option(POLICY, "DIR", "Users may name models below this folder.", shown="none")
+    ] = None,
+    no_hub_models: Annotated[bool, flag(POLICY, "Users may not name models of a hub.", "--no-hub-models")] = False,
+    allow_server_arguments: Annotated[
+        bool, flag(POLICY, "Users may give raw flags of the server.", "--allow-server-arguments")
+    ] = False,
+    allow_env: Annotated[
+        list[str] | None, option(POLICY, "NAME", "Users may set this variable of servers.", shown="none")
+    ] = None,
+    allow_secret: Annotated[
+        list[str] | None,
+        option(POLICY, "NAME", "Users may refer to this variable of this command as ${NAME}.", shown="none"),
+    ] = None,
+) -> None:
+    """Serve studies to several people.
+
+    Starts an API, a queue and a scheduler in one process. The first start prints the token of an admin, once.
+    `tuner token add` makes further ones, `tuner submit` submits a study.
+
+    Examples:
+      tuner serve
+      tuner serve --storage postgresql://tuner@db/tuner --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+    """
+    from tuner.errors import SettingError
+    from tuner.service.asked.rules import ServerRules
+    from tuner.service.serve import ServeSettings, serve
+    from tuner.use_cases.places import storage_url
+
+    if (tls_certificate is None) != (tls_key is None):
+        raise SettingError("tls_key", None, "a certificate and its key belong together", "give both")
+    rules = ServerRules(
+        tuple(model_folder or ()),
+        not no_hub_models,
+        allow_server_arguments,
+        frozenset(allow_env or ()),
+        frozenset(allow_secret or ()),
+    )
+    certificate = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
+    url = storage_url(storage, create=True)
+    settings = ServeSettings(
+        *(url, folder, host, port, simulated, vllm, ray_address, rules, certificate),
+        schedules=not no_scheduler,
+        keeps_running=keep_running,
+    )
+    serve(settings)

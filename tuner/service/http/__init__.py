@@ -1,0 +1,1 @@
+"""The HTTP API of the service; the only place of FastAPI and Uvicorn."""

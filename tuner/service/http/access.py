@@ -1,0 +1,147 @@
+"""Who calls, and what they may do."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+
+from storage.service.records import AuditEntry, Role, Submission, Token
+from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.problems import Problem, not_found
+
+COOKIE = "tuner_session"
+TOKEN = re.compile(r"tnr_[0-9a-f]{64}")
+TOUCH = timedelta(minutes=1)
+"""How often the time of a token's last use is written."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def new_token() -> tuple[str, str]:
+    """Return a new token and its digest."""
+    token = f"tnr_{secrets.token_hex(32)}"
+    return token, digest_of(token)
+
+
+def digest_of(token: str) -> str:
+    """Return the SHA-256 of a token, in hexadecimal digits."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls: a token's name, its owner and its role."""
+
+    token: str
+    owner: str
+    role: Role
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the role is that of an admin."""
+        return self.role is Role.ADMIN
+
+
+def _given_token(request: Request) -> tuple[str | None, bool]:
+    """Return the token of a request, and whether a cookie has it."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme:
+        return (value.strip() if scheme.lower() == "bearer" else None), False
+    return request.cookies.get(COOKIE), True
+
+
+def is_valid(token: Token | None, now: datetime) -> bool:
+    """Return whether a token exists and is neither revoked nor expired."""
+    return token is not None and token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+
+
+def caller(request: Request, context: Annotated[ServiceContext, Depends(context_of)]) -> Caller:
+    """Return who calls.
+
+    Raises:
+        Problem: 401 without a valid token; 403 for a change that another site's page asks for.
+    """
+    given, by_cookie = _given_token(request)
+    now = datetime.now(UTC)
+    token = context.service.token(digest_of(given)) if given is not None and TOKEN.fullmatch(given) else None
+    if token is None or not is_valid(token, now):
+        rule = "send a valid token as `Authorization: Bearer tnr_…`; `tuner token add` makes one"
+        raise Problem(401, rule, headers={"WWW-Authenticate": "Bearer"})
+    if by_cookie and request.method not in SAFE and not _same_origin(request):
+        raise Problem(403, "a change by a page of another site is refused")
+    if token.used_at is None or now - token.used_at > TOUCH:
+        context.service.touch_token(token.name, now)
+    request.state.caller = found = Caller(token.name, token.owner, token.role)
+    return found
+
+
+def _same_origin(request: Request) -> bool:
+    """Return whether a request was sent by a page of this server: browsers send `Origin` with every change."""
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+
+
+Known = Annotated[Caller, Depends(caller)]
+
+
+def user(who: Known) -> Caller:
+    """Return a caller who may submit.
+
+    Raises:
+        Problem: 403 for a viewer.
+    """
+    if who.role is Role.VIEWER:
+        raise Problem(403, f"the token {who.token!r} may only read; ask an admin for one of a user")
+    return who
+
+
+def admin(who: Known) -> Caller:
+    """Return an admin.
+
+    Raises:
+        Problem: 403 for everybody else.
+    """
+    if not who.is_admin:
+        raise Problem(403, f"the token {who.token!r} is not an admin's")
+    return who
+
+
+User = Annotated[Caller, Depends(user)]
+Admin = Annotated[Caller, Depends(admin)]
+
+
+def readable(id: str, who: Caller, context: ServiceContext) -> Submission:
+    """Return a submission that a caller may read.
+
+    Raises:
+        Problem: 404 if there is none, or it is another owner's and not shared.
+    """
+    found = context.service.submission(id)
+    if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
+        raise not_found("study", id)
+    return found
+
+
+def changeable(id: str, who: Caller, context: ServiceContext) -> Submission:
+    """Return a submission that a caller may change.
+
+    Raises:
+        Problem: 404 as `readable`; 403 for another owner's shared one.
+    """
+    found = readable(id, who, context)
+    if not (who.is_admin or found.owner == who.owner):
+        raise Problem(403, f"the study {id!r} is {found.owner}'s; only its owner and admins change it")
+    return found
+
+
+def log_action(context: ServiceContext, who: Caller | None, action: str, resource: str, result: str) -> None:
+    """Write a line of the audit log."""
+    token, owner = (None, None) if who is None else (who.token, who.owner)
+    context.service.audit(AuditEntry(datetime.now(UTC), token, owner, action, resource, result))

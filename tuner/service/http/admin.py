@@ -1,0 +1,128 @@
+"""Sessions, tokens, owners, the queue and the audit log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from storage.service.records import ACTIVE, AuditEntry, SubmissionState, Token
+from tuner.errors import SettingError
+from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, digest_of, is_valid, log_action, new_token
+from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.models import NewToken, OwnerBody, Session, TokenView, owner_of, token_view
+from tuner.service.http.problems import Problem
+
+router = APIRouter(prefix="/v1", tags=["service"])
+Context = Annotated[ServiceContext, Depends(context_of)]
+
+
+@router.post("/session", status_code=204)
+def log_in(body: Session, context: Context) -> Response:
+    """Keep a token in a cookie that scripts cannot read, and other sites' pages do not send."""
+    token = context.service.token(digest_of(body.token)) if TOKEN.fullmatch(body.token) else None
+    if not is_valid(token, datetime.now(UTC)):
+        context.service.audit(AuditEntry(datetime.now(UTC), None, None, "log in", "session", "refused"))
+        raise Problem(401, "this token is not valid; ask an admin for one")
+    response = Response(status_code=204)
+    response.set_cookie(COOKIE, body.token, httponly=True, samesite="strict", secure=context.secure, path="/")
+    return response
+
+
+@router.delete("/session", status_code=204)
+def log_out() -> Response:
+    """Forget the cookie."""
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+@router.get("/session")
+def session(who: Known) -> dict[str, Any]:
+    """Return who calls."""
+    return {"token": who.token, "owner": who.owner, "role": who.role.value}
+
+
+@router.post("/tokens", status_code=201)
+def add_token(body: NewToken, who: Admin, context: Context) -> TokenView:
+    """Make a token; its secret is in this answer only."""
+    secret, digest = new_token()
+    now = datetime.now(UTC)
+    expires = None if body.days is None else now + timedelta(days=body.days)
+    token = Token(body.name, body.owner, body.role, digest, now, expires)
+    context.service.add_token(token)
+    log_action(context, who, "add token", body.name, "done")
+    return token_view(token, secret)
+
+
+@router.get("/tokens")
+def tokens(who: Admin, context: Context) -> list[TokenView]:
+    """Return all tokens without their secrets."""
+    return [token_view(token) for token in context.service.tokens()]
+
+
+@router.post("/tokens/{name}:revoke")
+def revoke_token(name: str, who: Admin, context: Context) -> TokenView:
+    """Make a token worthless from now on."""
+    token = context.service.revoke_token(name, datetime.now(UTC))
+    log_action(context, who, "revoke token", name, "done")
+    return token_view(token)
+
+
+@router.get("/owners")
+def owners(who: Admin, context: Context) -> dict[str, OwnerBody]:
+    """Return the shares and quotas of owners; one that is not listed has weight 1 and no quota."""
+    return {
+        each.name: OwnerBody(weight=each.weight, most_gpus=each.most_gpus, gpu_hours_a_week=each.gpu_hours_a_week)
+        for each in context.service.owners()
+    }
+
+
+@router.put("/owners/{name}")
+def set_owner(name: str, body: OwnerBody, who: Admin, context: Context) -> OwnerBody:
+    """Set an owner's share and quotas."""
+    if not name.isprintable() or len(name) > 64:
+        raise SettingError("name", name, "a name has 1 to 64 printable characters")
+    context.service.set_owner(owner_of(name, body))
+    log_action(context, who, "set owner", name, "done")
+    return body
+
+
+@router.get("/queue")
+def queue(who: Known, context: Context) -> dict[str, Any]:
+    """Return the devices, who has them, and the number of studies by state; others' ids only to admins."""
+    busy: dict[str, str | None] = {}
+    for each in context.service.active_and_queued():
+        if each.state in ACTIVE:
+            visible = who.is_admin or each.shared or each.owner == who.owner
+            busy |= dict.fromkeys(each.granted, each.id if visible else None)
+    devices = [
+        {"name": name, "kind": kind, "busy": name in busy, "study": busy.get(name)}
+        for kind, names in context.devices.items()
+        for name in names
+    ]
+    counts = {state.value: count for state, count in context.service.counts().items()}
+    waiting = counts[SubmissionState.QUEUED.value]
+    return {"devices": devices, "states": counts, "waiting": waiting}
+
+
+@router.get("/audit")
+def audit(
+    who: Admin,
+    context: Context,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    before: Annotated[int | None, Query(ge=1)] = None,
+) -> list[dict[str, Any]]:
+    """Return the last actions, the latest first."""
+    return [
+        {
+            "at": entry.at.isoformat(),
+            "token": entry.token,
+            "owner": entry.owner,
+            "action": entry.action,
+            "resource": entry.resource,
+            "result": entry.result,
+        }
+        for entry in context.service.audit_log(limit, before)
+    ]

@@ -1,0 +1,58 @@
+"""The application: routes, limits and headers of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+
+from tuner import __version__
+from tuner.service.http import admin, events, health, problems, results, studies
+from tuner.service.http.context import ServiceContext
+
+LARGEST_BODY = 4 * 1024 * 1024
+"""Most bytes of a request's body."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Headers of an answer that does not set its own."""
+
+
+def create_app(context: ServiceContext) -> FastAPI:
+    """Return the application of one API process."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.reader = reader = events.Reader(context.service)
+        reader.start()
+        yield
+        await reader.close()
+
+    app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.context = context
+    problems.install(app)
+    app.middleware("http")(_guarded)
+    for router in (studies.router, results.router, events.router, admin.router, health.router):
+        app.include_router(router)
+    return app
+
+
+async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refuse a body that is too large or has no size, and add the headers of every answer."""
+    length = request.headers.get("content-length")
+    if request.headers.get("transfer-encoding") is not None or (length is not None and not length.isdigit()):
+        response: Response = problems.Problem(413, "a body needs a Content-Length").response()
+    elif length is not None and int(length) > LARGEST_BODY:
+        detail = f"a body has at most {LARGEST_BODY:,} bytes, not {int(length):,}"
+        response = problems.Problem(413, detail).response()
+    else:
+        response = await call_next(request)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response

@@ -1,0 +1,49 @@
+"""What the parts of an API process share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import Request
+
+from storage.service.store import ServiceStore
+from storage.store import Store
+from tuner.service.asked.rules import ServerRules
+from tuner.service.scheduler.scheduler import QueueState
+
+
+@dataclass(frozen=True)
+class ServiceContext:
+    """One API process.
+
+    Attributes:
+        service: the service's store.
+        store: of studies and trials, in the same database.
+        url: of the database.
+        folder: the service's folder, with one for each submission below `submissions/`.
+        devices: names of the devices by kind.
+        rules: what submissions may ask.
+        queue: what the scheduler of this process found last.
+        secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
+    """
+
+    service: ServiceStore
+    store: Store
+    url: str
+    folder: Path
+    devices: Mapping[str, Sequence[str]]
+    rules: ServerRules = field(default_factory=ServerRules)
+    queue: QueueState = field(default_factory=QueueState)
+    secure: bool = False
+
+    def folder_of(self, submission: str) -> Path:
+        """Return the folder of a submission."""
+        return self.folder / "submissions" / submission
+
+
+def context_of(request: Request) -> ServiceContext:
+    """Return the context of a request's application."""
+    context: ServiceContext = request.app.state.context
+    return context

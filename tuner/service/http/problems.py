@@ -1,0 +1,120 @@
+"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, and `field`, `value` and `rule`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from search_spaces.errors import SpaceError
+from storage.errors import StorageError, StorageUnavailable
+from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, UnknownToken, WrongState
+from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+
+MEDIA_TYPE = "application/problem+json"
+_TITLES = {
+    400: "the request cannot work",
+    401: "a token is needed",
+    403: "not allowed",
+    404: "there is no such thing",
+    405: "not a method of this address",
+    409: "the present state does not allow it",
+    413: "the body is too large",
+    422: "a value cannot work",
+    429: "too many requests",
+    500: "an error of the server",
+    503: "the database does not answer",
+}
+
+
+class Problem(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: HTTP status.
+        detail: one line with the rule, the value and the next step.
+        field: the field of the request that it is about.
+        value: its value.
+        rule: the rule that it breaks.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        field: str | None = None,
+        value: object = None,
+        rule: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers
+        self.field, self.value, self.rule = field, value, rule
+
+    def response(self) -> JSONResponse:
+        """Return the answer."""
+        body: dict[str, Any] = {
+            "type": "about:blank",
+            "title": _TITLES.get(self.status, "the request failed"),
+            "status": self.status,
+            "detail": self.detail,
+        }
+        more = {"field": self.field, "value": self.value, "rule": self.rule}
+        body |= {name: value for name, value in more.items() if value is not None}
+        return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
+
+
+def not_found(what: str, name: str) -> Problem:
+    """Return the answer for something that does not exist, or that the caller may not know of."""
+    return Problem(404, f"there is no {what} {name!r}")
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the answer for an error of the program's own types; others are errors of the server."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, SettingError):
+        value = error.value if isinstance(error.value, str | int | float | None) else str(error.value)
+        return Problem(422, str(error), error.field, value, error.rule)
+    if isinstance(error, UnknownSubmission | UnknownToken):
+        return Problem(404, str(error))
+    if isinstance(error, WrongState | SubmissionExists):
+        return Problem(409, str(error))
+    if isinstance(error, InvalidCursor):
+        return Problem(422, str(error), "after")
+    if isinstance(error, StorageUnavailable | InfrastructureError):
+        return Problem(503, str(error), headers={"Retry-After": "5"})
+    if isinstance(error, UserError | SpaceError | StorageError):
+        return Problem(422, str(error))
+    detail = str(error) if isinstance(error, TunerError) else f"internal error: {type(error).__name__}"
+    return Problem(500, detail)
+
+
+def install(app: FastAPI) -> None:
+    """Let an application answer every error with a problem."""
+
+    async def own(_: Request, error: Exception) -> JSONResponse:
+        return problem_of(error).response()
+
+    async def http(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        headers = dict(error.headers) if error.headers else None
+        return Problem(error.status_code, str(error.detail), headers=headers).response()
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+        field, rule = ".".join(where) or "body", str(first["msg"])
+        value = first.get("input")
+        shown = value if isinstance(value, str | int | float) else None
+        return Problem(422, f"{field}: {rule}", field, shown, rule).response()
+
+    for kind in (Problem, TunerError, StorageError, SpaceError):
+        app.add_exception_handler(kind, own)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, own)

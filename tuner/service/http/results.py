@@ -1,0 +1,165 @@
+"""What a study found: trials, conclusion, charts, report, deployment files and the driver's log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from storage.records import TrialRecord, with_keeps
+from tuner.service.http.access import Known, readable
+from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.problems import Problem, not_found
+from tuner.service.scheduler.launcher import LOG
+from tuner.use_cases.files.export import export as export_file
+from tuner.use_cases.report.charts import chart as draw
+from tuner.use_cases.report.reported import ReportedStudy
+from tuner.use_cases.report.write import report as write_report
+
+router = APIRouter(prefix="/v1/studies", tags=["results"])
+Context = Annotated[ServiceContext, Depends(context_of)]
+LARGEST_RANGE = 256 * 1024
+"""Most bytes of a log in one answer."""
+
+SANDBOX = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+"""The report has its scripts within it, and runs without the page's cookie."""
+
+
+@router.get("/{id}/trials")
+def trials(id: str, who: Known, context: Context, after: Annotated[int, Query(ge=-1)] = -1) -> list[dict[str, Any]]:
+    """Return the trials and measurements in rounds of a study whose number is above `after`, by number and round."""
+    readable(id, who, context)
+    if context.store.study(id) is None:
+        return []
+    return [trial_body(record) for record in context.store.trials(id) if record.number > after]
+
+
+def trial_body(record: TrialRecord) -> dict[str, Any]:
+    """Return a trial as JSON; metrics are the medians over its benchmarks."""
+    outcome, verdict = record.outcome, record.verdict
+    failure = None if outcome is None else outcome.failure
+    names = [] if outcome is None else dict.fromkeys(name for repeat in outcome.repeats for name in repeat.metrics)
+    return {
+        "number": record.number,
+        "round": record.round,
+        "kind": record.kind.value,
+        "label": record.label,
+        "state": record.state,
+        "score": None if verdict is None else verdict.score,
+        "feasible": None if verdict is None else verdict.feasible,
+        "values": {} if verdict is None else dict(verdict.values),
+        "constraints": {} if verdict is None else dict(verdict.constraints),
+        "metrics": {} if outcome is None else {name: outcome.metric(name) for name in names},
+        "config": dict(record.config),
+        "failure": None
+        if failure is None
+        else {"kind": failure.kind.value, "culprit": failure.culprit.value, "message": failure.message},
+        "provenance": None if outcome is None else outcome.provenance.value,
+        "started_at": None if outcome is None else outcome.started_at.isoformat(),
+        "ended_at": None if outcome is None else outcome.ended_at.isoformat(),
+    }
+
+
+def _conclusion(id: str, context: ServiceContext) -> Mapping[str, Any]:
+    study = context.store.study(id)
+    if study is None or study.conclusion is None:
+        raise not_found("conclusion of the study", id)
+    return with_keeps(study.conclusion, context.store.trials(id))
+
+
+@router.get("/{id}/conclusion")
+def conclusion(id: str, who: Known, context: Context) -> dict[str, Any]:
+    """Return what the study concluded: winner, reason, finalists with intervals, flag effects, front."""
+    readable(id, who, context)
+    return dict(_conclusion(id, context))
+
+
+def _reported(id: str, context: ServiceContext) -> ReportedStudy:
+    study = context.store.study(id)
+    records = () if study is None else tuple(context.store.trials(id))
+    if study is None or all(record.outcome is None for record in records):
+        raise not_found("finished trial of the study", id)
+    return ReportedStudy(study, records, context.url)
+
+
+@router.get("/{id}/charts/{name}")
+def chart(id: str, name: str, who: Known, context: Context) -> Response:
+    """Return a figure of the report as Plotly's JSON; 404 if the study has nothing to draw it from."""
+    readable(id, who, context)
+    try:
+        figure = draw(_reported(id, context), name)
+    except KeyError:
+        figure = None
+    if figure is None:
+        raise not_found("chart", name)
+    return Response(figure.to_json(), media_type="application/json")
+
+
+@router.get("/{id}/report", response_class=Response)
+def report(id: str, who: Known, context: Context) -> Response:
+    """Return the report as one HTML file."""
+    readable(id, who, context)
+    _reported(id, context)
+    with TemporaryDirectory(prefix="tuner-report-") as folder:
+        path = write_report([id], Path(folder) / "report.html", context.url)
+        content = path.read_bytes()
+    return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
+
+
+@router.get("/{id}/export", response_class=Response)
+def export(
+    id: str,
+    who: Known,
+    context: Context,
+    format: Annotated[str, Query(max_length=40)] = "script",
+    trial: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """Return a deployment file of the winner, or of a trial; a format with a second file has both as JSON."""
+    readable(id, who, context)
+    _reported(id, context)
+    with TemporaryDirectory(prefix="tuner-export-") as folder:
+        paths = export_file(id, trial, Path(folder) / f"{id}{_suffix(format)}", context.url, format)
+        contents = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    if len(contents) > 1:
+        return Response(json.dumps(contents), media_type="application/json")
+    name, content = next(iter(contents.items()))
+    return Response(
+        content,
+        media_type="text/plain; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+def _suffix(form: str) -> str:
+    from tuner.export.formats.registry import default_file
+
+    return default_file(form).suffix
+
+
+@router.get("/{id}/log", response_class=Response)
+def log(
+    id: str,
+    who: Known,
+    context: Context,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE,
+) -> Response:
+    """Return bytes of the driver's log; the header `Tuner-Log-Size` has the size of the whole."""
+    readable(id, who, context)
+    path = context.folder_of(id) / LOG
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(min(offset, size))
+            content = file.read(limit)
+    except FileNotFoundError:
+        raise not_found("log of the study", id) from None
+    except OSError as error:
+        raise Problem(500, f"the log cannot be read: {error.strerror}") from None
+    return Response(content, media_type="text/plain; charset=utf-8", headers={"Tuner-Log-Size": str(size)})

@@ -1,0 +1,37 @@
+"""Run an application with Uvicorn."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+SHUTDOWN_S = 5
+"""Seconds that open requests have to end."""
+
+CONNECTIONS = 1000
+"""Connections at once; further ones get 503."""
+
+
+def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, Path] | None) -> None:
+    """Serve on a bound socket until SIGINT or SIGTERM.
+
+    Args:
+        app: the application.
+        listener: bound, not listening yet.
+        certificate: files of the certificate and its key; None: HTTP.
+    """
+    file, key = (None, None) if certificate is None else certificate
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        ssl_certfile=file,
+        ssl_keyfile=key,
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,167 @@
+"""Studies: submit, list, read, change, and the verbs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from storage.service.records import Request, Submission, SubmissionState
+from tuner.errors import SettingError
+from tuner.service.asked.rules import check_rules
+from tuner.service.asked.settings import read_settings
+from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
+from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
+
+router = APIRouter(prefix="/v1/studies", tags=["studies"])
+Context = Annotated[ServiceContext, Depends(context_of)]
+SIMULATED = "simulated"
+MOST_WAITING = 200
+"""Submissions of one owner that may wait."""
+
+
+@router.post("", status_code=201)
+def submit(body: NewStudy, who: User, context: Context, response: Response) -> StudyView:
+    """Submit a study; 200 instead of 201 if it was submitted before."""
+    id = body.id or f"study-{secrets.token_hex(4)}"
+    keywords = read_settings(body.settings, id)
+    check_rules(keywords, context.rules, admin=who.is_admin)
+    keywords.study_settings()
+    keywords.budget()
+    kind = _kind(body, keywords.engine, context)
+    known = context.service.submission(id)
+    if known is not None and not (who.is_admin or known.owner == who.owner):
+        raise SettingError("id", id, "this id is taken", "choose another one")
+    if known is None:
+        _check_waiting(who, context)
+    now = datetime.now(UTC)
+    asked = Submission(id, who.owner, body.settings, kind, body.gpus, body.priority, now, now, shared=body.shared)
+    found, created = context.service.submit(asked)
+    response.status_code = 201 if created else 200
+    response.headers["Location"] = f"/v1/studies/{id}"
+    log_action(context, who, "submit", id, "created" if created else "known")
+    return _view(found, context)
+
+
+def _kind(body: NewStudy, engine: str, context: ServiceContext) -> str:
+    """Return the kind of the devices.
+
+    Raises:
+        SettingError: if the server has none of that kind, fewer than asked, or several kinds to choose from.
+    """
+    kinds = sorted(context.devices)
+    kind = body.kind
+    if kind is None and engine == SIMULATED:
+        kind = SIMULATED
+    real = [each for each in kinds if each != SIMULATED]
+    if kind is None and len(real) == 1:
+        kind = real[0]
+    if kind is None or kind not in context.devices:
+        raise SettingError("kind", kind, f"this server has devices of the kinds {', '.join(kinds)}", "give one")
+    if (engine == SIMULATED) != (kind == SIMULATED) and engine != "auto":
+        raise SettingError("kind", kind, f"the engine {engine!r} does not run there", "leave the kind out")
+    if body.gpus > len(context.devices[kind]):
+        raise SettingError("gpus", body.gpus, f"this server has {len(context.devices[kind])} of {kind}", "lower it")
+    return kind
+
+
+def _check_waiting(who: Caller, context: ServiceContext) -> None:
+    page = context.service.submissions(
+        owner=who.owner, states=[SubmissionState.QUEUED], limit=MOST_WAITING, with_settings=False
+    )
+    if len(page.submissions) >= MOST_WAITING:
+        rule = f"{MOST_WAITING} of your studies wait already"
+        raise SettingError("id", None, rule, "wait until some have ended, or cancel some")
+
+
+@router.get("")
+def studies(
+    who: Known,
+    context: Context,
+    owner: str | None = None,
+    state: Annotated[list[SubmissionState] | None, Query()] = None,
+    text: Annotated[str | None, Query(max_length=100)] = None,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> StudyPage:
+    """Return the studies that the caller may read, the newest first, without their settings."""
+    page = context.service.submissions(
+        owner=owner,
+        readable_by=None if who.is_admin else who.owner,
+        states=state,
+        text=text,
+        after=after,
+        limit=limit,
+        with_settings=False,
+    )
+    counts = context.store.progress([each.id for each in page.submissions])
+    waits = context.queue.waits
+    views = [
+        study_view(each, waits.get(each.id), _progress(counts.get(each.id)), settings=False)
+        for each in page.submissions
+    ]
+    return StudyPage(studies=views, next=page.cursor)
+
+
+def _progress(counts: tuple[int, int, int, float | None] | None) -> Progress | None:
+    if counts is None:
+        return None
+    trials, rounds, failed, score = counts
+    return Progress(trials=trials, rounds=rounds, failed=failed, score=score)
+
+
+def _view(found: Submission, context: ServiceContext) -> StudyView:
+    counts = context.store.progress([found.id])
+    return study_view(found, context.queue.waits.get(found.id), _progress(counts.get(found.id)))
+
+
+@router.get("/{id}")
+def study(id: str, who: Known, context: Context) -> StudyView:
+    """Return one study."""
+    return _view(readable(id, who, context), context)
+
+
+@router.patch("/{id}")
+def change(id: str, body: StudyChange, who: User, context: Context) -> StudyView:
+    """Change the priority of a study, or who may read it."""
+    found = changeable(id, who, context)
+    if body.priority is not None:
+        found = context.service.set_priority(id, body.priority, datetime.now(UTC))
+    if body.shared is not None:
+        found = context.service.share(id, body.shared)
+    log_action(context, who, "change", id, "done")
+    return _view(found, context)
+
+
+@router.delete("/{id}", status_code=204)
+def delete(id: str, who: User, context: Context) -> None:
+    """Delete an ended study with its trials and files."""
+    changeable(id, who, context)
+    context.service.delete(id, with_study=True)
+    log_action(context, who, "delete", id, "done")
+
+
+def _verb(name: str, act: Callable[[ServiceContext, str], Submission], summary: str) -> None:
+    """Add `POST /v1/studies/ID:NAME`."""
+
+    def verb(id: str, who: User, context: Context) -> StudyView:
+        changeable(id, who, context)
+        found = act(context, id)
+        log_action(context, who, name, id, found.state.value)
+        return _view(found, context)
+
+    verb.__name__, verb.__doc__ = name, summary
+    router.add_api_route(f"/{{id}}:{name}", verb, methods=["POST"], summary=summary)
+
+
+def _ask(request: Request) -> Callable[[ServiceContext, str], Submission]:
+    return lambda context, id: context.service.request(id, request, datetime.now(UTC))
+
+
+_verb("stop", _ask(Request.STOP), "Finish running trials, and conclude from what was measured.")
+_verb("cancel", _ask(Request.CANCEL), "End at once, without a conclusion.")
+_verb("resume", lambda context, id: context.service.resume(id, datetime.now(UTC)), "Queue it again.")

@@ -1,0 +1,188 @@
+"""One process of the service: the API, and a scheduler unless another process has its lease."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from storage import open_store
+from storage.service.errors import TokenExists
+from storage.service.records import Role, Token
+from storage.service.store import ServiceStore, open_service_store
+from tuner.errors import SettingError
+from tuner.service.asked.rules import ServerRules
+from tuner.service.http.access import new_token
+from tuner.service.http.app import create_app
+from tuner.service.http.context import ServiceContext
+from tuner.service.http.server import run_server
+from tuner.service.scheduler.launcher import ProcessLauncher
+from tuner.service.scheduler.scheduler import QueueState, Scheduler
+
+FIRST_TOKEN = "admin"
+"""Name of the token that a new service makes, and of its owner."""
+
+SIMULATED = "simulated"
+ENDING_S = 60.0
+"""Seconds that drivers have to end their servers when the service is stopped."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How a process of the service runs.
+
+    Attributes:
+        url: of the database.
+        folder: the service's folder.
+        host: address to bind to.
+        port: 0: a free one.
+        simulated: devices for simulated studies.
+        vllm: the vLLM executable; None: the one on PATH.
+        ray_address: Ray cluster for the trials; None: this machine.
+        rules: what submissions may ask.
+        certificate: files of the certificate and its key, for HTTPS; None: HTTP.
+        schedules: whether this process may schedule.
+        keeps_running: whether drivers go on when this process is stopped.
+    """
+
+    url: str
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8600
+    simulated: int = 2
+    vllm: str | None = None
+    ray_address: str | None = None
+    rules: ServerRules = field(default_factory=ServerRules)
+    certificate: tuple[Path, Path] | None = None
+    schedules: bool = True
+    keeps_running: bool = False
+
+
+def serve(settings: ServeSettings) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        SettingError: for an address beyond this machine without a token, or a port that is taken.
+    """
+    devices = find_kinds(settings)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    with closing(open_service_store(settings.url)) as service, closing(open_store(settings.url)) as store:
+        listener = _listen(settings, service)
+        first = first_token(service)
+        scheme = "http" if settings.certificate is None else "https"
+        host, port = listener.getsockname()[:2]
+        address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        print(f"tuner serves {address}; devices: {_summary(devices)}", flush=True)
+        if first is not None:
+            print(f"token of the admin, shown once: {first}", flush=True)
+        queue = QueueState()
+        with _scheduling(settings, service, devices, queue):
+            context = ServiceContext(
+                *(service, store, settings.url, settings.folder, devices, settings.rules, queue),
+                secure=settings.certificate is not None,
+            )
+            run_server(create_app(context), listener, settings.certificate)
+
+
+def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
+    """Return the names of the devices by kind: those of this machine or the cluster, and simulated ones.
+
+    Raises:
+        UserError: for a cluster without a usable vLLM, or a GPU that does not answer.
+    """
+    from tuner.use_cases.devices import find_cluster_devices, find_devices, leave_cluster
+    from tuner.use_cases.places import home
+
+    if settings.ray_address is not None:
+        found = find_cluster_devices(settings.ray_address, None, settings.vllm, home()).devices
+        leave_cluster()
+    else:
+        found = find_devices(None)
+    kind = found.profile.key or "gpu"
+    kinds = {kind: tuple(f"{kind}:{index}" for index in range(len(found.names)))}
+    if settings.simulated:
+        kinds[SIMULATED] = tuple(f"{SIMULATED}:{index}" for index in range(settings.simulated))
+    return kinds
+
+
+def _summary(devices: Mapping[str, tuple[str, ...]]) -> str:
+    return ", ".join(f"{len(names)} {kind}" for kind, names in devices.items())
+
+
+def first_token(service: ServiceStore) -> str | None:
+    """Make the first token of a new service and return it; None if there is a token already."""
+    if service.tokens():
+        return None
+    secret, digest = new_token()
+    try:
+        service.add_token(Token(FIRST_TOKEN, FIRST_TOKEN, Role.ADMIN, digest, datetime.now(UTC)))
+    except TokenExists:  # another process of the service was faster
+        return None
+    return secret
+
+
+def _listen(settings: ServeSettings, service: ServiceStore) -> socket.socket:
+    """Return the listening socket.
+
+    Raises:
+        SettingError: beyond loopback without a token, or for an address that cannot be used.
+    """
+    if not _is_loopback(settings.host) and not service.tokens():
+        remedy = "run `tuner token add NAME` first, with the same database"
+        rule = "an address beyond this machine needs tokens, and there is none"
+        raise SettingError("host", settings.host, rule, remedy)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        rule = f"the address cannot be used: {error.strerror}"
+        raise SettingError("port", settings.port, rule, "choose another one") from None
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _scheduling(
+    settings: ServeSettings, service: ServiceStore, devices: Mapping[str, tuple[str, ...]], queue: QueueState
+) -> Iterator[None]:
+    """Schedule in a thread; at the end, ask this process's drivers to end, and wait for them."""
+    if not settings.schedules:
+        yield
+        return
+    vllm = None if settings.vllm is None else os.path.abspath(settings.vllm)
+    launcher = ProcessLauncher(settings.url, settings.folder.resolve(), vllm, settings.ray_address)
+    scheduler = Scheduler(service, launcher, devices, _note, queue)
+    stop = threading.Event()
+    thread = threading.Thread(target=scheduler.run, args=(stop,), name="scheduler")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        if not settings.keeps_running:
+            launcher.interrupt()
+            if launcher.wait(ENDING_S):
+                _note(f"some studies did not end within {ENDING_S:.0f} s; they end by themselves")
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
