@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -18,21 +19,14 @@ from tests.postgres import PostgresServer
 from tests.service_samples import DRIVER, START, run, submission
 
 
-@pytest.fixture
-def store(empty_database: str) -> Iterator[ServiceStore]:
-    """A store with the submissions `a`, `b` and `c`."""
-    store = open_service_store(empty_database)
-    for id in "abc":
-        store.submit(submission(id))
-    yield store
-    store.close()
-
-
 class OpenWriter:
     """A transaction that has added an event and is not committed; what `ServiceStore.event` does until its commit."""
 
+    present: ClassVar[list[OpenWriter]] = []
+
     def __init__(self, store: ServiceStore, id: str) -> None:
         self._session = Session(store._writer)
+        self.present.append(self)
         self.id = id
         self.number = add_event(self._session, locked(self._session, id), "trial", {}, START)
         self._session.flush()
@@ -46,6 +40,18 @@ class OpenWriter:
         """Take the event back."""
         self._session.rollback()
         self._session.close()
+
+
+@pytest.fixture
+def store(empty_database: str) -> Iterator[ServiceStore]:
+    """A store with the submissions `a`, `b` and `c`; what a test leaves open is rolled back."""
+    store = open_service_store(empty_database)
+    for id in "abc":
+        store.submit(submission(id))
+    yield store
+    while OpenWriter.present:
+        OpenWriter.present.pop().roll_back()
+    store.close()
 
 
 def test_an_event_that_is_committed_late_is_not_missed(store: ServiceStore) -> None:

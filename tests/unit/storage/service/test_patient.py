@@ -1,0 +1,123 @@
+"""The service's store that waits: a write whose acknowledgement is lost happens once."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine.default import DefaultDialect
+
+from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
+from storage.service.patient import PatientServiceStore
+from storage.service.records import Lease, Owner, Request, SubmissionState
+from storage.service.store import ServiceStore, open_service_store
+from storage.transactions import Transactions
+from storage.waiting import DatabaseWait
+from tests.service_samples import DRIVER, OTHER, START, at, run, submission, token
+
+S = SubmissionState
+LEASE = Lease("scheduler", "a", 1, at(3600))
+
+
+def prepared(folder: Path, wait: DatabaseWait | None) -> ServiceStore:
+    """Return a store with a running, a waiting, a stopped and a started submission without a driver."""
+    folder.mkdir()
+    store = open_service_store(str(folder / "tuner.db"), wait)
+    for id in ("running", "stopped"):
+        run(store, id)
+    store.end("stopped", DRIVER, S.STOPPED, None, None, at(9))
+    store.submit(submission("waiting"))
+    store.submit(submission("started"))
+    store.start("started", ["d5"], LEASE, START)
+    store.add_token(token())
+    return store
+
+
+WRITES: dict[str, Callable[[ServiceStore], object]] = {
+    "submit": lambda store: store.submit(submission("new")),
+    "request": lambda store: store.request("running", Request.STOP, at(20)),
+    "request of a waiting one": lambda store: store.request("waiting", Request.CANCEL, at(20)),
+    "resume": lambda store: store.resume("stopped", at(20)),
+    "share": lambda store: store.share("running", True),
+    "set_priority": lambda store: store.set_priority("running", 3, at(20)),
+    "delete": lambda store: store.delete("stopped"),
+    "take_lease": lambda store: store.take_lease("webhooks", "b", 10, START),
+    "release_lease": lambda store: store.release_lease(LEASE),
+    "start": lambda store: store.start("waiting", ["d7"], LEASE, at(20)),
+    "set_driver": lambda store: store.set_driver("started", OTHER, at(20), run=1),
+    "lost": lambda store: store.lost("running", DRIVER, LEASE, at(20), 3),
+    "beat": lambda store: store.beat("running", DRIVER, at(20)),
+    "event": lambda store: store.event("running", "trial", {"number": (1, 2)}, at(20)),
+    "concluding": lambda store: store.concluding("running", DRIVER, at(20)),
+    "end": lambda store: store.end("running", DRIVER, S.FAILED, "why", "tuner", at(20)),
+    "end of a yield": lambda store: store.end("running", DRIVER, S.QUEUED, "why", None, at(20)),
+    "set_owner": lambda store: store.set_owner(Owner("ada", 2.0)),
+    "add_token": lambda store: store.add_token(token("ci")),
+    "revoke_token": lambda store: store.revoke_token("laptop", at(20)),
+    "touch_token": lambda store: store.touch_token("laptop", at(20)),
+}
+
+
+def content(store: ServiceStore) -> tuple[object, ...]:
+    """Return what a store has, the audit log excepted."""
+    submissions = store.submissions().submissions
+    events = [store.events_after(each.id, 0) for each in submissions]
+    return submissions, events, store.uses(START), store.owners(), store.tokens(), store.take_lease(*PROBE)
+
+
+PROBE = ("scheduler", "probe", 10.0, at(30))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_acknowledgement_is_lost_happens_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DefaultDialect.do_commit
+    lost: list[str] = []
+    with closing(prepared(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
+        with store._engine.connect() as connection:
+            before = connection.connection.total_changes
+
+        def without_acknowledgement(dialect: DefaultDialect, connection: sqlite3.Connection) -> None:
+            commit(dialect, connection)  # type: ignore[no-untyped-call]
+            if connection.total_changes > before and not lost:
+                lost.append(name)
+                error = sqlite3.OperationalError("database is locked")
+                error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+                raise error
+
+        monkeypatch.setattr(DefaultDialect, "do_commit", without_acknowledgement)
+        result = WRITES[name](store)
+        monkeypatch.undo()
+        assert lost == [name]
+        with closing(prepared(tmp_path / "other", None)) as other:
+            assert WRITES[name](other) == result
+            assert content(store) == content(other)
+
+
+def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
+    with closing(prepared(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
+        with pytest.raises(WrongState):
+            store.request("stopped", Request.STOP, at(9))
+        with pytest.raises(WrongState):
+            store.resume("running", START)
+        with pytest.raises(UnknownSubmission):
+            store.delete("unknown")
+        with pytest.raises(NotYours):
+            store.end("stopped", DRIVER, S.STOPPED, None, None, at(9))
+        with pytest.raises(TokenExists):
+            store.add_token(token())
+        assert not store.start("running", ["d0", "d1"], LEASE, START)
+        assert store.event("running", "note", {}, START) == 3
+        assert store.event("running", "note", {}, START) == 4
+
+
+def test_every_method_waits() -> None:
+    def public(kind: type) -> set[str]:
+        return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+
+    assert public(ServiceStore) - public(Transactions) == set(vars(PatientServiceStore)) & public(ServiceStore)
