@@ -85,6 +85,7 @@ class UseRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     owner: Mapped[str] = mapped_column(String(NAME_LENGTH))
     submission: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    kind: Mapped[str] = mapped_column(String(KEYWORD_LENGTH))
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime]
     gpu_seconds: Mapped[float]

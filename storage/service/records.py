@@ -173,6 +173,7 @@ class Use:
 
     owner: str
     submission: str
+    kind: str
     began_at: datetime
     ended_at: datetime
     gpu_seconds: float

@@ -171,8 +171,8 @@ def end_run(session: Session, row: SubmissionRow, now: datetime) -> None:
     began, ended = row.run_began_at, row.counted_at
     if began is not None and ended is not None:
         used = len(row.granted) * (ended - began).total_seconds()
-        use = UseRow(owner=row.owner, submission=row.name, began_at=began, ended_at=ended, gpu_seconds=used)
-        session.add(use)
+        whose = {"owner": row.owner, "submission": row.name, "kind": row.kind}
+        session.add(UseRow(**whose, began_at=began, ended_at=ended, gpu_seconds=used))
     row.granted, row.run_began_at, row.counted_at = [], None, None
     set_driver_of(row, None)
 

@@ -165,7 +165,7 @@ class SchedulingStore(Transactions):
         query = select(UseRow).where(UseRow.ended_at >= since).order_by(UseRow.ended_at, UseRow.id)
         with self._reading() as session:
             return [
-                Use(row.owner, row.submission, row.began_at, row.ended_at, row.gpu_seconds)
+                Use(row.owner, row.submission, row.kind, row.began_at, row.ended_at, row.gpu_seconds)
                 for row in session.scalars(query)
             ]
 

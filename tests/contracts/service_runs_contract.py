@@ -174,7 +174,7 @@ class DriverContract(ServiceFixture):
         assert (ended.state, ended.reason, ended.culprit, ended.ended_at) == (state, "why", culprit, at(60))
         assert (ended.granted, ended.driver, ended.request, ended.run_began_at) == ((), None, None, None)
         assert ended.gpu_seconds == 120.0
-        assert store.uses(START) == [Use("ada", "s", START, at(60), 120.0)]
+        assert store.uses(START) == [Use("ada", "s", "h200", START, at(60), 120.0)]
         (event,) = store.events_after("s", ended.events - 1)
         assert event.kind == state.value.lower()
         assert event.data == {"state": state.value, "reason": "why", **({"culprit": culprit} if culprit else {})}
@@ -237,7 +237,7 @@ class LossContract(ServiceFixture):
         lost = store.lost("s", DRIVER, lease, at(30), 3)
         assert (lost.state, lost.losses, lost.reason) == (S.QUEUED, 1, "its driver was lost on gpu-1")
         assert (lost.granted, lost.driver, lost.request, lost.queued_at) == ((), None, None, at(30))
-        assert store.uses(START) == [Use("ada", "s", START, at(30), 60.0)]
+        assert store.uses(START) == [Use("ada", "s", "h200", START, at(30), 60.0)]
         (event,) = store.events_after("s", lost.events - 1)
         assert (event.kind, event.data) == (
             "lost",

@@ -92,6 +92,7 @@ def _uses() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("owner", sa.String(length=512), nullable=False),
         sa.Column("submission", sa.String(length=512), nullable=False),
+        sa.Column("kind", sa.String(length=64), nullable=False),
         sa.Column("began_at", TIME, nullable=False),
         sa.Column("ended_at", TIME, nullable=False),
         sa.Column("gpu_seconds", sa.Double(), nullable=False),

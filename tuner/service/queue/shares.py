@@ -9,15 +9,12 @@ interval from a to b with n devices is the integral
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storage.service.records import Owner, Use
 from tuner.service.queue.rules import HALF_LIFE_S, WEEK_S
 from tuner.service.queue.view import OwnerShare, Running
-
-UNKNOWN_KIND = ""
-"""Kind of a deleted submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +53,12 @@ def week_use(interval: Interval, now_s: float) -> float:
     return interval.gpu_seconds * max(interval.ended_s - max(interval.began_s, since_s), 0.0) / length_s
 
 
-def intervals_of_uses(uses: Iterable[Use], kinds: Mapping[str, str]) -> list[Interval]:
-    """Return the intervals of stored records; times are seconds since 1970.
-
-    Args:
-        uses: records of runs that ended.
-        kinds: kinds of devices by submission. Uses of others count in the week's quota only.
-    """
+def intervals_of_uses(uses: Iterable[Use]) -> list[Interval]:
+    """Return the intervals of stored records of runs that ended; times are seconds since 1970."""
     return [
         Interval(
             use.owner,
-            kinds.get(use.submission, UNKNOWN_KIND),
+            use.kind,
             use.began_at.timestamp(),
             use.ended_at.timestamp(),
             use.gpu_seconds,

@@ -145,8 +145,7 @@ class Scheduler:
         running = tuple(_running(each) for each in submissions if each.state in ACTIVE)
         waiting = tuple(_waiting(each) for each in submissions if each.state is SubmissionState.QUEUED)
         uses = self._store.uses(now - timedelta(seconds=WEEK_S))
-        kinds = {each.id: each.kind for each in submissions}
-        intervals = [*intervals_of_uses(uses, kinds), *intervals_of_running(running, now_s)]
+        intervals = [*intervals_of_uses(uses), *intervals_of_running(running, now_s)]
         shares = owner_shares(self._store.owners(), intervals, now_s)
         return decide(QueueView(now_s, waiting, running, shares, self._devices))
 
