@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -71,6 +71,7 @@ def serve(settings: ServeSettings) -> None:
     Raises:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
+    settings = replace(settings, url=_absolute(settings.url), folder=settings.folder.resolve())
     devices = find_kinds(settings)
     settings.folder.mkdir(parents=True, exist_ok=True)
     with closing(open_service_store(settings.url)) as service, closing(open_store(settings.url)) as store:
@@ -110,6 +111,12 @@ def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
     if settings.simulated:
         kinds[SIMULATED] = tuple(f"{SIMULATED}:{index}" for index in range(settings.simulated))
     return kinds
+
+
+def _absolute(url: str) -> str:
+    """Return the URL with the whole path of a SQLite file: drivers work in other folders."""
+    path = url.removeprefix("sqlite:///")
+    return url if path == url or path.startswith("file:") else f"sqlite:///{os.path.abspath(path)}"
 
 
 def _summary(devices: Mapping[str, tuple[str, ...]]) -> str:
@@ -168,7 +175,7 @@ def _scheduling(
         yield
         return
     vllm = None if settings.vllm is None else os.path.abspath(settings.vllm)
-    launcher = ProcessLauncher(settings.url, settings.folder.resolve(), vllm, settings.ray_address)
+    launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address)
     scheduler = Scheduler(service, launcher, devices, _note, queue)
     stop = threading.Event()
     thread = threading.Thread(target=scheduler.run, args=(stop,), name="scheduler")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,8 +34,8 @@ class Launcher(Protocol):
     def runs(self, driver: Driver) -> bool | None:
         """Return whether a driver still runs; None if this host cannot know."""
 
-    def reap(self) -> None:
-        """Take note of drivers that have ended."""
+    def ended(self) -> set[tuple[str, int]]:
+        """Return submission and run of each driver of this launcher that has ended since the last call."""
 
 
 class ProcessLauncher:
@@ -50,7 +51,7 @@ class ProcessLauncher:
     def __init__(self, storage: str, folder: Path, vllm: str | None, ray_address: str | None) -> None:
         self._storage, self._folder = storage, folder
         self._vllm, self._ray_address = vllm, ray_address
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""
@@ -71,7 +72,7 @@ class ProcessLauncher:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._children.append(child)
+        self._children[submission.id, submission.runs] = child
 
     def runs(self, driver: Driver) -> bool | None:
         """Return whether a driver of this host and boot still runs; None for another host."""
@@ -81,23 +82,25 @@ class ProcessLauncher:
             return False
         return is_alive(Identity(driver.pid, driver.started))
 
-    def reap(self) -> None:
+    def ended(self) -> set[tuple[str, int]]:
         """Reap the drivers that have ended."""
-        self._children = [child for child in self._children if child.poll() is None]
+        found = {run for run, child in self._children.items() if child.poll() is not None}
+        self._children = {run: child for run, child in self._children.items() if run not in found}
+        return found
 
     def interrupt(self) -> None:
         """Ask the drivers of this process to end at once; their submissions are queued again."""
-        for child in self._children:
+        for child in self._children.values():
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> int:
         """Wait for the drivers to end, at most so long in all, and return how many still run."""
-        remaining = seconds
-        for child in self._children:
+        deadline = time.monotonic() + seconds
+        for child in self._children.values():
             with suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=max(remaining, 0.0))
-        self.reap()
+                child.wait(timeout=max(deadline - time.monotonic(), 0.0))
+        self.ended()
         return len(self._children)
 
 

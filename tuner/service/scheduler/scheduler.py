@@ -71,6 +71,7 @@ class Scheduler:
     ) -> None:
         self._store, self._launcher, self._now, self._note = store, launcher, now, note
         self._devices = {kind: tuple(names) for kind, names in devices.items()}
+        self._ended: set[tuple[str, int]] = set()
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.state = QueueState() if state is None else state
 
@@ -90,12 +91,13 @@ class Scheduler:
     def step(self) -> Lease | None:
         """Take or renew the lease and schedule once; None if another process schedules."""
         now = self._now()
-        self._launcher.reap()
+        self._ended |= self._launcher.ended()
         lease = self._store.take_lease(LEASE, self._holder, LEASE_S, now)
         self.state.leads, self.state.stepped_at = lease is not None, now
         if lease is None:
             return None
         submissions = [self._found(each, lease) for each in self._store.active_and_queued()]
+        self._ended.clear()
         decisions = self._decide(submissions, now)
         self.state.waits = decisions.waits
         for id in decisions.yields:
@@ -128,6 +130,8 @@ class Scheduler:
     def _is_lost(self, submission: Submission) -> bool:
         """Return whether the driver has ended, or has been silent for too long."""
         now, driver = self._now(), submission.driver
+        if driver is None and (submission.id, submission.runs) in self._ended:
+            return True
         if driver is None:
             began = submission.run_began_at or submission.queued_at
             return now - began > timedelta(seconds=START_S)
