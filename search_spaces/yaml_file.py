@@ -66,7 +66,15 @@ def read_yaml(path: Path) -> YamlFile:
         OSError: if it cannot be read, is not a regular file, or is larger than `SIZE_LIMIT`.
         YamlError: with file and line, if it is not valid YAML within the limits.
     """
-    content = read_regular_file(path, SIZE_LIMIT)
+    return parse_yaml(read_regular_file(path, SIZE_LIMIT), path)
+
+
+def parse_yaml(content: bytes, path: Path) -> YamlFile:
+    """Return the content of a YAML file whose bytes are known already; `path` names it in errors.
+
+    Raises:
+        YamlError: as `read_yaml`.
+    """
     try:
         loader = _Loader(content.decode())
         node = loader.get_single_node()

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_spaces.yaml_file import YamlError, parse_yaml
 from tuner.errors import SettingError
 from tuner.use_cases.keywords import Keywords
 
-HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """A model of a hub: `owner/name`."""
 
 FORBIDDEN_FLAGS = ("trust-remote-code", "config", "hf-overrides", "worker-cls", "worker-extension-cls", "middleware")
@@ -52,7 +55,10 @@ def check_rules(keywords: Keywords, rules: ServerRules, *, admin: bool) -> None:
         _check_model(name, getattr(keywords, name), rules)
     for name in ("space", "quality_task", "gpu", "baseline"):
         _check_no_path(name, getattr(keywords, name))
-    _check_arguments(keywords.server_arguments, rules, admin=admin)
+    _check_arguments("server_arguments", keywords.server_arguments, rules, admin=admin)
+    if keywords.baseline is not None and keywords.baseline.lstrip().startswith("-"):
+        _check_arguments("baseline", words_of(keywords.baseline), rules, admin=admin)
+    _check_own_space(keywords.space, rules, admin=admin)
     for variable, value in keywords.env.items():
         if not admin and variable not in rules.variables:
             allowed = ", ".join(sorted(rules.variables)) or "none"
@@ -84,16 +90,56 @@ def _check_no_path(name: str, value: str | None) -> None:
         raise SettingError(name, value, rule, "give a name, or send the file's content")
 
 
-def _check_arguments(arguments: tuple[str, ...], rules: ServerRules, *, admin: bool) -> None:
+def words_of(flags: str) -> tuple[str, ...]:
+    """Return the words of a command line.
+
+    Raises:
+        SettingError: about the baseline, for an open quote.
+    """
+    try:
+        return tuple(shlex.split(flags))
+    except ValueError as error:
+        raise SettingError("baseline", flags[:100], f"not a command line: {error}") from None
+
+
+def _check_own_space(space: str | None, rules: ServerRules, *, admin: bool) -> None:
+    """Refuse a search space of the user's own where raw flags are not allowed: it can declare any flag."""
+    if space is None or "\n" not in space:
+        return
+    if not (rules.arguments or admin):
+        rule = "this server allows only shipped search spaces, because one of your own can declare any flag"
+        raise SettingError("space", None, f"space: {rule}", "give the name of one, or ask an admin of the server")
+    try:
+        document = parse_yaml(space.encode(), Path("space")).data
+    except YamlError as error:
+        raise SettingError("space", None, f"space: {error}") from None
+    words = tuple(word for text in _texts(document) for word in text.split())
+    _check_arguments("space", words, rules, admin=admin)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text of a document, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _texts(key)
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _check_arguments(name: str, arguments: tuple[str, ...], rules: ServerRules, *, admin: bool) -> None:
     """Refuse raw flags where they are not allowed, and flags that load code for everybody."""
     if arguments and not (rules.arguments or admin):
         rule = "this server does not allow raw flags"
-        raise SettingError("server_arguments", arguments[0], rule, "leave them out, or ask an admin of the server")
+        raise SettingError(name, arguments[0], rule, "leave them out, or ask an admin of the server")
     for argument in arguments:
         flag = argument.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-").lower()
         if argument.startswith("-") and any(_is_short_form(flag, each) for each in FORBIDDEN_FLAGS):
             rule = "the flag loads code or files of the server"
-            raise SettingError("server_arguments", argument, rule, "leave it out")
+            raise SettingError(name, argument, rule, "leave it out")
 
 
 def _is_short_form(flag: str, name: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -13,11 +12,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from tuner.errors import SettingError
 from tuner.use_cases.keywords import Keywords
 
+FILES = "files"
+"""The setting beside the keywords: files that contents refer to, by name."""
+
 NAMED_BY_ID = "study"
 """The keyword that a submission lacks: its id is the study's name."""
-
-CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
-"""Keywords that are a name or, if they have several lines, the content of a file, and that file's suffix."""
 
 LARGEST_CONTENT = 1_000_000
 """Most characters of one file's content."""
@@ -37,7 +36,8 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
     """Return the keywords of a submission's settings.
 
     Args:
-        given: JSON values by the names of the keywords; `workload` has the contents of traffic files.
+        given: JSON values by the names of the keywords; `workload` has the contents of traffic files. `files` is left
+            out, see `tuner.service.asked.contents`.
         id: of the submission, which names the study.
 
     Raises:
@@ -48,7 +48,7 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
     for name, value in given.items():
         _check_length(name, value)
     try:
-        keywords = _adapter().validate_python(dict(given))
+        keywords = _adapter().validate_python({name: value for name, value in given.items() if name != FILES})
     except ValidationError as error:
         raise _explained(error) from None
     return replace(keywords, study=id)
@@ -70,22 +70,3 @@ def _explained(error: ValidationError) -> SettingError:
     value = first["input"]
     shown = value if isinstance(value, str | int | float) else str(value)[:80]
     return SettingError(name, shown, first["msg"][:1].lower() + first["msg"][1:])
-
-
-def with_files(keywords: Keywords, folder: Path) -> Keywords:
-    """Write the contents that keywords have into a folder, and return the keywords with the paths of these files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    workload = []
-    for index, content in enumerate(keywords.workload):
-        workload.append(_written(folder / f"workload-{index}.yaml", content))
-    changed: dict[str, Any] = {"workload": tuple(workload)}
-    for name, suffix in CONTENTS.items():
-        text = getattr(keywords, name)
-        if text is not None and "\n" in text:
-            changed[name] = _written(folder / f"{name}{suffix}", text)
-    return replace(keywords, **changed)
-
-
-def _written(path: Path, content: str) -> str:
-    path.write_text(content, encoding="utf-8")
-    return str(path)

@@ -20,11 +20,13 @@ from storage.service.store import ServiceStore
 from tuner.cancellation import Wishes
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.processes.identity import own_identity
-from tuner.service.asked.settings import read_settings, with_files
+from tuner.service.asked.contents import files_of, with_files
+from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
+from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
 BEAT_S = 2.0
@@ -115,7 +117,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     """
     observer = EventObserver(StoreJournal(store, submission.id, driver))
     try:
-        keywords = with_files(read_settings(submission.settings, submission.id), job.folder / "contents")
+        keywords = _keywords(job, submission)
         simulated = submission.kind == SIMULATED
         choice = EngineChoice(
             SIMULATED if simulated else "vllm",
@@ -136,6 +138,12 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     except (TunerError, StorageError) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.TUNER)
     return _ending(result, wishes)
+
+
+def _keywords(job: Job, submission: Submission) -> Keywords:
+    """Return the submission's keywords, with its contents as files in the driver's folder."""
+    keywords = read_settings(submission.settings, submission.id)
+    return with_files(keywords, files_of(submission.settings), job.folder / "contents")
 
 
 def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:

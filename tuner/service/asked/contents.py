@@ -1,0 +1,96 @@
+"""Contents that a submission has instead of files, and the files that they refer to.
+
+A traffic file may name prompts, times and lengths, a search space may include others. Each name has to be one of the
+submission's own files, so that no file of the server is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from search_spaces.yaml_file import YamlError, parse_yaml
+from tuner.errors import SettingError
+from tuner.service.asked.settings import FILES, LARGEST_CONTENT
+from tuner.use_cases.keywords import Keywords
+
+CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
+"""Keywords that are a name or, if they have several lines, the content of a file, and that file's suffix."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+MOST_FILES = 20
+REFERENCES = ("file", "include")
+"""Keys of YAML files whose values are names of files."""
+
+
+def files_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of a submission's settings, by name.
+
+    Raises:
+        SettingError: for a name that is not a plain one, or a content that is not a text.
+    """
+    files = given.get(FILES, {})
+    if not isinstance(files, Mapping) or len(files) > MOST_FILES:
+        raise SettingError(FILES, None, f"{FILES}: give at most {MOST_FILES} contents by their names")
+    for name, content in files.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            rule = "a file's name has up to 100 letters, digits and ._- and no folder"
+            raise SettingError(FILES, str(name)[:100], rule, "rename it")
+        if not isinstance(content, str) or len(content) > LARGEST_CONTENT:
+            raise SettingError(FILES, name, f"its content is not a text of at most {LARGEST_CONTENT:,} characters")
+    return dict(files)
+
+
+def check_contents(keywords: Keywords, files: Mapping[str, str]) -> None:
+    """Refuse contents that refer to a file that the submission does not have.
+
+    Raises:
+        SettingError: with the content that does, or that is not YAML.
+    """
+    own = {name: text for name, text in files.items() if name.endswith((".yaml", ".yml"))}
+    space = keywords.space if keywords.space is not None and "\n" in keywords.space else None
+    parts = [*(("workload", text) for text in keywords.workload), *((FILES, text) for text in own.values())]
+    for field, text in [*parts, *([] if space is None else [("space", space)])]:
+        try:
+            document = parse_yaml(text.encode(), Path(field)).data
+        except YamlError as error:
+            raise SettingError(field, None, f"{field}: {error}") from None
+        for name in _references(document):
+            if not isinstance(name, str) or name not in files:
+                rule = f"{field}: {str(name)[:100]!r} is not one of the submission's files"
+                raise SettingError(field, None, rule, "send its content in `files`, under that name")
+
+
+def _references(value: object) -> Iterator[object]:
+    """Yield the value of each key that names files, at any depth."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key in REFERENCES:
+                yield from each if isinstance(each, list) else [each]
+            else:
+                yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def with_files(keywords: Keywords, files: Mapping[str, str], folder: Path) -> Keywords:
+    """Write contents and files into a folder, and return the keywords with the paths of the contents."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        _written(folder / name, content)
+    paths = [_written(folder / f"workload-{index}.yaml", text) for index, text in enumerate(keywords.workload)]
+    changed: dict[str, Any] = {"workload": tuple(paths)}
+    for name, suffix in CONTENTS.items():
+        text = getattr(keywords, name)
+        if text is not None and "\n" in text:
+            changed[name] = _written(folder / f"{name}{suffix}", text)
+    return replace(keywords, **changed)
+
+
+def _written(path: Path, content: str) -> str:
+    path.write_text(content, encoding="utf-8")
+    return str(path)
