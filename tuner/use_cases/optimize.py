@@ -37,7 +37,7 @@ from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, plan_study, prepare_study
 from tuner.study.specification.former_name import named_as_before
-from tuner.study.specification.settings import EngineChoice, RunSettings, StudySettings
+from tuner.study.specification.settings import Budget, EngineChoice, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
@@ -212,10 +212,19 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
 
 def _check_run(run: RunSettings) -> None:
     check_engine_name(run.engine.engine)
-    if run.budget.trials < 1:
-        raise SettingError("trials", run.budget.trials, "at least 1 is needed", "the defaults are the first trial")
-    if run.budget.min_gain < 0:
-        raise SettingError("min_gain", 100 * run.budget.min_gain, "at least 0 is needed", "give % of the score")
+    check_budget(run.budget)
+
+
+def check_budget(budget: Budget) -> None:
+    """Refuse a budget that cannot be spent.
+
+    Raises:
+        SettingError: for less than one trial, or a negative gain.
+    """
+    if budget.trials < 1:
+        raise SettingError("trials", budget.trials, "at least 1 is needed", "the defaults are the first trial")
+    if budget.min_gain < 0:
+        raise SettingError("min_gain", 100 * budget.min_gain, "at least 0 is needed", "give % of the score")
 
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from storage.service.records import Request, Submission, SubmissionState
 from tuner.errors import SettingError
+from tuner.service.asked.check import check_plan
 from tuner.service.asked.contents import check_contents, files_of
 from tuner.service.asked.rules import check_rules
 from tuner.service.asked.settings import read_settings
@@ -31,10 +32,10 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     id = body.id or f"study-{secrets.token_hex(4)}"
     keywords = read_settings(body.settings, id)
     check_rules(keywords, context.rules, admin=who.is_admin)
-    check_contents(keywords, files_of(body.settings))
-    keywords.study_settings()
-    keywords.budget()
+    files = files_of(body.settings)
+    check_contents(keywords, files)
     kind = _kind(body, keywords.engine, context)
+    check_plan(keywords, files, kind, simulated=kind == SIMULATED)
     known = context.service.submission(id)
     if known is not None and not (who.is_admin or known.owner == who.owner):
         raise SettingError("id", id, "this id is taken", "choose another one")
