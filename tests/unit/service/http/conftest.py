@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -38,13 +37,13 @@ class Api:
         self.tokens[name] = secret
         return secret
 
-    def call(self, method: str, path: str, token: str | None = "ada", **more: Any) -> httpx.Response:
+    def call(self, method: str, path: str, token: str | None = "ada", **more: Any) -> Any:
         headers = dict(more.pop("headers", {}))
         if token is not None:
             headers["Authorization"] = f"Bearer {self.tokens[token]}"
         return self.client.request(method, path, headers=headers, **more)
 
-    def submit(self, id: str, token: str = "ada", **more: Any) -> httpx.Response:
+    def submit(self, id: str, token: str = "ada", **more: Any) -> Any:
         body = {"id": id, "settings": {"engine": "simulated", "trials": 4}, **more}
         return self.call("POST", "/v1/studies", token, json=body)
 

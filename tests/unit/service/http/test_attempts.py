@@ -46,7 +46,7 @@ def test_every_route_but_the_open_ones_needs_a_token(api: Api) -> None:
     ["", "Bearer", "Bearer ", "Bearer tnr_", "Bearer tnr_" + "0" * 64, "Basic YTpi", "tnr_" + "0" * 64, "Bearer \xff"],
 )
 def test_a_header_without_a_known_token_is_refused(api: Api, header: str) -> None:
-    response = api.client.get("/v1/studies", headers={"Authorization": header.encode("latin-1")})
+    response = api.client.get("/v1/studies", headers=[(b"Authorization", header.encode("latin-1"))])
     assert response.status_code == 401
     assert response.headers["content-type"] == "application/problem+json"
     assert "0000" not in response.text
