@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 import sys
 import threading
@@ -84,7 +85,7 @@ def serve(settings: ServeSettings) -> None:
         if first is not None:
             print(f"token of the admin, shown once: {first}", flush=True)
         queue = QueueState()
-        with _scheduling(settings, service, devices, queue):
+        with _signals(), _scheduling(settings, service, devices, queue):
             context = ServiceContext(
                 *(service, store, settings.url, settings.folder, devices, settings.rules, queue),
                 secure=settings.certificate is not None,
@@ -164,6 +165,28 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM end the server only, and a second one the wait for the drivers.
+
+    Uvicorn handles the signal itself, and raises it again when it has ended.
+    """
+    seen = []
+
+    def handle(number: int, _: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+        print("stopping: studies are saved and queued again; Ctrl-C ends at once", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

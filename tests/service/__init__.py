@@ -1,0 +1,1 @@
+"""The real service: `tuner serve`, its drivers and their studies."""
