@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,32 @@ GOALS = ("objectives", "slos")
 
 @dataclass(frozen=True)
 class AnonymousStudy(ReportedStudy):
-    """A study of clean records; its files, the importance of parameters and predictions are those of `original`."""
+    """A study of clean records.
+
+    Attributes:
+        original: the study whose files, importance of parameters and predictions it shows.
+        texts: what may not be in the texts of the predictions.
+    """
 
     original: ReportedStudy | None = None
+    texts: PrivateTexts = field(default_factory=PrivateTexts)
 
     @property
-    def importance(self) -> Mapping[str, tuple[float, float, float]]:  # type: ignore[override]
+    def importance(self) -> Mapping[str, tuple[float, float, float]]:
         """By parameter, see `ReportedStudy.importance`."""
         return {} if self.original is None else self.original.importance
 
     @property
-    def cards(self) -> tuple[CardPrediction, ...]:  # type: ignore[override]
+    def cards(self) -> tuple[CardPrediction, ...]:
         """See `ReportedStudy.cards`."""
-        return () if self.original is None else self.original.cards
+        return () if self.original is None else tuple(map(self._clean_card, self.original.cards))
+
+    def _clean_card(self, card: CardPrediction) -> CardPrediction:
+        defaults, winner = (
+            each if each is None or each.failure is None else replace(each, failure=self.texts.clean(each.failure))
+            for each in (card.defaults, card.winner)
+        )
+        return replace(card, defaults=defaults, winner=winner)
 
 
 def private_texts(study: ReportedStudy, environment: Mapping[str, str]) -> PrivateTexts:
@@ -82,7 +95,7 @@ def anonymous(study: ReportedStudy, texts: PrivateTexts) -> AnonymousStudy:
     variables = frozenset(record.premise.get("server", {}).get("environment", {}))
     workers = _workers(study.trials)
     trials = tuple(_trial(trial, name, texts, variables, workers) for trial in study.trials)
-    return AnonymousStudy(shown, trials, study.url, study)
+    return AnonymousStudy(shown, trials, study.url, study, texts)
 
 
 def _trial(

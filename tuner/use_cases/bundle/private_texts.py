@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 
 _NAMED = re.compile(
     r"(?P<name>[\w.-]*(?:key|token|password|passwd|secret|credential)s?)(?P<between>[\"']?(?:\s*[=:]\s*|\s+)[\"'\[(]*)"
-    r"(?P<value>[^\s\"',;&)}\]]+)",
+    r"(?P<value>\$\{\w+\}|[^\s\"',;&)}\]]+)",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
@@ -55,10 +55,12 @@ _PUBLIC = re.compile(
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b", re.IGNORECASE)
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
 
-_PATH = re.compile(r"(?<![\w./~…-])(?:~[\w.-]*)?/(?:[^\s/\"'`,;:()\[\]{}<>|=]+/)*[^\s/\"'`,;:()\[\]{}<>|=]*")
+_PART = r"[^\s/\"'`,;:()\[\]{}<>|=]"
+_PATH = re.compile(rf"(?<![\w./~…-])(?:(?:~[\w.-]*)?/(?:{_PART}+/)*{_PART}*|~[A-Za-z_][\w-]*)")
+_CUT_PATH = re.compile(rf"{CUT}(?:/{_PART}+){{2,}}")
 _KEPT_PATH = re.compile(r"/(?:usr|lib|lib64|bin|sbin|proc|sys|dev|etc|v1|v2|metrics|health|ping|version)(?:/|$)")
 _PACKAGES = "/site-packages/"
-_OF_USERS = re.compile(r"/(?:home|Users)/([^\s/\"'`,;:()\[\]{}<>|]+)")
+_OF_USERS = re.compile(rf"/(?:home|Users)/({_PART}+)")
 
 
 def users_in(texts: Iterable[str]) -> set[str]:
@@ -87,7 +89,7 @@ class PrivateTexts:
         text = _without_credentials(self.exact(text))
         text = _URL.sub(_public_url, text)
         text = _IPV4.sub(ADDRESS, _MAIL.sub(f"{USER}@{HOST}", text))
-        text = _OF_USERS.sub(CUT, _PATH.sub(_last_part, text))
+        text = _CUT_PATH.sub(_last_part, _OF_USERS.sub(CUT, _PATH.sub(_last_part, text)))
         for names, word in ((self.users, USER), (self.hosts, HOST)):
             text = self._without_names(text, names, word)
         return text

@@ -49,7 +49,9 @@ of your files. The names of the study and of a model on a hub are here. Look thr
 """
 
 
-def write_bundle(studies: Sequence[str], output: Path | None, environment: Mapping[str, str], storage: str | None) -> Path:
+def write_bundle(
+    studies: Sequence[str], output: Path | None, environment: Mapping[str, str], storage: str | None
+) -> Path:
     """Write the bundle of a study.
 
     Args:
@@ -99,7 +101,7 @@ def members(study: ReportedStudy, texts: PrivateTexts) -> dict[str, str]:
     }
     optional = {"best_serve.sh": _script(study), "failures.txt": failures(study.trials)}
     notes = {
-        "best_serve.sh": "best_serve.sh    starts the server of the winner, or of the trial that is nearest to the SLOs",
+        "best_serve.sh": "best_serve.sh    starts the server of the winner, or of the trial nearest to the SLOs",
         "failures.txt": "failures.txt     why trials failed, with the lines of the log that show the cause",
     }
     present = {name: text for name, text in optional.items() if text is not None}
@@ -153,8 +155,9 @@ def failures(trials: Sequence[TrialRecord]) -> str | None:
     for trial in trials:
         failure = None if trial.outcome is None else trial.outcome.failure
         if failure is not None:
-            exit_code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
-            parts.append(f"{trial.name} {failure.kind.value} ({failure.culprit.value}), {failure.phase.value}{exit_code}")
+            ended = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+            kind, culprit = failure.kind.value, failure.culprit.value
+            parts.append(f"{trial.name} {kind} ({culprit}), {failure.phase.value}{ended}")
             parts.append(f"  {failure.message}")
             parts += [f"  | {line}" for line in (failure.evidence or "").splitlines()]
     return "\n".join([*parts, ""]) if parts else None
