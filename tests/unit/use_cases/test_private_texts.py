@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,3 +105,10 @@ def test_no_surrounding_text_brings_a_value_back(before: str, after: str, privat
 def test_cleaning_ends_and_a_clean_text_stays_clean(text: str) -> None:
     once = TEXTS.clean(text)
     assert TEXTS.clean(TEXTS.clean(once)) == TEXTS.clean(once)
+
+
+@pytest.mark.parametrize("part", ["a", "a-", "/a", "a.", "~", "key=", "a@", "://", "1."])
+def test_a_long_text_takes_no_long_time(part: str) -> None:
+    began = time.process_time()
+    TEXTS.clean(part * (100_000 // len(part)))
+    assert time.process_time() - began < 10

@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 """Tokens of Hugging Face, OpenAI, GitHub, GitLab, Slack and AWS, and JSON web tokens."""
 
 _NAMED = re.compile(
-    r"(?P<name>[\w.-]*(?:key|token|password|passwd|secret|credential)s?)(?P<between>[\"']?(?:\s*[=:]\s*|\s+)[\"'\[(]*)"
+    r"(?P<name>[\w.-]{0,60}(?:key|token|password|passwd|secret|credential)s?)(?P<between>[\"']?(?:\s*[=:]\s*|\s+)[\"'\[(]*)"
     r"(?P<value>\$\{\w+\}|[^\s\"',;&)}\]]+)",
     re.IGNORECASE,
 )
@@ -47,12 +47,12 @@ _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
 _PLAIN = re.compile(r"[\d.,]{1,7}|\$\{\w+\}|\*+|none|null|true|false", re.IGNORECASE)
 """Values that are no secret after a name such as `output_token:`: a short number, a reference, nothing."""
 
-_URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://([^\s\"'<>|]+)", re.IGNORECASE)
+_URL = re.compile(r"\b([a-z][a-z0-9+.-]{0,20})://([^\s\"'<>|]+)", re.IGNORECASE)
 _PUBLIC = re.compile(
     r"(?:[\w-]+\.)*(?:huggingface\.co|hf\.co|github\.com|vllm\.ai|pytorch\.org|nvidia\.com|python\.org|pypi\.org|ray\.io"
     r"|readthedocs\.io|localhost)|127\.\d+\.\d+\.\d+|0\.0\.0\.0"
 )
-_MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b", re.IGNORECASE)
+_MAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]+)*\.[a-z]{2,}\b", re.IGNORECASE)
 _IPV4 = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
 
 _PART = r"[^\s/\"'`,;:()\[\]{}<>|=]"
