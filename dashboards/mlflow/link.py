@@ -19,9 +19,10 @@ import time
 import urllib.error
 import urllib.request
 import webbrowser
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from dashboards.mlflow.run_layout import experiment_name
+from dashboards.mlflow.view import runs_query
 
 POLL_S = 0.3
 REQUEST_S = 5.0
@@ -38,13 +39,13 @@ def link_to(port: int, study: str) -> str | None:
         with urllib.request.urlopen(
             f"{base}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}", timeout=REQUEST_S
         ) as answer:
-            experiment = json.load(answer)["experiment"]["experiment_id"]
+            experiment = json.load(answer)["experiment"]
+            number, tags = experiment["experiment_id"], {each["key"]: each["value"] for each in experiment.get("tags", ())}
     except urllib.error.HTTPError as error:
         return f"{base}/#/experiments" if error.code == 404 else None
     except (OSError, ValueError, KeyError):
         return None
-    order = {"orderByKey": "metrics.`score`", "orderByAsc": "false", "startTime": "ALL", "lifecycleFilter": "Active"}
-    return f"{base}/#/experiments/{experiment}/runs?{urlencode(order)}"
+    return f"{base}/#/experiments/{number}/runs?{runs_query(tags)}"
 
 
 def main(port: int, study: str) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dashboards.mlflow.link import link_to
+from dashboards.mlflow.view import VIEW_TAG
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -19,10 +20,11 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer."""
         [name] = parse_qs(urlsplit(self.path).query)["experiment_name"]
-        known = name == "a study/1"
+        known = name in ("a study/1", "viewed")
+        tags = [{"key": VIEW_TAG, "value": "{}"}] if name == "viewed" else []
         self.send_response(200 if known else 404)
         self.end_headers()
-        self.wfile.write(json.dumps({"experiment": {"experiment_id": "7"}} if known else {}).encode())
+        self.wfile.write(json.dumps({"experiment": {"experiment_id": "7", "tags": tags}} if known else {}).encode())
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -45,6 +47,11 @@ def test_the_runs_of_a_study_are_sorted_by_score(port: int) -> None:
     assert page == f"http://127.0.0.1:{port}/#/experiments/7/runs"
     found = parse_qs(query)
     assert (found["orderByKey"], found["orderByAsc"]) == (["metrics.`score`"], ["false"])
+
+
+def test_a_study_with_a_view_opens_in_it(port: int) -> None:
+    page = f"http://127.0.0.1:{port}/#/experiments/7/runs"
+    assert link_to(port, "viewed") == f"{page}?viewStateShareKey=tuner&workflowType=machine_learning"
 
 
 def test_a_study_that_mlflow_does_not_know_has_the_page_of_all(port: int) -> None:
