@@ -40,7 +40,8 @@ def link_to(port: int, study: str) -> str | None:
             f"{base}/api/2.0/mlflow/experiments/get-by-name?experiment_name={name}", timeout=REQUEST_S
         ) as answer:
             experiment = json.load(answer)["experiment"]
-            number, tags = experiment["experiment_id"], {each["key"]: each["value"] for each in experiment.get("tags", ())}
+            number = experiment["experiment_id"]
+            tags = {each["key"]: each["value"] for each in experiment.get("tags", ())}
     except urllib.error.HTTPError as error:
         return f"{base}/#/experiments" if error.code == 404 else None
     except (OSError, ValueError, KeyError):

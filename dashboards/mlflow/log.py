@@ -200,7 +200,8 @@ class RunLog:
         if run is None:
             tags = {**run_layout.study_tags(record), STUDY_TAG: uid}
             start = run_layout.milliseconds(record.created_at)
-            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=record.name[:RUN_NAME_LIMIT])
+            name = record.name[:RUN_NAME_LIMIT]
+            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         self._write(run.info.run_id, params=run_layout.study_params(record))
         self._store.set_study_run(study, run.info.run_id)
         self._tag_experiment(experiment, record, run.info.run_id)

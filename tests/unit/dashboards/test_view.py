@@ -59,7 +59,8 @@ def test_the_view_sorts_by_score_and_leaves_out_the_rounds() -> None:
     state = json.loads(view_of(study(**CLOSED)))
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`score`", False)
     assert state["searchFilter"] == "tags.kind != 'confirm'"
-    assert state["columnOrder"] == ["attributes.`Run Name`", *state["selectedColumns"], "runDateAndNestInfo", "duration"]
+    columns = state["selectedColumns"]
+    assert state["columnOrder"] == ["attributes.`Run Name`", *columns, "runDateAndNestInfo", "duration"]
     assert set(state["columnWidths"]) == set(state["columnOrder"])
 
 
