@@ -43,8 +43,8 @@ ARTIFACTS = (
 _WITHOUT_TAG = ("front", "levers")
 """Parts of a conclusion that are too long for tags; `conclusion.json` has them."""
 
-_WITHOUT_FACT_TAG = ("default_config",)
-"""Facts that are no tags of the parent run: the trial of the defaults has them as parameters."""
+_WITHOUT_FACT_TAG = ("default_config", "importance", "front")
+"""Facts that are no tags of the parent run: the trial of the defaults has them as parameters, or pictures show them."""
 
 _WITHOUT_PARAM = ("space", "files")
 """Parts of a premise that are no parameters of the parent run."""
