@@ -33,6 +33,8 @@ JOBS_VARIABLE = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION"
 """The environment variable that starts the workers of MLflow's jobs (evaluations of traces): eight processes, 1.5 GB.
 No study has such jobs."""
 
+TELEMETRY_VARIABLE = "MLFLOW_DISABLE_TELEMETRY"
+
 
 def is_loopback(host: str) -> bool:
     """Return True if only programs of this machine reach an address; False for a name other than `localhost`."""
@@ -62,13 +64,15 @@ def ui_command(artifacts: Path | None, port: int, host: str = LOOPBACK) -> list[
 
 
 def ui_environment(inherited: Mapping[str, str], database: str) -> dict[str, str]:
-    """Return the environment of `ui_command`: the inherited one, with the tracking database and without job workers.
+    """Return the environment of `ui_command`: the inherited one, with the tracking database.
+
+    MLflow starts no job workers, and sends no telemetry, unless the inherited environment asks for them.
 
     Args:
-        inherited: environment of this process; a value of `JOBS_VARIABLE` in it stays.
+        inherited: environment of this process.
         database: SQLAlchemy URL of the tracking database.
     """
-    return {JOBS_VARIABLE: "false", **inherited, BACKEND_VARIABLE: database}
+    return {JOBS_VARIABLE: "false", TELEMETRY_VARIABLE: "true", **inherited, BACKEND_VARIABLE: database}
 
 
 def with_password(environment: Mapping[str, str], folder: Path) -> dict[str, str]:

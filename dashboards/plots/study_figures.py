@@ -30,24 +30,26 @@ def draw_progress(trials: Sequence[TrialRecord], target: Path, title: str) -> Fi
         target: the file to write.
         title: title of the figure.
     """
+    from matplotlib.ticker import MaxNLocator
+
     every = searched(trials)
     scored = [(trial, trial.verdict.score) for trial in every if trial.verdict is not None and trial.verdict.score]
     lowest = min([1.0, *(score for _, score in scored)])
     failed = [trial.number for trial in every if trial.state == "failed"]
     with figure_file(target, title, 9.5, 4.8) as figure:
         axes = figure.subplots()
-        for state, label, style in (
-            ("ok", "within the SLOs", {"marker": "o", "color": BLUE}),
-            ("infeasible", "an SLO is missed", {"marker": "o", "color": ORANGE, "markerfacecolor": "none"}),
+        for state, label, color, fill in (
+            ("ok", "within the SLOs", BLUE, BLUE),
+            ("infeasible", "an SLO is missed", ORANGE, "none"),
         ):
             points = [(trial.number, score) for trial, score in scored if trial.state == state]
             if points:
-                axes.plot(*zip(*points, strict=True), linestyle="none", label=label, **style)
+                axes.plot(*zip(*points, strict=True), "o", label=label, color=color, markerfacecolor=fill)
         if failed:
             axes.plot(failed, [lowest] * len(failed), "x", color=RED, label="failed")
         _add_best(axes, scored)
         axes.axhline(1.0, color=GREY, lw=1.0, linestyle=":")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("trial")
         axes.set_ylabel("score (the reference scores 1)")
         axes.grid(alpha=0.3)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +41,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with lease_port(folder) as lease:
         program = Path(sys.executable).with_name("optuna-dashboard")
         command = [str(program), "sqlite:///tuner_study/tuner.db", "--host", "127.0.0.1", "--port", str(lease.port)]
+        before = contents(folder / "tuner_study" / "tuner.db")
         with running(command, folder, f"http://127.0.0.1:{lease.port}/dashboard"):
             yield f"http://127.0.0.1:{lease.port}"
+        assert contents(folder / "tuner_study" / "tuner.db") == before, "pages that are only looked at write nothing"
+
+
+def contents(database: Path) -> list[str]:
+    with closing(sqlite3.connect(database)) as connection:
+        return list(connection.iterdump())
 
 
 def keep(page: Page, name: str) -> None:

@@ -230,7 +230,7 @@ def test_the_parent_run_describes_the_study(store: Store, url: str, uri: str, tm
     assert tags.items() <= parent.data.tags.items()
     assert parent.info.status == "FINISHED"
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
-    assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh"}
+    assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh", "pictures"}
 
 
 def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: str, uri: str) -> None:

@@ -252,7 +252,10 @@ def test_the_progress_has_each_state_and_the_best_so_far(tmp_path: Path) -> None
     trials = [trial(0, 1.0), trial(1, 0.8), trial(2, None), trial(3, 1.3, 0.5), trial(4, 1.2), trial(4, 9.0, round=1)]
     figure = study_figures.draw_progress(trials, tmp_path / "progress.png", "demo (measured)")
     assert written(tmp_path / "progress.png")
-    lines = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in figure.axes[0].get_lines()}
+    lines = {
+        line.get_label(): list(zip(*map(np.asarray, line.get_data()), strict=True))
+        for line in figure.axes[0].get_lines()
+    }
     assert lines["within the SLOs"] == [(0, 1.0), (1, 0.8), (4, 1.2)]
     assert lines["an SLO is missed"] == [(3, 1.3)]
     assert lines["failed"] == [(2, 0.8)]
@@ -266,7 +269,7 @@ def test_importance_and_flags_have_the_largest_on_top(tmp_path: Path) -> None:
     effect = {"name": "x", "value": 8, "default": None, "metrics": {}, "needed": 0.0, "trials": 3}
     effects = [{**effect, "ratio": 1.2, "low": 1.1, "high": 1.3}, {**effect, "ratio": 1.0, "low": None, "high": None}]
     figure = study_figures.draw_flags(effects, tmp_path / "flags.png", "demo")
-    assert [list(line.get_xdata()) for line in figure.axes[0].get_lines()][:2] == [[1.0, 1.0], [1.0]]
+    assert [list(np.asarray(line.get_xdata())) for line in figure.axes[0].get_lines()][:2] == [[1.0, 1.0], [1.0]]
     assert written(tmp_path / "importance.png")
     assert written(tmp_path / "flags.png")
 

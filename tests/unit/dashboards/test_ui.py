@@ -22,8 +22,9 @@ def test_a_server_chooses_its_own_artifacts() -> None:
 def test_no_workers_of_mlflows_own_jobs_start_unless_the_user_asks_for_them() -> None:
     database = {"MLFLOW_BACKEND_STORE_URI": "sqlite:///a.db"}
     off, on = ({"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": value} for value in ("false", "true"))
-    assert ui_environment({"HOME": "/h"}, "sqlite:///a.db") == {"HOME": "/h"} | database | off
-    assert ui_environment(on, "sqlite:///a.db") == database | on
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    assert ui_environment({"HOME": "/h"}, "sqlite:///a.db") == {"HOME": "/h"} | database | off | quiet
+    assert ui_environment(on, "sqlite:///a.db") == database | on | quiet
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ from dashboards.mlflow.view import VIEW_TAG, columns_of, experiment_tags, runs_q
 from storage.records import Provenance, StudyRecord
 from tests import store_samples as samples
 
-CLOSED = {"objectives": ["p99_e2el_ms:40", "output_throughput:20"], "slos": ["p99_ttft_ms<2000", "success_rate>=1"]}
-CLASSES = {"classes": {"chat": {"weight": 1.0}}, "slo": {"chat": {"p95_ttft_ms": 1000.0}}}
+CLOSED: dict[str, Any] = {
+    "objectives": ["p99_e2el_ms:40", "output_throughput:20"],
+    "slos": ["p99_ttft_ms<2000", "success_rate>=1"],
+}
+CLASSES: dict[str, Any] = {"classes": {"chat": {"weight": 1.0}}, "slo": {"chat": {"p95_ttft_ms": 1000.0}}}
 
 
 def study(provenance: Provenance = Provenance.MEASURED, price: bool = False, **premise: Any) -> StudyRecord:
