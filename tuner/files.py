@@ -14,8 +14,8 @@ READER_S = 10.0
 _POLL_S = 0.05
 
 
-def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: str = "strict") -> None:
-    """Write `text` to `path` in UTF-8 so that a reader sees the old content or all of the new.
+def write_atomically(path: Path, text: str | bytes, *, mode: int | None = None, errors: str = "strict") -> None:
+    """Write `text` to `path`, in UTF-8 unless it is bytes, so that a reader sees the old content or all of the new.
 
     The text goes to a temporary file in the same folder, then to the disk, then replaces `path`. It survives a crash of
     the machine from the return on. If anything fails, `path` keeps its content and no temporary file remains.
@@ -29,12 +29,13 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: 
     Raises:
         OSError: if the folder is missing or the file cannot be written.
     """
+    content = _bytes(text, errors)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
@@ -45,7 +46,7 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None, errors: 
     _sync_folder(path.parent)
 
 
-def write_output(path: Path, text: str, *, mode: int | None = None, errors: str = "strict") -> None:
+def write_output(path: Path, text: str | bytes, *, mode: int | None = None, errors: str = "strict") -> None:
     """Write `text` to a path that the user chose.
 
     A regular file or a new one is replaced as `write_atomically` does; a link keeps pointing to it. A device or a FIFO
@@ -67,8 +68,13 @@ def write_output(path: Path, text: str, *, mode: int | None = None, errors: str 
     if stat.S_ISREG(kind):
         write_atomically(path.resolve(), text, mode=mode, errors=errors)
         return
-    with os.fdopen(_open_for_writing(path), "w", encoding="utf-8", errors=errors, newline="") as file:
-        file.write(text)
+    content = _bytes(text, errors)
+    with os.fdopen(_open_for_writing(path), "wb") as file:
+        file.write(content)
+
+
+def _bytes(text: str | bytes, errors: str) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", errors=errors)
 
 
 def _open_for_writing(path: Path) -> int:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboards.mlflow import run_layout
+from dashboards.mlflow import run_layout, view
 from dashboards.mlflow.best import best_of
-from dashboards.mlflow.run_layout import MetricPoint
+from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint
 from dashboards.mlflow.tracking import artifact_root, database_file, local_folder, mask_passwords, quiet
 from dashboards.plots import plot_files
 from storage.errors import StorageError, first_line
@@ -65,6 +67,15 @@ def create_database(uri: str) -> None:
     unfinished.replace(database)
 
 
+@dataclass(frozen=True)
+class _Parent:
+    """A study's experiment, its parent run, and the facts that the runs of its trials need."""
+
+    experiment: str
+    run: Run
+    facts: Mapping[str, Any]
+
+
 class RunLog:
     """Creates, finds and fills the runs of studies and trials."""
 
@@ -76,7 +87,7 @@ class RunLog:
         """
         self._uri = uri
         self._store = store
-        self._parents: dict[str, tuple[str, Run]] = {}
+        self._parents: dict[str, _Parent] = {}
         root = artifact_root(uri)
         try:
             if root is not None:
@@ -108,7 +119,8 @@ class RunLog:
         outcome = trial.outcome
         if outcome is None:
             raise StorageError(f"{trial.name} of {trial.study} is not finished")
-        experiment, parent = self._parent(trial.study)
+        found = self._parent(trial.study)
+        experiment, parent, facts = found.experiment, found.run, found.facts
         uid = f"{parent.data.tags[STUDY_TAG]}/{trial.number}r{trial.round}"
         run = self._find(experiment, TRIAL_TAG, uid)
         existed = run is not None
@@ -121,9 +133,13 @@ class RunLog:
                 "mlflow.parentRunId": self._owner(experiment, parent, trial).info.run_id,
             }
             start = run_layout.milliseconds(outcome.started_at)
-            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=trial.name)
+            name = run_layout.run_name(trial)
+            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         run_id = run.info.run_id
-        self._write(run_id, run_layout.trial_points(trial, outcome), run_layout.trial_params(trial, outcome))
+        params = run_layout.trial_params(trial, outcome, facts)
+        # MLflow refuses another value of a parameter. An earlier version wrote `null` for the engine's default.
+        params = {name: value for name, value in params.items() if run.data.params.get(name) != "null"}
+        self._write(run_id, run_layout.trial_points(trial, outcome, facts), params)
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._log_file(run, file)
         with plot_files.trial_plots(trial, outcome) as folder:
@@ -152,8 +168,9 @@ class RunLog:
 
     def log_study(self, study: StudyRecord) -> None:
         """Bring a study's parent run up to date: premise, facts, plots, best configuration, conclusion, files."""
-        _, parent = self._parent(study.name)
-        run_id = parent.info.run_id
+        parent = self._parent(study.name)
+        run_id = parent.run.info.run_id
+        self._tag_experiment(parent.experiment, study, run_id)
         for name in ("premise", "facts", "conclusion"):
             content = getattr(study, name)
             if content is not None:
@@ -170,8 +187,8 @@ class RunLog:
         if study.conclusion is not None:
             self._client.set_terminated(run_id, "FINISHED")
 
-    def _parent(self, study: str) -> tuple[str, Run]:
-        """Return the study's experiment and parent run, and create those that do not exist."""
+    def _parent(self, study: str) -> _Parent:
+        """Return the study's parent run and its experiment, and create those that do not exist."""
         if study in self._parents:
             return self._parents[study]
         record = self._store.study(study)
@@ -183,11 +200,20 @@ class RunLog:
         if run is None:
             tags = {**run_layout.study_tags(record), STUDY_TAG: uid}
             start = run_layout.milliseconds(record.created_at)
-            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=record.name[:250])
+            name = record.name[:RUN_NAME_LIMIT]
+            run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         self._write(run.info.run_id, params=run_layout.study_params(record))
         self._store.set_study_run(study, run.info.run_id)
-        self._parents[study] = (experiment, run)
-        return experiment, run
+        self._tag_experiment(experiment, record, run.info.run_id)
+        self._parents[study] = _Parent(experiment, run, record.facts)
+        return self._parents[study]
+
+    def _tag_experiment(self, experiment: str, study: StudyRecord, run_id: str) -> None:
+        """Write the tags that an experiment lacks, as one of an older version does, and a view that has changed."""
+        present = self._client.get_experiment(experiment).tags
+        for name, value in view.experiment_tags(study, experiment, run_id).items():
+            if name not in present or (name == view.VIEW_TAG and present[name] != value):
+                self._client.set_experiment_tag(experiment, name, value)
 
     def _experiment(self, study: str) -> str:
         """Return the id of the study's experiment; create it, or restore it if it was deleted."""
@@ -196,9 +222,7 @@ class RunLog:
         if existing is None:
             root = artifact_root(self._uri)
             location = root.as_uri() if root else None
-            return str(
-                self._client.create_experiment(name, artifact_location=location, tags=run_layout.EXPERIMENT_TAGS)
-            )
+            return str(self._client.create_experiment(name, artifact_location=location))
         if existing.lifecycle_stage != "active":
             self._client.restore_experiment(existing.experiment_id)
         return str(existing.experiment_id)

@@ -22,7 +22,7 @@ def note_of(study: StudyRecord) -> str | None:
     conclusion = study.conclusion or {}
     if not conclusion.get("reason"):
         return None
-    parts = [f"**{_escaped(conclusion['reason'])}**"]
+    parts = [f"**{escaped(conclusion['reason'])}**"]
     if study.provenance is Provenance.SIMULATED:
         parts.insert(0, "Simulated, not measured: every number is a prediction of the simulator.")
     parts += _finalists(conclusion.get("contenders", ()))
@@ -40,7 +40,7 @@ def _finalists(contenders: Sequence[Mapping[str, Any]]) -> list[str]:
             f"#{contender['number']}",
             _interval(contender["score"]),
             *(_interval(contender["metrics"].get(name)) for name in metrics),
-            _escaped(contender["disqualified"] or ""),
+            escaped(contender["disqualified"] or ""),
         ]
         for contender in contenders
     ]
@@ -78,7 +78,7 @@ def _levers(levers: Sequence[Mapping[str, Any]]) -> list[str]:
     names = list(levers[0]["metrics"])
     rows = [
         [
-            _escaped(each["name"]) + (" (changes the answers)" if each["changes_answers"] else ""),
+            escaped(each["name"]) + (" (changes the answers)" if each["changes_answers"] else ""),
             f"{each['score']:.2f}",
             *(f"{each['metrics'][name]:.2f}" if name in each["metrics"] else "–" for name in names),
         ]
@@ -103,7 +103,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return text on one line, with Markdown's special characters escaped."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in " ".join(text.split()))
 

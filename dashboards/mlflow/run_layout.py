@@ -3,8 +3,12 @@
 The run of a trial has these metrics:
 
 - `NAME`: a metric of `storage.metrics` over all repeats, in its unit, and `score`;
+- `flags_changed`: the number of parameters whose value differs from the engine's default;
 - `repeat/NAME`: with several repeats, the metrics of objectives and SLOs of each, with its index as the step;
-- `server/NAME`: the fields of `ServerFacts`; `timing/PHASE_s`: the duration of each phase in seconds;
+- `server/NAME`: the fields of `ServerFacts`;
+- `timing/PHASE_s`: the duration of each phase in seconds, and `timing/total_s`. A simulated trial has
+  `simulated/PHASE_s` and `simulated/total_s` instead, which are predictions; the run's own duration is what the
+  simulation took;
 - `constraint/NAME`: the violation of each constraint, satisfied at or below 0.
 
 The parent run, which is the study's, has `trial/NAME`, the objectives and the score of each trial with the trial's
@@ -28,7 +32,7 @@ from typing import Any
 
 from dashboards.mlflow.best import Best
 from dashboards.mlflow.note import NOTE_TAG, note_of
-from storage.records import FailureKind, Provenance, StudyRecord, TrialOutcome, TrialRecord
+from storage.records import FailureKind, Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 
 ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
@@ -39,11 +43,20 @@ ARTIFACTS = (
 _WITHOUT_TAG = ("front", "levers")
 """Parts of a conclusion that are too long for tags; `conclusion.json` has them."""
 
+_WITHOUT_FACT_TAG = ("default_config", "importance", "front")
+"""Facts that are no tags of the parent run: the trial of the defaults has them as parameters, or pictures show them."""
+
 _WITHOUT_PARAM = ("space", "files")
 """Parts of a premise that are no parameters of the parent run."""
 
 INHERITED_TAGS = ("engine", "version")
 """Tags of the study that its trials get as well."""
+
+STUDY_KIND = "study"
+"""The parent run's value of the tag `kind`, which has the kind of each trial."""
+
+RUN_NAME_LIMIT = 250
+"""Characters of a run's name."""
 
 _EXPERIMENT_LIMIT = 500
 _PARAM_LIMIT = 6000
@@ -51,8 +64,13 @@ _TAG_LIMIT = 5000
 _INVALID = re.compile(r"[^\w\-./ ]")
 
 
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-"""A tag that makes MLflow's UI show runs with metrics and charts instead of traces and prompts."""
+FLAGS_METRIC = "flags_changed"
+
+DEFAULT = "default"
+"""A parameter's value that is left to the engine and not known."""
+
+_PARTIAL = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.ENQUEUED, TrialKind.REDUCED)
+"""Kinds of trials whose configuration leaves out what stays at the engine's default."""
 
 
 @dataclass(frozen=True)
@@ -113,21 +131,62 @@ def trial_tags(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
     return {name: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 
 
-def trial_params(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, str]:
-    """Return the parameters of a trial's run: its configuration and `env/NAME`."""
-    params = {name: _text(value) for name, value in trial.config.items()}
+def run_name(trial: TrialRecord) -> str:
+    """Return the name of a trial's run: `#12`, and for what the others are compared with `#0 defaults`."""
+    named = trial.kind in (TrialKind.BASELINE, TrialKind.CURRENT) and trial.label
+    return f"{trial.name} {trial.label}"[:RUN_NAME_LIMIT] if named else trial.name
+
+
+def trial_params(trial: TrialRecord, outcome: TrialOutcome, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of a trial's run: its configuration and `env/NAME`.
+
+    A parameter that is left to the engine has the engine's default where it is known, else `default`.
+
+    Args:
+        trial: the trial.
+        outcome: its outcome.
+        facts: of its study.
+    """
+    known = facts.get("engine_defaults", {})
+    left_out = facts.get("default_config", {}) if trial.kind in _PARTIAL or not trial.config else {}
+    chosen = {**left_out, **trial.config}
+    values = {name: known.get(name, DEFAULT) if value is None else value for name, value in chosen.items()}
+    params = {name: _text(value) for name, value in values.items()}
     params |= {f"env/{name}": value for name, value in outcome.environment.items()}
-    return {_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
+    return {mlflow_name(name): value[:_PARAM_LIMIT] for name, value in params.items()}
 
 
-def trial_points(trial: TrialRecord, outcome: TrialOutcome) -> list[MetricPoint]:
-    """Return the metrics of a trial's run, all with the time of the trial's end."""
-    points = list(_points(_trial_values(trial, outcome), outcome.ended_at))
+def flags_changed(trial: TrialRecord, facts: Mapping[str, Any]) -> int:
+    """Return how many parameters of a trial differ from the engine's default; one without a known default does."""
+    known = facts.get("engine_defaults", {})
+    values = {name: value for name, value in trial.config.items() if value is not None}
+    return sum(not (name in known and _same(known[name], value)) for name, value in values.items())
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two values are one; True is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def total_seconds_metric(provenance: Provenance) -> str:
+    """Return the metric with the duration of a trial in seconds."""
+    return f"{_timing(provenance)}/total_s"
+
+
+def _timing(provenance: Provenance) -> str:
+    return "simulated" if provenance is Provenance.SIMULATED else "timing"
+
+
+def trial_points(trial: TrialRecord, outcome: TrialOutcome, facts: Mapping[str, Any]) -> list[MetricPoint]:
+    """Return the metrics of a trial's run, all with the time of the trial's end; `facts` are those of its study."""
+    values = {**_trial_values(trial, outcome), FLAGS_METRIC: flags_changed(trial, facts)}
+    points = list(_points(values, outcome.ended_at))
     if len(outcome.repeats) > 1:
         names = _goal_metrics(trial)
         for repeat in outcome.repeats:
             values = {name: value for name, value in repeat.metrics.items() if name in names}
-            every = {**values, "duration_s": repeat.duration_s, "failed": repeat.failed}
+            duration = "duration_s" if outcome.provenance is Provenance.MEASURED else "simulated_s"
+            every = {**values, duration: repeat.duration_s, "failed": repeat.failed}
             named = {f"repeat/{name}": value for name, value in every.items()}
             points += _points(named, outcome.ended_at, repeat.index)
     return points
@@ -159,21 +218,22 @@ def study_params(study: StudyRecord) -> dict[str, str]:
     The search space and digests of files have hundreds of names; `premise.json` among the artifacts has them.
     """
     shown = {name: value for name, value in study.premise.items() if name not in _WITHOUT_PARAM}
-    return {_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", shown)}
+    return {mlflow_name(name): value[:_PARAM_LIMIT] for name, value in _flat("", shown)}
 
 
 def study_tags(study: StudyRecord) -> dict[str, str]:
     """Return the tags of the parent run: provenance, engine, version, facts, conclusion and description."""
     simulated = str(study.provenance is Provenance.SIMULATED).lower()
-    tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name}
+    tags = {"provenance": study.provenance.value, "simulated": simulated, "study": study.name, "kind": STUDY_KIND}
     engine = study.premise.get("engine")
     if isinstance(engine, Mapping):
         tags |= {"engine": _text(engine.get("name", "")), "version": _text(engine.get("version", ""))}
-    tags |= dict(_flat("facts", study.facts))
+    facts = {name: value for name, value in study.facts.items() if name not in _WITHOUT_FACT_TAG}
+    tags |= dict(_flat("facts", facts))
     conclusion = {name: value for name, value in (study.conclusion or {}).items() if name not in _WITHOUT_TAG}
     tags |= dict(_flat("conclusion", conclusion))
     tags[NOTE_TAG] = note_of(study) or ""
-    return {_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
+    return {mlflow_name(name)[:250]: value[:_TAG_LIMIT] for name, value in tags.items() if value}
 
 
 def study_files(study: StudyRecord) -> list[Path]:
@@ -197,20 +257,28 @@ def _trial_values(trial: TrialRecord, outcome: TrialOutcome) -> dict[str, float 
     values = _metrics_and_score(trial, outcome)
     server = asdict(outcome.server) if outcome.server else {}
     values |= {f"server/{name}": value for name, value in server.items() if name != "attention_backend"}
-    values |= {f"timing/{phase}_s": seconds for phase, seconds in outcome.timings.items()}
-    values["timing/total_s"] = (outcome.ended_at - outcome.started_at).total_seconds()
+    timing = _timing(outcome.provenance)
+    values |= {f"{timing}/{phase}_s": seconds for phase, seconds in outcome.timings.items()}
+    values[total_seconds_metric(outcome.provenance)] = _total_s(outcome)
     constraints = trial.verdict.constraints if trial.verdict else {}
     return values | {f"constraint/{name}": value for name, value in constraints.items()}
+
+
+def _total_s(outcome: TrialOutcome) -> float:
+    """Return the duration of a trial in seconds: by the clock, and of a simulated one the sum of its phases."""
+    if outcome.provenance is Provenance.SIMULATED:
+        return sum(outcome.timings.values())
+    return (outcome.ended_at - outcome.started_at).total_seconds()
 
 
 def _points(values: Mapping[str, float | None], moment: datetime, step: int = 0) -> Iterator[MetricPoint]:
     """Yield the points of the values that exist: a chart must not show a zero for an absent one."""
     for name, value in values.items():
         if value is not None and math.isfinite(value):
-            yield MetricPoint(_name(name), float(value), milliseconds(moment), step)
+            yield MetricPoint(mlflow_name(name), float(value), milliseconds(moment), step)
 
 
-def _name(name: str) -> str:
+def mlflow_name(name: str) -> str:
     """Return a valid MLflow name: other characters than letters, digits, `_`, `-`, `.`, `/` and spaces become `_`."""
     return _INVALID.sub("_", name)[:250]
 

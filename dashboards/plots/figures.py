@@ -35,7 +35,7 @@ _PERCENTILE_COLORS = {"p50_ttft_ms": "#4878a8", "p95_ttft_ms": "#edae49", "p99_t
 
 
 @contextmanager
-def _figure(target: Path, title: str, width: float, height: float) -> Iterator[Figure]:
+def figure_file(target: Path, title: str, width: float, height: float) -> Iterator[Figure]:
     """Yield an empty figure, and write it as a PNG after the block. A `$` in a text is literal.
 
     Args:
@@ -71,7 +71,7 @@ def draw_tradeoff(frame: pd.DataFrame, target: Path, title: str, labels: Sequenc
     rows = [*list(frame["class"])[:-2], "worst class", "all requests"]
     heights = [0.5 + 0.42 * len(frame), 0.2 + 0.18 * len(names)]
     width = max(9.5, 2.0 + 0.7 * len(names))
-    with _figure(target, title, width, 1.2 + sum(heights)) as figure:
+    with figure_file(target, title, width, 1.2 + sum(heights)) as figure:
         axes, legend = figure.subplots(2, 1, height_ratios=heights)
         axes.set_facecolor("#d9d9d9")
         image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
@@ -116,7 +116,7 @@ def draw_requests(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     columns = min(2, len(classes)) or 1
     rows = math.ceil(len(classes) / columns) or 1
     width = max(4.6, 1.6 + 0.75 * len(bins))
-    with _figure(target, title, columns * width, 1.2 + 2.7 * rows) as figure:
+    with figure_file(target, title, columns * width, 1.2 + 2.7 * rows) as figure:
         panels = list(figure.subplots(rows, columns, squeeze=False).flat)
         for name, axes in zip(classes, panels, strict=False):
             _stack(axes, frame[frame["class"] == name], bins, colors)
@@ -169,7 +169,7 @@ def draw_rates(frame: pd.DataFrame, target: Path, title: str) -> Figure:
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    with _figure(target, title, 8.0, 4.8) as figure:
+    with figure_file(target, title, 8.0, 4.8) as figure:
         axes = figure.add_subplot()
         for name, color in _PERCENTILE_COLORS.items():
             axes.plot(frame["rate"], frame[name], marker="o", ms=4, color=color, label=f"{name.partition('_')[0]} TTFT")
@@ -200,7 +200,7 @@ def draw_server(frame: pd.DataFrame, target: Path, title: str) -> Figure:
         target: the file to write.
         title: title of the figure.
     """
-    with _figure(target, title, 9.0, 5.0) as figure:
+    with figure_file(target, title, 9.0, 5.0) as figure:
         above, below = figure.subplots(2, 1, sharex=True)
         for index, part in enumerate(part for _, part in frame.groupby("benchmark")):
             labels = {"running": "running", "waiting": "waiting"} if index == 0 else {}
@@ -234,7 +234,7 @@ def draw_front(front: Mapping[str, Any], target: Path, title: str) -> Figure:
         title: title of the figure.
     """
     first, *others = front["metrics"]
-    with _figure(target, title, 1.0 + 4.6 * len(others), 4.8) as figure:
+    with figure_file(target, title, 1.0 + 4.6 * len(others), 4.8) as figure:
         panels = figure.subplots(1, len(others), squeeze=False, sharey=True)[0]
         for axes, name in zip(panels, others, strict=True):
             for point in sorted(front["points"], key=lambda point: bool(point["on_front"])):

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from dashboards.analysis import tradeoff, trial_files
 from dashboards.analysis.trials_frame import to_csv
-from dashboards.plots import figures
+from dashboards.plots import figures, study_figures
 from storage.errors import StorageError
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
+
+IMPORTANCE, FRONT = "importance", "front"
+"""Facts of a study for its plots: by parameter the share of the score's variance and its interval, and the front."""
 
 MAX_PLOT_COLUMNS = 16
 """Configurations in the plot of the trade-off matrix; the CSV beside it has all."""
@@ -56,13 +59,14 @@ def trial_plots(trial: TrialRecord, outcome: TrialOutcome) -> Iterator[Path]:
 
 @contextmanager
 def study_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[Path]:
-    """Yield a folder with the plots of a study: the front of its conclusion, and with SLOs of classes the trade-off.
+    """Yield a folder with the plots of a study; one without numbers is left out.
 
-    They are `pictures/front.png`, `pictures/tradeoff.png` and `tradeoff.csv`.
+    They are `progress.png`, `importance.png`, `flags.png` and `front.png` in `pictures`, and with SLOs of classes
+    `tradeoff.png` there and `tradeoff.csv`.
     """
-    draw: dict[str, _Draw] = {}
-    front = (study.conclusion or {}).get("front")
-    if front is not None:
+    draw: dict[str, _Draw] = dict(_search_plots(study, trials))
+    front = (study.conclusion or {}).get("front") or study.facts.get(FRONT)
+    if front:
         draw["pictures/front.png"] = partial(figures.draw_front, front, title=_front_title(study))
     configurations = tradeoff.finished_configurations(study, trials)
     if configurations and tradeoff.has_class_slos(study) and tradeoff.request_classes(study):
@@ -79,6 +83,20 @@ def study_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[P
         )
     with _drawn(draw) as drawn:
         yield drawn
+
+
+def _search_plots(study: StudyRecord, trials: Sequence[TrialRecord]) -> Iterator[tuple[str, _Draw]]:
+    title = f"{study.name} ({study.provenance.value})"
+    if any(trial.verdict is not None and trial.verdict.score for trial in trials):
+        draw: _Draw = partial(study_figures.draw_progress, trials, title=f"{title}: score by trial")
+        yield "pictures/progress.png", draw
+    shares = study.facts.get(IMPORTANCE)
+    if shares:
+        text = f"{title}: importance of the parameters, with the 5th and 95th percentile of 12 samples"
+        yield "pictures/importance.png", partial(study_figures.draw_importance, shares, title=text)
+    if study.flag_effects:
+        text = f"{title}: effects of the winner's flags"
+        yield "pictures/flags.png", partial(study_figures.draw_flags, study.flag_effects, title=text)
 
 
 def _front_title(study: StudyRecord) -> str:

@@ -205,7 +205,7 @@ class Loop:
         self._store.finish_trial(self._spec.name, item.number, item.round, outcome, verdict)
         self._kept.remove(item.number, item.round)
         if item.round == 0:
-            self._optuna_study.tell(item.number, verdict)
+            self._optuna_study.tell(item.number, verdict, outcome.failure)
         if item.kind in REFERENCES or (outcome.succeeded and verdict is not None and verdict.score is None):
             self._rescore()
         record = self._store.trial(self._spec.name, item.number, item.round)

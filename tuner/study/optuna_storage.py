@@ -1,10 +1,13 @@
-"""Optuna's storage of one study. Its operations wait for the database like those of the tuner's own store."""
+"""Optuna's storage of one study. Its operations wait for the database like those of the tuner's own store.
+
+The user attributes are for people who open the database with Optuna's own tools, such as optuna-dashboard.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import optuna
@@ -13,6 +16,7 @@ from optuna.trial import FrozenTrial, Trial
 
 from storage.database import connect_arguments, parse_url
 from storage.errors import NotYetAvailable
+from storage.records import Failure, StudyRecord, Verdict
 from storage.store import Store
 from storage.transactions import check_in_transactions
 from storage.waiting import NO_WAIT
@@ -46,7 +50,17 @@ class OptunaStorage:
                 storage=self._storage, study_name=name, directions=directions, load_if_exists=True
             )
         )
+        self.run(lambda _: self._describe(None if store is None else store.study(name)))
         self._study_id = self.run(lambda _: self._storage.get_study_id_from_name(name))
+
+    def _describe(self, record: StudyRecord | None) -> None:
+        """Store where the study's numbers come from; a study of an earlier version gets it as well."""
+        if record is None:
+            return
+        present = self.study.user_attrs
+        for name, value in study_attributes(record).items():
+            if present.get(name) != value:
+                self.study.set_user_attr(name, value)
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -115,6 +129,34 @@ class OptunaStorage:
             self._transactions_left -= 1
             if self._transactions_left < 0:
                 raise NotYetAvailable("the database lost the connection while a trial was added")
+
+
+def study_attributes(record: StudyRecord) -> dict[str, str]:
+    """Return the user attributes of a study: its provenance, engine, model and devices, as far as they are known."""
+    engine = record.premise.get("engine")
+    model = record.premise.get("model")
+    known = {
+        "provenance": record.provenance.value,
+        "engine": f"{engine.get('name')} {engine.get('version')}" if isinstance(engine, Mapping) else None,
+        "model": model.get("name") if isinstance(model, Mapping) else model,
+        "devices": ", ".join(map(str, record.facts.get("devices", ()))),
+    }
+    return {name: str(value) for name, value in known.items() if value}
+
+
+def attributes_of(verdict: Verdict | None, failure: Failure | None) -> dict[str, float | str]:
+    """Return the user attributes of an ended trial: its score, its verdict and the kind of its failure."""
+    attributes: dict[str, float | str] = {}
+    if verdict is not None and verdict.score is not None:
+        attributes["score"] = verdict.score
+    if failure is not None:
+        attributes |= {"failure": failure.kind.value, "verdict": "failed"}
+    elif verdict is not None and verdict.feasible:
+        attributes["verdict"] = "feasible"
+    elif verdict is not None:  # a search for the capacity has no verdict
+        missed = [name for name, value in verdict.constraints.items() if value > 0]
+        attributes["verdict"] = f"infeasible: {', '.join(missed) or 'an objective was not measured'}"
+    return attributes
 
 
 def _engine_arguments(url: str, busy_s: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from search_spaces import ResolvedSpace
-from storage.records import Config, Verdict
+from storage.records import Config, Failure, Verdict
 from storage.store import Store
 from tuner.sampler.convergence import converged
 from tuner.sampler.flag_effects import FlagEffect
@@ -32,7 +32,7 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
-from tuner.study.optuna_storage import OptunaStorage
+from tuner.study.optuna_storage import OptunaStorage, attributes_of
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
@@ -239,18 +239,18 @@ class OptunaStudy:
         )
         return RunningTrial(self._storage.add(begun, before), config)
 
-    def tell(self, number: int, verdict: Verdict | None) -> None:
+    def tell(self, number: int, verdict: Verdict | None, failure: Failure | None = None) -> None:
         """Store the outcome of a trial: values and constraints, or a violated constraint; None: FAIL."""
-        self._storage.end(number, partial(self._tell, verdict))
+        self._storage.end(number, partial(self._tell, verdict, failure))
 
-    def _tell(self, verdict: Verdict | None, trial: Trial) -> None:
+    def _tell(self, verdict: Verdict | None, failure: Failure | None, trial: Trial) -> None:
+        for name, value in attributes_of(verdict, failure).items():
+            trial.set_user_attr(name, value)
         if verdict is None:
             self._study.tell(trial, state=TrialState.FAIL)
             return
         for name, value in verdict.constraints.items():
             trial.set_constraint(name, value)
-        if verdict.score is not None:
-            trial.set_user_attr("score", verdict.score)
         values = [verdict.values.get(objective.metric) for objective in self._objectives]
         measured = [value for value in values if value is not None]
         if len(measured) == len(values):

@@ -28,6 +28,9 @@ from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.proposals import Proposals
 
+OF_RUNS = ("drivers", "machines")
+"""Facts that each run of a study adds to."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -62,13 +65,17 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     if changed:
         rule = f"the study of this name has another {summary_of(changed)}"
         raise SettingError("study", spec.name, rule, "give the same settings, or another name")
-    store.update_study(spec.name, facts={**_search_facts(spec, engine), **_driver_facts(stored, spec)})
+    store.update_study(spec.name, facts={**_search_facts(spec, engine), **_run_facts(stored, spec)})
 
 
-def _driver_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
-    """Return the versions of the GPU's driver that the study has run with, those of this run last."""
-    known = [*stored.facts.get("drivers", ()), *spec.facts.get("drivers", ())]
-    return {"drivers": list(dict.fromkeys(known))} if known else {}
+def _run_facts(stored: StudyRecord, spec: StudySpec) -> dict[str, Any]:
+    """Return the GPU drivers and the machines that the study has run with, those of this run last."""
+    found = {}
+    for name in OF_RUNS:
+        known = [*stored.facts.get(name, ()), *spec.facts.get(name, ())]
+        if known:
+            found[name] = [each for place, each in enumerate(known) if each not in known[:place]]
+    return found
 
 
 def _search_facts(spec: StudySpec, engine: EngineInfo) -> dict[str, Any]:

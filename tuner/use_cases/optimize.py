@@ -44,6 +44,7 @@ from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.levers.find import Kept, find_levers
+from tuner.use_cases.machine import this_machine
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -133,9 +134,10 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
 
 
 def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devices) -> StudySpec:
-    """Return the spec with the digest of the questions and the drivers of the GPUs."""
+    """Return the spec with the digest of the questions, this machine, and the drivers of the GPUs."""
     spec = spec if task is None else replace(spec, quality_task=task.digest)
-    return replace(spec, facts={**spec.facts, "drivers": list(devices.drivers)}) if devices.drivers else spec
+    drivers = {"drivers": list(devices.drivers)} if devices.drivers else {}
+    return replace(spec, facts={**spec.facts, "machines": [this_machine()], **drivers})
 
 
 def _checked(

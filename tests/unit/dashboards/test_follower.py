@@ -17,6 +17,7 @@ from mlflow.entities import Run
 from dashboards.mlflow.follower import Follower, SyncReport, sync_to_mlflow
 from dashboards.mlflow.log import MlflowUnavailable
 from dashboards.mlflow.tracking import embedded_uri
+from dashboards.mlflow.view import VIEW_TAG
 from storage.records import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
 from storage.waiting import DatabaseWait
@@ -101,13 +102,14 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
         "gpu-memory-utilization": "0.9",
         "enforce-eager": "true",
         "dtype": "half",
-        "x": "null",
+        "x": "default",
         "env/VLLM_CACHE_ROOT": "c",
     }
     expected = {
         "output_throughput": 3332.25,
         "p99_tpot_ms": 40.5,
         "score": 1.25,
+        "flags_changed": 4.0,
         "repeat/p99_tpot_ms": 41.0,
         "repeat/duration_s": 30.5,
         "repeat/failed": 1.0,
@@ -142,6 +144,51 @@ def test_a_trial_is_a_nested_run_with_all_its_numbers(store: Store, url: str, ur
     assert Path(fetched).read_text() == "server.log"
     assert store.synced_run("demo $(x)", 7) == run.info.run_id
     assert store.study_run("demo $(x)") == parent.info.run_id
+
+
+def test_the_defaults_show_what_the_engine_chooses(store: Store, url: str, uri: str) -> None:
+    facts = {
+        "engine_defaults": {"max-num-seqs": 256, "dtype": "half", "suffix_depth": 24},
+        "default_config": {"max-num-seqs": 256, "x": None},
+    }
+    store.update_study("demo $(x)", facts)
+    reference = replace(samples.pending(0, 0, "demo $(x)", TrialKind.BASELINE), config={}, label="defaults")
+    store.add_trial(reference)
+    store.begin_attempt("demo $(x)", 0, 0)
+    store.finish_trial("demo $(x)", 0, 0, replace(samples.success(), environment={}), samples.verdict(1.0))
+    finish(store, 1, samples.success())
+    sync_to_mlflow(url, None, uri)
+    runs = runs_by_name(uri)
+    defaults, searched = runs["#0 defaults"].data, runs["#1"].data
+    assert defaults.params == {"max-num-seqs": "256", "x": "default"}
+    assert (defaults.metrics["flags_changed"], searched.metrics["flags_changed"]) == (0.0, 3.0)
+    assert not [name for name in runs["demo $(x)"].data.tags if "default_config" in name]
+
+
+def test_an_experiment_of_an_older_version_gets_the_view_and_keeps_its_description(
+    store: Store, url: str, uri: str
+) -> None:
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    older = client.create_experiment("demo $(x)", tags={"mlflow.note.content": "mine", VIEW_TAG: "{}"})
+    finish(store, 1, samples.success())
+    sync_to_mlflow(url, None, uri)
+    tags = client.get_experiment(older).tags
+    assert tags["mlflow.note.content"] == "mine"
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert json.loads(tags[VIEW_TAG])["orderByKey"] == "metrics.`score`"
+
+
+def test_a_run_that_an_older_version_began_is_completed(store: Store, url: str, uri: str) -> None:
+    finish(store, 0, samples.success())
+    sync_to_mlflow(url, None, uri)
+    client, first = mlflow.MlflowClient(tracking_uri=uri), runs_by_name(uri)["#0"]
+    tags = {"tuner.trial": first.data.tags["tuner.trial"].replace("/0r", "/1r")}
+    begun = client.create_run(first.info.experiment_id, tags=tags, run_name="#1")
+    client.log_param(begun.info.run_id, "x", "null")
+    finish(store, 1, samples.success())
+    assert sync_to_mlflow(url, None, uri) == SyncReport(already=1)
+    params = client.get_run(begun.info.run_id).data.params
+    assert (params["x"], params["dtype"]) == ("null", "half")
 
 
 def test_tags_have_the_type_of_a_failure(store: Store, url: str, uri: str) -> None:
@@ -183,7 +230,7 @@ def test_the_parent_run_describes_the_study(store: Store, url: str, uri: str, tm
     assert tags.items() <= parent.data.tags.items()
     assert parent.info.status == "FINISHED"
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
-    assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh"}
+    assert files == {"premise.json", "facts.json", "conclusion.json", "best.sh", "pictures"}
 
 
 def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: str, uri: str) -> None:

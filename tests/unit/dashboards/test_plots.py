@@ -19,7 +19,7 @@ from dashboards.analysis.tradeoff import tradeoff_frame
 from dashboards.analysis.trial_files import rate_frame, requests_by_length_frame, server_frame
 from dashboards.mlflow.follower import SyncReport, sync_to_mlflow
 from dashboards.mlflow.tracking import embedded_uri
-from dashboards.plots import figures, plot_files
+from dashboards.plots import figures, plot_files, study_figures
 from storage.records import FailureKind, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from storage.store import open_store
 from tests import store_samples as samples
@@ -193,7 +193,7 @@ def test_the_plot_of_a_study_is_limited_and_its_csv_is_complete() -> None:
     assert rows[1].endswith(",0.29,#29")
     for nothing in (samples.study(), replace(study(), premise={"workload": {"max_concurrency": 1}})):
         with plot_files.study_plots(nothing, trials) as folder:
-            assert list(folder.iterdir()) == []
+            assert [file.name for file in folder.rglob("*.*")] == ["progress.png"]
     with plot_files.study_plots(study(), []) as folder:
         assert list(folder.iterdir()) == []
 
@@ -218,7 +218,8 @@ def test_the_follower_logs_plots_once(tmp_path: Path) -> None:
     assert parent is not None
     drawn = {file.path for file in client.list_artifacts(run, "pictures")}
     assert drawn == {"pictures/requests.png", "pictures/server.png", "pictures/rate.png"}
-    assert {file.path for file in client.list_artifacts(parent, "pictures")} == {"pictures/tradeoff.png"}
+    of_study = {file.path for file in client.list_artifacts(parent, "pictures")}
+    assert of_study == {"pictures/progress.png", "pictures/tradeoff.png"}
     assert "tradeoff.csv" in {file.path for file in client.list_artifacts(parent)}
 
 
@@ -240,3 +241,44 @@ def test_the_front_has_a_panel_for_each_further_metric_and_intervals(tmp_path: P
     concluded = replace(study(), premise={}, conclusion={"front": front})
     with plot_files.study_plots(concluded, []) as folder:
         assert written(folder / "pictures" / "front.png")
+
+
+def test_the_progress_has_each_state_and_the_best_so_far(tmp_path: Path) -> None:
+    def trial(number: int, score: float | None, violation: float = -1.0, round: int = 0) -> TrialRecord:
+        outcome = samples.failed() if score is None else samples.success()
+        verdict = None if score is None else samples.verdict(score, violation)
+        return replace(samples.pending(number, round), outcome=outcome, verdict=verdict)
+
+    trials = [trial(0, 1.0), trial(1, 0.8), trial(2, None), trial(3, 1.3, 0.5), trial(4, 1.2), trial(4, 9.0, round=1)]
+    figure = study_figures.draw_progress(trials, tmp_path / "progress.png", "demo (measured)")
+    assert written(tmp_path / "progress.png")
+    lines = {
+        line.get_label(): list(zip(*map(np.asarray, line.get_data()), strict=True))
+        for line in figure.axes[0].get_lines()
+    }
+    assert lines["within the SLOs"] == [(0, 1.0), (1, 0.8), (4, 1.2)]
+    assert lines["an SLO is missed"] == [(3, 1.3)]
+    assert lines["failed"] == [(2, 0.8)]
+    assert lines["best so far"] == [(0, 1.0), (1, 1.0), (4, 1.2), (4, 1.2)]
+
+
+def test_importance_and_flags_have_the_largest_on_top(tmp_path: Path) -> None:
+    shares = {"a": [0.1, 0.05, 0.2], "b": [0.7, 0.5, 0.9]}
+    figure = study_figures.draw_importance(shares, tmp_path / "importance.png", "demo")
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b"]
+    effect = {"name": "x", "value": 8, "default": None, "metrics": {}, "needed": 0.0, "trials": 3}
+    effects = [{**effect, "ratio": 1.2, "low": 1.1, "high": 1.3}, {**effect, "ratio": 1.0, "low": None, "high": None}]
+    figure = study_figures.draw_flags(effects, tmp_path / "flags.png", "demo")
+    assert [list(np.asarray(line.get_xdata())) for line in figure.axes[0].get_lines()][:2] == [[1.0, 1.0], [1.0]]
+    assert written(tmp_path / "importance.png")
+    assert written(tmp_path / "flags.png")
+
+
+def test_the_pictures_of_a_study_follow_from_its_facts_and_conclusion() -> None:
+    facts = {"importance": {"a": [0.1, 0.05, 0.2]}}
+    effect = {"name": "x", "value": 8, "ratio": 1.2, "low": 1.1, "high": 1.3}
+    concluded = replace(study(), premise={}, facts=facts, conclusion={"flag_effects": [effect]})
+    ended = replace(samples.pending(0), outcome=samples.success(), verdict=samples.verdict(1.0))
+    with plot_files.study_plots(concluded, [ended]) as folder:
+        names = sorted(file.name for file in (folder / "pictures").iterdir())
+    assert names == ["flags.png", "importance.png", "progress.png"]

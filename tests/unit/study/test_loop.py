@@ -124,7 +124,7 @@ def run_loop(
     store, spec = bench.store(), bench.spec()
     try:
         open_study(store, spec, executor.info, ["cpu"], clock)
-        optuna_study: Any = SimpleNamespace(tell=lambda number, verdict: None)
+        optuna_study: Any = SimpleNamespace(tell=lambda *_: None)
         loop = Loop(spec, Budget(1), store, optuna_study, executor, bench.listener, stop, clock)
         return loop.run(OneTrial(), lambda: clock.seconds >= limit)
     finally:

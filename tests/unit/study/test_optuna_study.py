@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 
 import optuna
 import pytest
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from storage import normalise_url
-from storage.records import Config, Verdict
+from storage import normalise_url, open_store
+from storage.records import Config, Failure, Provenance, Verdict
+from tests import store_samples as samples
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.sampler.acquisition.selection import PREDICTED_NEXT
 from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.objectives import parse_objective
+from tuner.study.optuna_storage import OptunaStorage
 from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy
 from tuner.study.shown_trials import SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))
+OUT_OF_MEMORY = "out_of_memory_startup"
 GOOD = Verdict({"output_throughput": 1300.0}, {}, 1.3)
 
 
@@ -236,6 +242,47 @@ def test_a_study_of_an_earlier_version_gets_or_keeps_the_names(tmp_path: Path, n
     trial = study.ask()
     study.tell(trial.number, Verdict({"output_throughput": 1300.0, "p99_tpot_ms": 9.0}, {}, 1.3))
     assert study.running() == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "expected"),
+    [
+        (GOOD, None, {"score": 1.3, "verdict": "feasible"}),
+        (
+            Verdict({"output_throughput": 900.0}, {"p99_ttft_ms<2000": 0.1, "p99_tpot_ms<50": -0.2}, 0.9),
+            None,
+            {"score": 0.9, "verdict": "infeasible: p99_ttft_ms<2000"},
+        ),
+        (
+            Verdict({}, {"failed": 10.0}, None),
+            samples.failed().failure,
+            {"verdict": "failed", "failure": OUT_OF_MEMORY},
+        ),
+        (None, None, {}),
+        (None, samples.failed().failure, {"verdict": "failed", "failure": OUT_OF_MEMORY}),
+    ],
+)
+def test_a_reader_of_optunas_tables_finds_verdict_and_failure(
+    tmp_path: Path, verdict: Verdict | None, failure: Failure | None, expected: dict[str, object]
+) -> None:
+    study = open_study(tmp_path, TPE)
+    study.tell(study.ask().number, verdict, failure)
+    [stored] = optuna.load_study(study_name="s", storage=url_of(tmp_path)).trials
+    assert {name: value for name, value in stored.user_attrs.items() if name != "config"} == expected
+
+
+def test_a_reader_of_optunas_tables_finds_where_the_numbers_come_from(tmp_path: Path) -> None:
+    with closing(open_store(url_of(tmp_path))) as store:
+        record = samples.study("s", Provenance.SIMULATED)
+        engine = {"name": "simulated vllm", "version": "0.15.1"}
+        store.create_study(replace(record, premise={**record.premise, "engine": engine}, facts={"devices": ["L4"]}))
+        OptunaStorage(url_of(tmp_path), "s", [StudyDirection.MAXIMIZE], store).close()
+    assert optuna.load_study(study_name="s", storage=url_of(tmp_path)).user_attrs == {
+        "provenance": "simulated",
+        "engine": "simulated vllm 0.15.1",
+        "model": "Qwen/Qwen2.5-0.5B",
+        "devices": "L4",
+    }
 
 
 def test_a_suggestion_stores_its_maximum_expected_improvement(tmp_path: Path) -> None:

@@ -115,6 +115,17 @@ def test_a_study_knows_every_driver_that_it_ran_with(bench: Bench) -> None:
     assert found == [None, ["580.65"], ["580.65"], ["580.65", "590.1"], ["580.65", "590.1"]]
 
 
+def test_a_study_knows_every_machine_that_it_ran_on(bench: Bench) -> None:
+    store, info = bench.store(), StubEngine(peak_at_16).info()
+    old, new = {"tuner": "0.1.0", "os": "Ubuntu 22.04"}, {"tuner": "0.2.0", "os": None}
+    for machine in (old, old, new, old):
+        open_study(store, bench.spec(facts={"machines": [machine]}), info, ["T4"], RealClock())
+    known = store.study("s")
+    store.close()
+    assert known is not None
+    assert known.facts["machines"] == [old, new]
+
+
 @pytest.mark.parametrize(
     ("changes", "slots", "expected"),
     [

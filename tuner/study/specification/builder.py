@@ -144,7 +144,12 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     _check_known_flags(settings.server.arguments, engine)
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
-    facts = {"preset": plan.preset.name, "hardware": hardware.name, "engine_defaults": space.known_defaults()}
+    facts = {
+        "preset": plan.preset.name,
+        "hardware": hardware.name,
+        "engine_defaults": space.known_defaults(),
+        "default_config": space.engine_defaults(),
+    }
     return StudySpec(
         name=plan.name,
         model=plan.model,

@@ -59,11 +59,14 @@ def _script(result: RunResult, name: str, store: Store, output: Path) -> Path | 
 
 def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str], None]) -> Path | None:
     # Plotly and Jinja take a second to import, which no start of a study should wait for.
+    from tuner.use_cases.report.charts import plotted_facts
     from tuner.use_cases.report.page import page_of
     from tuner.use_cases.report.write import reported_study, write_page
 
     try:
-        write_page(page_of(reported_study(store, url, name)), path)
+        study = reported_study(store, url, name)
+        store.update_study(name, facts=plotted_facts(study))
+        write_page(page_of(study), path)
     except (UserError, StorageError, ArithmeticError, LookupError, ValueError) as error:
         note(f"the report was not written: {type(error).__name__}: {error}; `tuner report` tries again")
         return None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dashboards.analysis import requests, tradeoff, trial_files
+from dashboards.plots import plot_files
 from dashboards.plots.interactive import hardware, results, search, traffic
 from storage.errors import StorageError
 from tuner.errors import UserError
@@ -15,6 +16,9 @@ from tuner.use_cases.report.reported import ReportedStudy
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+MOST_POINTS = 150
+"""Trials in the stored front at most; those on it come first."""
 
 MATRIX_COLUMNS = 24
 """Most configurations in the figure of the trade-off."""
@@ -27,11 +31,26 @@ def progress(study: ReportedStudy) -> go.Figure | None:
 
 def pareto(study: ReportedStudy) -> go.Figure | None:
     """Front of the objectives, as ratios to the reference with intervals."""
+    found = _front(study)
+    return None if found is None else results.front(found)
+
+
+def _front(study: ReportedStudy) -> dict[str, Any] | None:
     try:
-        found = front_of_study(study.record, study.trials)
+        return front_of_study(study.record, study.trials).to_dict()
     except UserError:  # one metric, or no feasible trial
         return None
-    return results.front(found.to_dict())
+
+
+def plotted_facts(study: ReportedStudy) -> dict[str, Any]:
+    """Return the facts from which MLflow's follower draws pictures: the importance of parameters, and the front."""
+    shares = {name: list(share) for name, share in study.importance.items()}
+    found = _front(study)
+    if found is not None:
+        first = sorted(found["points"], key=lambda point: not point["on_front"])
+        found = {**found, "points": first[:MOST_POINTS]}
+    facts = {plot_files.IMPORTANCE: shares, plot_files.FRONT: found}
+    return {name: value for name, value in facts.items() if value}
 
 
 def importance(study: ReportedStudy) -> go.Figure | None:

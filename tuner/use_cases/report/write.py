@@ -34,15 +34,19 @@ def report(studies: Sequence[str], output: Path, storage: str | None = None) -> 
     url = storage_url(storage, create=False)
     names: list[str | None] = [*dict.fromkeys(studies)]
     with closing(open_store(url)) as store:
-        try:
-            found = [reported_study(store, url, name) for name in names or [None]]
-        except SettingError as error:  # a study is an argument here, not an option
-            if error.field != "study":
-                raise
-            raise UserError(
-                f"study {error.value!r}: {error.rule}" + (f"; {error.remedy}" * bool(error.remedy))
-            ) from None
+        found = [named_study(store, url, name) for name in names or [None]]
     return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), output)
+
+
+def named_study(store: Store, url: str, name: str | None) -> ReportedStudy:
+    """Return a study that an argument of the command names, see `reported_study`."""
+    try:
+        return reported_study(store, url, name)
+    except SettingError as error:  # a study is an argument here, not an option
+        if error.field != "study":
+            raise
+        remedy = f"; {error.remedy}" * bool(error.remedy)
+        raise UserError(f"study {error.value!r}: {error.rule}{remedy}") from None
 
 
 def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:

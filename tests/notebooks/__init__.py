@@ -1,0 +1,1 @@
+"""Tests that read and run the notebooks of `docs/notebooks`."""
