@@ -12,6 +12,7 @@ from tuner.errors import UserError
 from tuner.export.from_study import serve_script_of
 from tuner.processes.secrets import shell_word
 from tuner.results import configuration, text
+from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
     comparison_grid,
     comparison_title,
@@ -94,7 +95,7 @@ def verdict_of(conclusion: Mapping[str, Any]) -> str:
     if not conclusion:
         return UNFINISHED
     reason = str(conclusion["reason"])
-    return reason[:1].upper() + reason[1:] + "."
+    return text.sentence(reason) + "."
 
 
 def source_of(study: ReportedStudy) -> str:
@@ -140,20 +141,22 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
             f"The SLOs with #{nearest['number']}, the nearest to meeting them", nearest_grid(nearest), line or ""
         )
     if (line := smaller_line(findings)) is not None:
-        yield line[:1].upper() + line[1:] + "."
+        yield text.sentence(line) + "."
     if (compared := comparison_grid(findings)) is not None:
         title = comparison_title(findings)
         worse = worse_metrics(findings)
         note = f"Much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}" if worse else ""
-        yield Table(title[:1].upper() + title[1:], compared, note)
-    yield from (line[:1].upper() + line[1:] + "." for line in cost_lines(findings))
+        yield Table(text.sentence(title), compared, note)
+    if (classes := classes_grid(findings)) is not None:
+        yield Table(text.sentence(comparison_title(findings, BY_CLASS)), classes, text.sentence(classes_note(findings)))
+    yield from (text.sentence(line) + "." for line in cost_lines(findings))
     if (finalists := finalists_grid(findings)) is not None:
         yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
     if (flags := flags_grid(findings)) is not None:
         yield Table(f"Flags of #{findings.winner}", flags, flags_note(findings))
     yield from _commands(study)
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
-        yield Table(LEVERS_TITLE[:1].upper() + LEVERS_TITLE[1:], levers_grid(levers), "; ".join(lever_notes(levers)))
+        yield Table(text.sentence(LEVERS_TITLE), levers_grid(levers), "; ".join(lever_notes(levers)))
 
 
 def _commands(study: ReportedStudy) -> Iterator[Command | str]:

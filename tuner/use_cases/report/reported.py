@@ -48,7 +48,7 @@ class ReportedStudy:
         objectives = [parse_objective(text) for text in premise["objectives"]]
         slos = [parse_slo(text) for text in premise["slos"]]
         price = Price.from_dict(self.record.facts.get("price"))
-        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price)
+        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price, premise["workload"])
 
     @cached_property
     def cards(self) -> tuple[CardPrediction, ...]:
