@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dashboards.analysis import requests, tradeoff, trial_files
 from dashboards.plots.interactive import hardware, results, search, traffic
+from dashboards.report.page import Figure
 from storage.errors import StorageError
 from tuner.errors import UserError
 from tuner.study.conclusion.alternatives import front_of_study
@@ -103,17 +104,18 @@ def server(study: ReportedStudy) -> go.Figure | None:
 
 
 def roofline(study: ReportedStudy) -> go.Figure | None:
-    """Predicted place of the defaults and the winner on the roofline of the card; None where it is not simulated."""
+    """Predicted and measured places on the roofline of the card; None where the card is not known."""
     own, card = study.own_prediction, own_card(study.record)
     if own is None or card is None or not card.bandwidth_gbs:
         return None
     found = {"defaults": own.defaults, "winner": own.winner}
-    points = {
-        name: (figures.roofline.intensity, figures.roofline.flops)
-        for name, figures in found.items()
-        if figures is not None and figures.roofline is not None
-    }
-    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, points)
+    predicted = {name: figures.roofline for name, figures in found.items() if figures is not None}
+    measured = {name: point.roofline for name, point in study.measured_points.items()}
+    points = (
+        {name: (place.intensity, place.flops) for name, place in each.items() if place is not None}
+        for each in (predicted, measured)
+    )
+    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, *points)
 
 
 def steps(study: ReportedStudy) -> go.Figure | None:
@@ -141,3 +143,17 @@ def chart(study: ReportedStudy, name: str) -> go.Figure | None:
         return CHARTS[name](study)
     except StorageError:
         return None
+
+
+def figures(study: ReportedStudy, captions: Mapping[str, tuple[str, str]], source: str) -> Iterator[Figure]:
+    """Yield those of some figures that a study has numbers for.
+
+    Args:
+        study: the study.
+        captions: title and note by name.
+        source: where their numbers come from.
+    """
+    for name, (title, note) in captions.items():
+        found = chart(study, name)
+        if found is not None:
+            yield Figure(title, found, note, f"{source}.")
