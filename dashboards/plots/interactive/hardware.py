@@ -49,22 +49,18 @@ def roofline(
         y=[low * bytes_per_s / 1e12, peak_flops / 1e12, peak_flops / 1e12],
         mode="lines",
         line={"color": GREY},
-        name="what the card can do",
+        name="roof: what the card can do",
         hoverinfo="skip",
     )
     for name, (intensity, rate, symbol) in present.items():
         share = rate / min(peak_flops, intensity * bytes_per_s)
+        color = COLORS[roles.index(_role(name)) % len(COLORS)]
         figure.add_scatter(
             x=[intensity],
             y=[rate / 1e12],
             mode="markers",
-            marker={
-                "size": 12,
-                "symbol": symbol,
-                "color": COLORS[roles.index(_role(name)) % len(COLORS)],
-                "line": {"width": 2},
-            },
-            name=f"{name}: {share:.0%} of it",
+            marker={"size": 12, "symbol": symbol, "color": color, "line": {"width": 2, "color": color}},
+            name=f"{name}: {share:.0%} of the roof",
             hovertemplate=f"{name}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
         )
     figure.update_xaxes(type="log")
@@ -87,6 +83,7 @@ def time_shares(shares: Mapping[str, Mapping[str, float]]) -> go.Figure | None:
     if not parts:
         return None
     figure = new_figure(barmode="stack", height=150 + 50 * len(shares))
+    figure.update_layout(legend={"traceorder": "normal"})
     for place, part in enumerate(parts):
         figure.add_bar(
             y=list(shares),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dashboards.analysis.tradeoff import has_class_slos
 from dashboards.report.page import Figure, Table
 from tuner.results import text
 from tuner.results.grid import Grid, grid
@@ -59,13 +60,14 @@ def _other_cards(study: ReportedStudy) -> Iterator[Table]:
     listed = [card.price.list_price.rsplit(", ", 2) for card in study.cards if card.price and card.price.list_price]
     sources = dict.fromkeys(f"{source}, {moment}" for source, _, moment in listed)
     note = "Prices are per GPU-hour" + "".join(f"; list prices: {source}" for source in sources)
-    note += ". Costs are per million output tokens. The winner was chosen for the study's own card."
+    within = " within the SLOs of their class; none where no request meets them" * has_class_slos(study.record)
+    note += f". Costs are per million output tokens{within}. The winner was chosen for the study's own card."
     yield Table("The same load on other cards", cards_grid(study.cards), note)
 
 
 def cards_grid(cards: Sequence[CardPrediction]) -> Grid:
     """Return a row for each card and configuration: price, throughput, latencies, cost, and what it misses."""
-    last = "misses"
+    last = "misses, or fails"
     headings = ("card", "price", "configuration", "tok/s", "p99 TPOT ms", "p99 TTFT ms", "cost", last)
     table = grid(*headings, left=("card", "configuration", last))
     for card in cards:

@@ -57,7 +57,7 @@ def failures(study: ReportedStudy) -> go.Figure | None:
 
 def noise(study: ReportedStudy) -> go.Figure | None:
     """Every benchmark of the reference and of the winner, by launch."""
-    return search.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
+    return results.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
 
 
 def percentiles(study: ReportedStudy) -> go.Figure | None:

@@ -149,7 +149,7 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
     if (finalists := finalists_grid(findings)) is not None:
         yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
     if (flags := flags_grid(findings)) is not None:
-        yield Table(f"Flags of #{findings.winner}", flags, flags_note(findings))
+        yield Table(f"Flags of #{findings.winner}", flags, text.sentence(flags_note(findings)))
     yield from _commands(study)
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
         yield Table(text.sentence(LEVERS_TITLE), levers_grid(levers), "; ".join(lever_notes(levers)))
