@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.real.test_formats import READY_S, free_port, running
-from tests.real.test_optimize import environment, optimize
+from tests.real.test_optimize import LOAD, SERVER, environment, study
 
 VERIFY_S = 300.0
-SETTINGS = ("--trials", "2", "--space", "faults-cpu", "--baseline-repeats", "3", "--confirm-rounds", "0", "--seed", "1")
-LOAD = ("--prompts", "30", "--output-len", "32", "--enqueue", '{"enforce_eager": true, "max_num_seqs": 16}')
+SETTINGS = ("--trials", "2", "--space", "speculation-cpu", "--baseline-repeats", "3", "--confirm-rounds", "0")
+PROMPTS = ("--prompts", "60", "--output-len", "48", "--enqueue", '{"max_num_seqs": 16}')
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a study of two trials, the defaults with three benchmarks."""
     made = tmp_path_factory.mktemp("study")
-    optimize(made, home, vllm, tiny_model, *SETTINGS, *LOAD, "--study", "small")
+    study(
+        made,
+        environment(home),
+        vllm,
+        tiny_model,
+        *LOAD,
+        *PROMPTS,
+        *SETTINGS,
+        "--study",
+        "small",
+        *SERVER,
+        "--enforce-eager",
+    )
     return made
 
 
