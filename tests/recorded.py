@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,7 @@ from storage.records import (
     Phase,
     Provenance,
     Repeat,
+    ServerFacts,
     StudyRecord,
     TrialKind,
     TrialOutcome,
@@ -34,24 +36,53 @@ from tuner.use_cases.report.reported import ReportedStudy
 DATA = Path(__file__).parents[1] / "docs" / "reports" / "data"
 SEVEN_B = {
     "model": {"name": "a model of Qwen2.5-7B's shape", "tokenizer": "t"},
-    "workload": {"max_concurrency": 64, "num_prompts": 300, "input_len": 992, "output_len": 256, "seed": 0},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate": 20.0},
+        "requests": 240,
+        "max_in_flight": 256,
+        "classes": {"all": {"input": {"uniform": [308, 1740]}, "output": {"uniform": [77, 435]}}},
+        "seed": 0,
+    },
     "objectives": ["p99_tpot_ms:40", "p99_ttft_ms:20", "output_throughput:40"],
     "slos": ["success_rate>=1"],
     "engine": {"name": "vllm", "version": "0.25.1", "devices": ["NVIDIA H200"]},
 }
-CLASS = {"input": 512, "output": 128}
-"""Lengths in tokens, in place of the recorded ones, which the rows do not have."""
-
 MIX = {
     **SEVEN_B,
     "workload": {
         "arrivals": {"process": "poisson", "rate": 30.0},
-        "requests": 600,
-        "classes": dict.fromkeys(("chat", "search", "code", "batch"), CLASS),
+        "requests": 360,
+        "max_in_flight": 256,
+        "timeout_s": 60,
+        "system_prompt": 64,
+        "classes": {
+            "chat": {
+                "weight": 5,
+                "input": {"lognormal": {"mean": 300, "cv": 0.8, "max": 2000}},
+                "output": {"lognormal": {"mean": 200, "cv": 0.6, "max": 600}},
+            },
+            "documents": {
+                "weight": 3,
+                "input": {"uniform": [40, 120]},
+                "output": {"uniform": [64, 256]},
+                "prefix": {"tokens": 2000, "documents": 30, "zipf": 1},
+            },
+            "summary": {"weight": 1, "input": {"uniform": [2000, 4000]}, "output": {"uniform": [100, 300]}},
+            "label": {"weight": 3, "input": {"uniform": [100, 400]}, "output": {"uniform": [4, 16]}},
+        },
+        "slo": {
+            "chat": {"ttft_ms": 250, "tpot_ms": 15},
+            "documents": {"ttft_ms": 300, "tpot_ms": 15},
+            "summary": {"ttft_ms": 600, "tpot_ms": 20},
+            "label": {"e2el_ms": 400},
+        },
         "seed": 0,
     },
     "objectives": ["goodput:40", "p99_tpot_ms:30", "p99_ttft_ms:30"],
 }
+
+RECORDED_SHAPE, SHAPE = "/tmp/w/m7b", "Qwen/Qwen2.5-7B"
+"""The folder that the servers of `h200-mix-reduced.csv` had the shape from, and the known model of this shape."""
 
 
 def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
@@ -72,7 +103,8 @@ def recorded_study(file: str, premise: dict[str, Any]) -> ReportedStudy:
     ]
     finalists.sort(key=lambda trial: trial.kind is not TrialKind.BASELINE)
     conclusion = conclude(goals, trials, finalists, label).to_dict()
-    facts = {"devices": premise["engine"]["devices"], "drivers": ["580.95"]}
+    devices = premise["engine"]["devices"]
+    facts = {"devices": devices, "hardware": devices[0], "drivers": ["580.159.04"]}
     record = StudyRecord(name, trials[0].created_at, Provenance.MEASURED, premise, facts, conclusion)
     front = front_of_study(record, trials).to_dict()
     concluded = StudyRecord(name, record.created_at, record.provenance, premise, facts, {**conclusion, "front": front})
@@ -102,7 +134,17 @@ def _trial(study: str, row: dict[Any, Any]) -> TrialRecord:
     metrics = {key: float(value) for key, value in present.items() if key.rpartition(".")[2] in METRICS}
     repeats = () if failure is not None else (Repeat(0, 0, 300, 300, 0, 60.0, metrics),)
     outcome = TrialOutcome(
-        moment, moment, Provenance.MEASURED, "w0", "NVIDIA H200", {}, "", repeats=repeats, failure=failure
+        moment,
+        moment,
+        Provenance.MEASURED,
+        "w0",
+        "NVIDIA H200",
+        {},
+        "",
+        argv=tuple(SHAPE if word == RECORDED_SHAPE else word for word in shlex.split(str(present.get("argv", "")))),
+        repeats=repeats,
+        failure=failure,
+        server=ServerFacts(prefix_hit_rate=present.get("server.prefix_hit_rate")),
     )
     objectives = {k.removeprefix("objective."): float(v) for k, v in present.items() if k.startswith("objective.")}
     constraints = {k.removeprefix("constraint."): float(v) for k, v in present.items() if k.startswith("constraint.")}

@@ -50,11 +50,12 @@ class TableLike(Protocol):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its title, what to see in it, and where its numbers come from; `note` may be empty."""
+    """A figure: its title, what to see in it, and where its numbers come from; `note` and `source` may be empty."""
 
     title: str
     figure: go.Figure
     note: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)

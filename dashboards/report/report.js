@@ -1,20 +1,30 @@
 "use strict";
 
+const PRINTED = 680; // pixels between the margins of A4 and Letter
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 600px)");
 
-// Plotly takes colours from the layout, not from the style sheet.
-function colours() {
+// Plotly takes colours from the figure, not from the style sheet.
+function paint() {
   const style = getComputedStyle(document.documentElement);
-  return { "font.color": style.getPropertyValue("--text").trim(), "hoverlabel.bgcolor": style.getPropertyValue("--card").trim() };
+  const [text, card] = ["--text", "--card"].map((name) => style.getPropertyValue(name).trim());
+  figures.forEach((figure, index) => recolour(figure, index, text, { "hoverlabel.bgcolor": card }));
+}
+
+function recolour(figure, index, text, more) {
+  Plotly.relayout(chart(index), { "font.color": text, ...more });
+  const own = figure.data.flatMap((trace, place) => (trace.meta === "page text" ? [place] : []));
+  if (own.length) Plotly.restyle(chart(index), { "textfont.color": text }, own);
 }
 
 function chart(index) {
   return document.getElementById(`chart-${index}`);
 }
 
-function paint() {
-  figures.forEach((_, index) => Plotly.relayout(chart(index), colours()));
+// Panels side by side and many columns would be too narrow to read; the page scrolls them.
+function leastWidth(layout) {
+  const columns = new Set(Object.keys(layout).filter((name) => name.startsWith("xaxis"))).size;
+  return Math.max(layout.meta?.least_width ?? 0, columns > 1 ? Math.max(640, 260 * Math.min(columns, 4)) : 0);
 }
 
 function draw() {
@@ -22,22 +32,28 @@ function draw() {
     const layout = structuredClone(figure.layout);
     if (narrow.matches) {
       layout.margin = { ...layout.margin, l: 45, r: 10 };
-      const columns = new Set(Object.keys(layout).filter((name) => name.startsWith("xaxis"))).size;
-      // Panels side by side would be too narrow to read; the page scrolls them.
-      if (columns > 1) layout.width = Math.max(640, 260 * Math.min(columns, 4));
+      const width = leastWidth(layout);
+      if (width > chart(index).clientWidth) layout.width = width;
     }
     Plotly.newPlot(chart(index), figure.data, layout, { responsive: true, displaylogo: false });
   });
   paint();
 }
 
+function printed() {
+  figures.forEach((figure, index) => recolour(figure, index, "#000000", { width: PRINTED }));
+}
+
+function shown() {
+  figures.forEach((_, index) => Plotly.relayout(chart(index), { width: null, autosize: true }));
+  paint();
+}
+
 if (typeof figures !== "undefined") {
   draw();
   dark.addEventListener("change", paint);
-  window.addEventListener("beforeprint", () =>
-    figures.forEach((_, index) => Plotly.relayout(chart(index), { "font.color": "#000000" })),
-  );
-  window.addEventListener("afterprint", paint);
+  window.addEventListener("beforeprint", printed);
+  window.addEventListener("afterprint", shown);
 }
 
 for (const button of document.querySelectorAll(".command button")) {

@@ -103,10 +103,14 @@ def free_port() -> int:
 
 @contextmanager
 def running(words: Sequence[str], folder: Path, variables: dict[str, str]) -> Iterator[None]:
-    """Run a server in a group of its own, and end the group."""
+    """Run a server in a group of its own, and end the group.
+
+    It stays in this session: on few cores, Linux shares the time by session, and the server's spinning threads would
+    keep a client of another session waiting.
+    """
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            words, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            words, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
         )
         try:
             yield

@@ -7,7 +7,8 @@ from typing import Any
 
 from storage.records import Config, JsonScalar, Provenance, TrialOutcome
 from tuner.results import configuration, text
-from tuner.results.findings import Findings
+from tuner.results.classes import shown_of_classes
+from tuner.results.findings import INTERVAL, Findings
 from tuner.results.grid import Grid, grid
 from tuner.scoring.flag_effects import (
     LIKELY,
@@ -22,7 +23,6 @@ from tuner.study.conclusion.reference import REFERENCES
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
 
-INTERVAL = "95 % interval"
 RISK = "fails or misses\nan SLO without it"
 ITL = "p99_itl_ms"
 """The metric that stands in every table: flags that send tokens in groups improve others at its cost."""
@@ -38,7 +38,7 @@ def smaller_line(findings: Findings) -> str | None:
         return None
     flags, flags_of_best = (len(configuration.changes(record.config, findings.defaults)) for record in (winner, best))
     score = smaller["score"]
-    interval = f" ({_interval(score)})" if _interval(score) else ""
+    interval = f" ({text.interval(score)})" if text.interval(score) else ""
     if score["ratio"] >= 1.0:  # without a reference, where the first finalist is the best unless one beats it clearly
         return (
             f"trial {best.number}, the best of the search, has {text.count(flags_of_best, 'flag')}; "
@@ -50,7 +50,8 @@ def smaller_line(findings: Findings) -> str | None:
     )
 
 
-def comparison_title(findings: Findings) -> str:
+def comparison_title(findings: Findings, detail: str = "") -> str:
+    """Return what a table compares, and what it rests on; `detail` narrows it, such as ` by request class`."""
     _, one = findings.together(findings.challenger)
     measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
     rounds = len(findings.common_rounds(findings.challenger))
@@ -58,7 +59,7 @@ def comparison_title(findings: Findings) -> str:
     role = "the winner" if findings.winner == findings.challenger else "the best finalist"
     if findings.conclusion.get("nearest"):
         role = "the nearest"
-    return f"{role} beside {findings.baseline_name}, {measured}: {basis}"
+    return f"{role} beside {findings.baseline_name}{detail}, {measured}: {basis}"
 
 
 def comparison_grid(findings: Findings) -> Grid | None:
@@ -67,19 +68,18 @@ def comparison_grid(findings: Findings) -> Grid | None:
     other, one = findings.together(number)
     if number is None or number == baseline or one is None or other is None or not other.succeeded:
         return None
-    contender = _contender(findings, number)
-    name = findings.baseline_name.removeprefix("the ").removeprefix(f"trial {baseline}")
-    headings = ("metric", f"{name} #{baseline}".strip(), f"#{number}", "ratio", INTERVAL, "SLO")
+    contender = findings.contender(number)
+    headings = ("metric", findings.baseline_heading, f"#{number}", "ratio", INTERVAL, "SLO")
     table = grid(*headings, left=("metric", "SLO"))
     table.add("score", "1", *_score_cells(findings, number, contender), "")
     for name in _shown_metrics(findings, other):
         values = other.metric(name), one.metric(name)
-        ratio = (contender or {}).get("metrics", {}).get(name) or _plain_ratio(*values)
+        ratio = findings.ratio(number, name)
         table.add(
             name,
             *(text.with_unit(name, value) for value in values),
-            _ratio(ratio),
-            _interval(ratio),
+            text.ratio(ratio),
+            text.interval(ratio),
             ", ".join(f"{slo.op}{slo.threshold:g}" for slo in findings.slos if slo.metric == name),
         )
     return table
@@ -108,37 +108,24 @@ def _metrics(findings: Findings) -> list[str]:
 
 
 def _shown_metrics(findings: Findings, reference: TrialOutcome | None) -> list[str]:
-    """Return the metrics of objectives and SLOs, and p99 ITL where it was measured."""
-    names = _metrics(findings)
+    """Return the metrics of objectives and SLOs, and p99 ITL where it was measured.
+
+    SLOs of request classes are in the table of the classes.
+    """
+    shown = shown_of_classes(findings)
+    objectives = [each.metric for each in findings.objectives]
+    names = [name for name in _metrics(findings) if name in objectives or name not in shown]
     measured = reference is not None and reference.metric(ITL) is not None
     return [*names, ITL] if measured and ITL not in names else names
-
-
-def _contender(findings: Findings, number: int) -> Mapping[str, Any] | None:
-    return next((each for each in findings.conclusion.get("contenders", ()) if each["number"] == number), None)
 
 
 def _score_cells(findings: Findings, number: int, contender: Mapping[str, Any] | None) -> tuple[str, str, str]:
     if contender is not None and contender["score"]:
         score = contender["score"]
-        return f"{score['ratio']:.3f}", _ratio(score), _interval(score)
+        return f"{score['ratio']:.3f}", text.ratio(score), text.interval(score)
     trial = findings.trial(number)
     score = trial.verdict.score if trial is not None and trial.verdict is not None else None
     return (text.ABSENT if score is None else f"{score:.3f}"), "", ""
-
-
-def _plain_ratio(reference: float | None, value: float | None) -> Mapping[str, Any] | None:
-    return {"ratio": value / reference} if value is not None and reference else None
-
-
-def _ratio(ratio: Mapping[str, Any] | None) -> str:
-    return "" if not ratio else f"×{ratio['ratio']:.3f}"
-
-
-def _interval(ratio: Mapping[str, Any] | None) -> str:
-    if not ratio or ratio.get("low") is None or ratio.get("high") is None:
-        return ""
-    return f"{ratio['low']:.3f} to {ratio['high']:.3f}"
 
 
 def finalists_grid(findings: Findings) -> Grid | None:
@@ -157,16 +144,10 @@ def finalists_grid(findings: Findings) -> Grid | None:
         table.add(
             f"#{number}{mark}",
             f"{score['ratio']:.3f}" if score else text.ABSENT,
-            _interval(score),
-            *(_ratio(each["metrics"].get(name) or _itl_ratio(findings, number, name)) for name in names),
+            text.interval(score),
+            *(text.ratio(findings.ratio(number, name)) if score else "" for name in names),
         )
     return table
-
-
-def _itl_ratio(findings: Findings, number: int, name: str) -> Mapping[str, Any] | None:
-    """Return the ratio of p99 ITL, which the conclusion has only where a goal is on it; None for other metrics."""
-    other, one = findings.together(number)
-    return None if name != ITL or one is None or other is None else _plain_ratio(other.metric(name), one.metric(name))
 
 
 def flags_grid(findings: Findings) -> Grid | None:
@@ -209,7 +190,7 @@ def flags_note(findings: Findings) -> str:
     together = effect_together(findings.conclusion, findings.records)
     if together is None or len(effects) == 1:
         return f"{meaning}; {WITHIN_NOISE}"
-    ratio = f"×{together['ratio']:.2f} ({_interval(together)}) in {text.count(together['rounds'], 'round')}"
+    ratio = f"×{together['ratio']:.2f} ({text.interval(together)}) in {text.count(together['rounds'], 'round')}"
     return f"all flags together {ratio}, {TOGETHER}; {meaning}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from storage import metrics
 
@@ -37,6 +38,18 @@ def with_unit(name: str, value: float | None) -> str:
 def metric(name: str, value: float | None) -> str:
     """Return a metric's name and value: `output_throughput 3,332 tok/s`, `p99_tpot_ms 13.9`."""
     return f"{name} {with_unit(name, value)}"
+
+
+def ratio(found: Mapping[str, Any] | None) -> str:
+    """Return `×1.178`; nothing for None. `found` is a `Ratio` as plain JSON."""
+    return "" if not found else f"×{found['ratio']:.3f}"
+
+
+def interval(found: Mapping[str, Any] | None) -> str:
+    """Return `1.104 to 1.257`; nothing without an interval. `found` is a `Ratio` as plain JSON."""
+    if not found or found.get("low") is None or found.get("high") is None:
+        return ""
+    return f"{found['low']:.3f} to {found['high']:.3f}"
 
 
 def count(number: int, noun: str) -> str:
@@ -81,6 +94,11 @@ def timings(seconds: Mapping[str, float]) -> str:
 def one_line(text: str) -> str:
     """Return a text with its line breaks and runs of blanks as single blanks."""
     return " ".join(text.split())
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def cut(text: str, width: int) -> str:

@@ -102,7 +102,7 @@ def _half_width(logs: Mapping[int, Sequence[float]], rounds: int, alpha: float, 
 
 
 def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
-    """Return the sum of the squared residuals and its degrees of freedom, 0 with one configuration or round.
+    """Return the sum of the squared residuals and its degrees of freedom, 0 without two configurations and rounds.
 
     Args:
         logs: as in `compare`.
@@ -110,7 +110,7 @@ def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
     rows = list(logs.values())
     rounds = len(rows[0]) if rows else 0
     degrees = (len(rows) - 1) * (rounds - 1)
-    if degrees < 1:
+    if len(rows) < 2 or rounds < 2:
         return 0.0, 0
     grand = sum(sum(row) for row in rows) / (len(rows) * rounds)
     row_means = [sum(row) / rounds for row in rows]

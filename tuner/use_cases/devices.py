@@ -1,15 +1,20 @@
-"""The devices of a study: the GPUs of this machine or of a cluster, or the CPU."""
+"""The devices of a study: the GPUs of this machine or of a cluster, or the CPU; and the facts of this machine."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces import HardwareProfile, hardware_named
+from storage.records import JsonScalar
+from tuner import __version__, gpu
 from tuner.errors import InfrastructureError, SettingError, UserError
 from tuner.executors.node_facts import NodeFacts
 from tuner.executors.ray_environment import set_ray_environment
+
+_MACHINE_FACTS = ("python", "cpu", "cores", "cores_usable", "memory_gib", "platform")
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,6 @@ def find_devices(workers: int | None) -> Devices:
     Raises:
         UserError: for less than one worker or more workers than GPUs, or a GPU that does not answer.
     """
-    from tuner import gpu
-
     if workers is not None and workers < 1:
         raise SettingError("workers", workers, "at least 1 is needed")
     devices = gpu.devices()
@@ -125,3 +128,20 @@ def _check_vllm(nodes: Sequence[NodeFacts], given: str | None) -> None:
         raise SettingError(
             "vllm", given, f"the nodes have vLLM at different paths ({places})", "install it at one path"
         )
+
+
+def this_machine() -> dict[str, JsonScalar]:
+    """Return the versions of the tuner, of Python and of the system, the CPU, and the memory in GiB; None: unknown.
+
+    On a cluster it is the machine of the driver. The name of the host is no part of it.
+    """
+    facts = gpu.host_facts()
+    return {"tuner": __version__, "os": _system(), **{name: facts[name] for name in _MACHINE_FACTS}}
+
+
+def _system() -> str | None:
+    """Return the name and version of the distribution, such as `Ubuntu 22.04.5 LTS`; None if it has no such file."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None

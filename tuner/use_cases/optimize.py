@@ -41,10 +41,9 @@ from tuner.study.specification.settings import Budget, EngineChoice, RunSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
-from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster
+from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.levers.find import Kept, find_levers
-from tuner.use_cases.machine import this_machine
 from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
     check_engine_name,

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
-from storage.records import Provenance, StudyRecord, TrialKind, TrialRecord
+from storage.records import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.vllm_release import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
+from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.measured_roofline import MeasuredPoint, measured_point
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
@@ -122,8 +124,7 @@ def _on_card(
     """Return the predictions for one card."""
     is_own = own is not None and own.key == card.key
     price = Price.from_dict(study.facts.get("price")) if is_own else list_price(card)
-    version = _version(study, card, own)
-    platform = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
+    version, platform = _version(study, card, own), _platform(study, card, own)
     plain, best = (
         None if each is None else _figures(study, workload, platform, price, each) for each in (defaults, winner)
     )
@@ -136,11 +137,8 @@ def _figures(
     """Return what the command of a trial is predicted to give on a platform."""
     outcome = trial.outcome
     assert outcome is not None
-    if "serve" not in outcome.argv:
-        return CardFigures(failure="the trial has no command of a server")
-    _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
     try:
-        server = build_server(platform, arguments, outcome.environment, find_shape(model))
+        server = _server(platform, outcome)
         run = run_workload(server, workload, workload.repeat_seed(0), Limits().benchmark_s)
     except (TunerError, ConfigRefused, StartFailed) as error:
         return CardFigures(failure=str(error))
@@ -164,6 +162,42 @@ def _figures(
         roofline=roofline_of(server.config, run),
         time_shares={name: seconds / (sum(run.seconds.values()) or 1.0) for name, seconds in run.seconds.items()},
     )
+
+
+def _server(platform: Platform, outcome: TrialOutcome) -> ConfiguredServer:
+    """Return the server of a trial's command on a platform.
+
+    Raises:
+        ConfigRefused: if there is no such command, the model's shape is not known, or vLLM refuses the configuration.
+        StartFailed: if the server ends with an error.
+    """
+    if "serve" not in outcome.argv:
+        raise ConfigRefused("the trial has no command of a server")
+    _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
+    return build_server(platform, arguments, outcome.environment, find_shape(model))
+
+
+def measured_place(study: StudyRecord, outcome: TrialOutcome) -> MeasuredPoint:
+    """Return the place of a measured outcome on the roofline of the study's card.
+
+    Args:
+        study: on one GPU whose peak and bandwidth are known.
+        outcome: with the command of its server.
+    """
+    card = own_card(study)
+    if card is None or card.bandwidth_gbs is None:
+        return MeasuredPoint(lacking="the peak and the bandwidth of its device are not known")
+    if isinstance(read_workload(study.premise["workload"]), Suite):
+        return MeasuredPoint(lacking="it ran several workloads")
+    try:
+        return measured_point(_server(_platform(study, card, card), outcome), outcome)
+    except (TunerError, ConfigRefused, StartFailed) as error:
+        return MeasuredPoint(lacking=str(error))
+
+
+def _platform(study: StudyRecord, card: HardwareProfile, own: HardwareProfile | None) -> Platform:
+    version = version_tuple(_version(study, card, own))
+    return Platform(card, parameters_of(card.key), version, SIMULATED_PACKAGES)
 
 
 def own_card(study: StudyRecord) -> HardwareProfile | None:

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dashboards.analysis.tradeoff import percent
-from dashboards.plots.interactive.style import BLUE, COLORS, GREY, new_figure, panels
+from dashboards.plots.interactive.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
 from storage.metrics import PERCENTILES
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from storage.records import TrialOutcome
+    from storage.records import TrialOutcome, TrialRecord
 
 LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency"}
+
+APART_ACROSS, APART_UP = 0.12, 0.06
+"""Least distances of two labels, as shares of the axes."""
 
 
 def front(found: Mapping[str, Any]) -> go.Figure:
@@ -42,7 +45,8 @@ def front(found: Mapping[str, Any]) -> go.Figure:
                 x=[each["ratio"] for each in across],
                 y=[each["ratio"] for each in up],
                 mode="markers+text" if points is kept else "markers",
-                text=[f"#{point['number']}" for point in points],
+                text=_labels(points, list(zip(across, up, strict=True))) if points is kept else None,
+                customdata=[f"#{point['number']}" for point in points],
                 textposition="top right",
                 name=label,
                 legendgroup=label,
@@ -54,7 +58,7 @@ def front(found: Mapping[str, Any]) -> go.Figure:
                 },
                 error_x=_bars(across) if points is kept else None,
                 error_y=_bars(up) if points is kept else None,
-                hovertemplate=f"%{{text}}: {name} ×%{{x:.3f}}, {first} ×%{{y:.3f}}<extra></extra>",
+                hovertemplate=f"%{{customdata}}: {name} ×%{{x:.3f}}, {first} ×%{{y:.3f}}<extra></extra>",
                 **where,
             )
         figure.update_xaxes(title_text=f"{name}, ratio to #{found['reference']}", type="log", nticks=6, **where)
@@ -63,6 +67,20 @@ def front(found: Mapping[str, Any]) -> go.Figure:
     figure.update_yaxes(type="log", nticks=6)
     figure.update_yaxes(title_text=f"{first}, ratio to #{found['reference']}", row=1, col=1)
     return figure
+
+
+def _labels(points: Sequence[Mapping[str, Any]], places: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Return the label of each point, empty where it would cover that of an earlier one."""
+    logs = [tuple(math.log(each["ratio"]) for each in pair) for pair in places]
+    spans = [max(axis) - min(axis) or 1.0 for axis in zip(*logs, strict=True)]
+    shown: list[tuple[float, ...]] = []
+    labels = []
+    for point, log in zip(points, logs, strict=True):
+        place = tuple(each / span for each, span in zip(log, spans, strict=True))
+        free = all(abs(place[0] - x) > APART_ACROSS or abs(place[1] - y) > APART_UP for x, y in shown)
+        shown += [place] if free else []
+        labels.append(f"#{point['number']}" if free else "")
+    return labels
 
 
 def _bars(ratios: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
@@ -126,7 +144,7 @@ def side_by_side(points: Mapping[str, Mapping[str, tuple[float, float]]], across
         across: metric of the first values.
         up: metric of the second ones.
     """
-    figure = new_figure(xaxis_title=across, yaxis_title=up)
+    figure = new_figure(xaxis_title=with_unit(across), yaxis_title=with_unit(up))
     for place, (study, found) in enumerate(points.items()):
         figure.add_scatter(
             x=[x for x, _ in found.values()],
@@ -142,22 +160,29 @@ def side_by_side(points: Mapping[str, Mapping[str, tuple[float, float]]], across
     return figure
 
 
-def tradeoff(frame: pd.DataFrame) -> go.Figure:
+def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
     """Draw the trade-off matrix: for each request class and configuration, the share of requests within their SLO.
+
+    Rows without any share are left out. A star marks the best of a row, unless half of the configurations share it.
 
     Args:
         frame: see `dashboards.analysis.tradeoff.share_matrix`.
     """
     names = [name for name in frame.columns if name not in ("class", "best")]
-    shares = frame[names].to_numpy(dtype="float64")
-    best = [each.split() for each in frame["best"]]
+    every = [*list(frame["class"])[:-2], "worst class", "all requests"]
+    present = [place for place, full in enumerate(frame[names].notna().any(axis=1)) if full]
+    if not present:
+        return None
+    rows = [every[place] for place in present]
+    shares = frame[names].to_numpy(dtype="float64")[present]
+    best = [each.split() for each in frame["best"].iloc[present]]
+    best = [each if 2 * len(each) < len(names) else [] for each in best]
     numbers = [name.partition(" ")[0] for name in names]
     texts = [
         [percent(share) + ("*" if numbers[column] in best[row] else "") for column, share in enumerate(line)]
         for row, line in enumerate(shares)
     ]
-    rows = [*list(frame["class"])[:-2], "worst class", "all requests"]
-    figure = new_figure(height=190 + 34 * len(rows))
+    figure = new_figure(height=190 + 34 * len(rows), meta={LEAST_WIDTH: 170 + 48 * len(names)})
     figure.add_heatmap(
         z=[[None if math.isnan(share) else share for share in line] for line in shares],
         x=numbers,
@@ -172,5 +197,37 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure:
         hovertemplate="%{customdata}<br>%{y}: %{text}<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(type="category", title_text="configuration, by the number of its trial; * the best of its row")
+    figure.update_xaxes(type="category", title_text="trial; * is the best of its row")
     return figure
+
+
+def noise(trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int]) -> go.Figure | None:
+    """Draw every benchmark of some trials: those of the search, then those of each round.
+
+    Args:
+        trials: of the study, rounds included.
+        metric: its values are drawn, in the metric's unit.
+        numbers: of the trials, for example the defaults and the winner.
+    """
+    figure = new_figure(xaxis_title="launch", yaxis_title=with_unit(metric))
+    for place, number in enumerate(dict.fromkeys(numbers)):
+        own = [t for t in trials if t.number == number and t.outcome is not None and t.outcome.succeeded]
+        points = [
+            (f"round {trial.round}" if trial.round else "search", repeat.metrics.get(metric))
+            for trial in sorted(own, key=lambda trial: trial.round)
+            for repeat in (trial.outcome.repeats if trial.outcome is not None else ())
+        ]
+        present = [(launch, value) for launch, value in points if value is not None]
+        if present:
+            figure.add_scatter(
+                x=[launch for launch, _ in present],
+                y=[value for _, value in present],
+                mode="markers",
+                name=f"#{number}",
+                marker={"size": 8, "color": COLORS[place % len(COLORS)]},
+                hovertemplate=f"#{number} %{{x}}: %{{y:,.4g}}<extra></extra>",
+            )
+    rounds = sorted({trial.round for trial in trials if trial.round})
+    order = ["search", *(f"round {round_}" for round_ in rounds)]
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
+    return figure if figure.data else None

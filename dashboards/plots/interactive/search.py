@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.plots.interactive.style import (
     BLUE,
-    COLORS,
     GREEN,
     GREY,
     HEIGHT,
+    LEAST_WIDTH,
     ORANGE,
+    PAGE_TEXT,
     RED,
     SCALE,
     lines_of,
@@ -30,6 +31,9 @@ SLICES = 8
 
 LANES = 10
 """Most parameters of the parallel coordinates."""
+
+LANE_WIDTH = 90
+"""Least pixels between two parameters of the parallel coordinates."""
 
 FAILED_VALUES = 20
 """Most values of the map of failures."""
@@ -68,7 +72,7 @@ def progress(trials: Sequence[TrialRecord]) -> go.Figure | None:
             x=[trial.number for trial, _ in group],
             y=[score for _, score in group],
             mode="markers",
-            marker={"symbol": symbol, "color": color, "size": 9, "line": {"width": 2}},
+            marker={"symbol": symbol, "color": color, "size": 9, "line": {"width": 2, "color": color}},
             name=name,
             text=[_hover(trial) for trial, _ in group],
             hovertemplate="#%{x}, score %{y:.3f}<br>%{text}<extra></extra>",
@@ -219,7 +223,8 @@ def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Fi
     scores = [trial.verdict.score for trial in scored if trial.verdict is not None]
     lanes = [_lane(name, [trial.config.get(name) for trial in scored]) for name in names]
     line = {"color": scores, "colorscale": SCALE, "showscale": True, "colorbar": {"title": {"text": "score"}}}
-    figure = new_figure(height=HEIGHT + 60, margin={"l": 60, "r": 40, "t": 90, "b": 40})
+    layout = {"margin": {"l": 60, "r": 40, "t": 90, "b": 40}, "meta": {LEAST_WIDTH: LANE_WIDTH * (len(names) + 2)}}
+    figure = new_figure(height=HEIGHT + 60, **layout)
     figure.add_trace(go.Parcoords(line=line, dimensions=[*lanes, {"label": "score", "values": scores}], labelangle=-25))
     return figure
 
@@ -254,7 +259,8 @@ def _label(value: JsonScalar) -> str:
 def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
     """Draw how many of the trials with a value failed, by kind of failure; None where nothing failed.
 
-    The values whose trials failed most often, as a share, are on top. A missed SLO counts as a kind.
+    The values whose trials failed most often are on top, by failed / (trials + 2): a single failed trial says little
+    about a value. A missed SLO counts as a kind.
     """
     every = searched(trials)
     kinds = {t.number: _failure(t) if t.state == "failed" else MISSED for t in every if t.state != "ok"}
@@ -262,7 +268,7 @@ def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
         return None
     tried = Counter((name, _label(value)) for trial in every for name, value in trial.config.items())
     bad = Counter((n, _label(v)) for trial in every if trial.number in kinds for n, v in trial.config.items())
-    worst = sorted(bad, key=lambda each: (-bad[each] / tried[each], -bad[each]))[:FAILED_VALUES][::-1]
+    worst = sorted(bad, key=lambda each: -bad[each] / (tried[each] + 2))[:FAILED_VALUES][::-1]
     columns = sorted(set(kinds.values()), key=lambda kind: (kind == MISSED, kind))
     cells, texts = [], []
     for name, value in worst:
@@ -277,6 +283,7 @@ def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
         y=[f"{name}={value}" for name, value in worst],
         text=texts,
         texttemplate="%{text}",
+        meta=PAGE_TEXT,
         zmin=0,
         zmax=1,
         colorscale=[[0, "rgba(209,73,91,0)"], [1, RED]],
@@ -284,35 +291,3 @@ def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
         hovertemplate="%{y}: %{text} trials, %{x}<extra></extra>",
     )
     return figure
-
-
-def noise(trials: Sequence[TrialRecord], metric: str, numbers: Sequence[int]) -> go.Figure | None:
-    """Draw every benchmark of some trials: those of the search, then those of each round.
-
-    Args:
-        trials: of the study, rounds included.
-        metric: its values are drawn, in the metric's unit.
-        numbers: of the trials, for example the defaults and the winner.
-    """
-    figure = new_figure(xaxis_title="launch", yaxis_title=metric)
-    for place, number in enumerate(dict.fromkeys(numbers)):
-        own = [t for t in trials if t.number == number and t.outcome is not None and t.outcome.succeeded]
-        points = [
-            (f"round {trial.round}" if trial.round else "search", repeat.metrics.get(metric))
-            for trial in sorted(own, key=lambda trial: trial.round)
-            for repeat in (trial.outcome.repeats if trial.outcome is not None else ())
-        ]
-        present = [(launch, value) for launch, value in points if value is not None]
-        if present:
-            figure.add_scatter(
-                x=[launch for launch, _ in present],
-                y=[value for _, value in present],
-                mode="markers",
-                name=f"#{number}",
-                marker={"size": 8, "color": COLORS[place % len(COLORS)]},
-                hovertemplate=f"#{number} %{{x}}: %{{y:,.4g}}<extra></extra>",
-            )
-    rounds = sorted({trial.round for trial in trials if trial.round})
-    order = ["search", *(f"round {round_}" for round_ in rounds)]
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
-    return figure if figure.data else None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from storage.metrics import metric
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -18,6 +20,12 @@ SCALE = "Cividis"
 
 HEIGHT = 420
 """Pixels of a figure with one row of panels."""
+
+LEAST_WIDTH = "least_width"
+"""Key of a layout's `meta`: pixels below which the figure cannot be read; a narrow page scrolls it."""
+
+PAGE_TEXT = "page text"
+"""`meta` of a trace whose texts stand on the page's background, so that the page sets their colour."""
 
 
 def new_figure(**layout: Any) -> go.Figure:
@@ -55,6 +63,15 @@ def styled(figure: go.Figure, **layout: Any) -> go.Figure:
     figure.update_xaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
     figure.update_yaxes(automargin=True, zeroline=False, gridcolor="rgba(128,128,128,0.25)")
     return figure
+
+
+def with_unit(name: str) -> str:
+    """Return the name of a metric with its unit, unless the name ends in it: `goodput (req/s)`, `p99_ttft_ms`."""
+    try:
+        unit = metric(name).unit
+    except KeyError:
+        return name
+    return name if unit == "share" or name.endswith(f"_{unit}") else f"{name} ({unit})"
 
 
 def lines_of(text: str, width: int = 70) -> str:

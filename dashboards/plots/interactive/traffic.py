@@ -149,6 +149,6 @@ def server(frames: Mapping[str, pd.DataFrame]) -> go.Figure | None:
                 col=index % 2 + 1,
             )
     figure.update_yaxes(rangemode="tozero")
-    figure.update_yaxes(tickformat=".0%", row=2, col=1)
+    figure.update_yaxes(tickformat=".2~%", row=2, col=1)
     figure.update_xaxes(title_text="benchmark time (s)", row=2)
     return figure

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboards.plots.interactive import results, search, traffic
+from dashboards.plots.interactive import hardware, results, search, traffic
 from storage.records import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
 from tests.store_samples import failed, pending, repeat, success, verdict
 
@@ -52,6 +52,14 @@ def test_the_map_of_failures_counts_the_trials_of_each_value() -> None:
     }
 
 
+def test_one_failed_trial_of_a_value_says_less_than_several() -> None:
+    crash = failed(FailureKind.ENGINE_CRASH)
+    tried = [trial(n, None if n < 3 else 1.0, {"often": 1}, crash if n < 3 else None) for n in range(4)]
+    figure = search.failures([*tried, trial(4, None, {"once": 1}, crash)])
+    assert figure is not None
+    assert list(figure.data[0].y) == ["once=1", "often=1"]  # 1 / 3 below 3 / 6; the last is on top
+
+
 def test_a_search_without_failures_has_no_map() -> None:
     assert search.failures(TRIALS[:2]) is None
 
@@ -82,7 +90,7 @@ def test_importance_has_its_interval_on_both_sides() -> None:
 
 def test_the_noise_shows_every_benchmark_by_its_launch() -> None:
     rounds = [replace(TRIALS[0], round=round_, outcome=success(repeat(0, 10.0 * round_))) for round_ in (1, 2)]
-    figure = search.noise([*TRIALS, *rounds], "output_throughput", [0, 1])
+    figure = results.noise([*TRIALS, *rounds], "output_throughput", [0, 1])
     assert figure is not None
     assert {trace.name: (list(trace.x), list(trace.y)) for trace in figure.data} == {
         "#0": (["search", "search", "round 1", "round 2"], [3332.25, 3332.25, 10.0, 20.0]),
@@ -131,3 +139,42 @@ def test_the_heatmaps_of_lengths_count_completed_and_failed_requests() -> None:
     assert (list(completed.x), list(completed.y)) == (["1–64", "65–128"], ["1–64", "65–128"])
     assert [list(line) for line in completed.z] == [[None, 2], [3, None]]
     assert [list(line) for line in lost.z] == [[None, 0], [1, None]]
+
+
+def test_the_roofline_tells_measured_points_from_predicted_ones() -> None:
+    predicted, measured = {"defaults": (100.0, 2e14)}, {"defaults #0": (50.0, 1e14), "winner #3": (0.0, 0.0)}
+    figure = hardware.roofline(1e15, 4e12, predicted, measured)
+    assert figure is not None
+    roof, *points = figure.data
+    assert list(roof.x)[1] == 250.0  # 1e15 / 4e12
+    # the roof is 400 TFLOP/s at 100 FLOP a byte, and 200 at 50
+    names = ["defaults, predicted: 50% of the roof", "defaults #0, measured: 50% of the roof"]
+    assert [point.name for point in points] == names
+    assert [point.marker.symbol for point in points] == ["circle-open", "diamond"]
+    assert points[0].marker.color == points[1].marker.color
+    assert hardware.roofline(1e15, 4e12, {}, {}) is None
+
+
+def test_labels_of_the_front_do_not_cover_each_other() -> None:
+    places = [(1.0, 1.0), (1.0, 1.001), (2.0, 1.5)]
+    points = [
+        {
+            "number": number,
+            "rounds": 0,
+            "on_front": True,
+            "metrics": {n: {"ratio": v, "low": None, "high": None} for n, v in zip("ab", pair, strict=True)},
+        }
+        for number, pair in enumerate(places)
+    ]
+    figure = results.front({"metrics": ["a", "b"], "reference": 0, "points": points})
+    kept = next(trace for trace in figure.data if trace.name == "on the front")
+    assert list(kept.text) == ["#0", "", "#2"]
+    assert list(kept.customdata) == ["#0", "#1", "#2"]
+
+
+def test_the_trade_off_has_no_row_without_a_share() -> None:
+    frame = pd.DataFrame({"class": ["chat", "worst", "all"], "#0 defaults": [None, None, 0.5], "best": ["", "", "#0"]})
+    figure = results.tradeoff(frame.astype({"#0 defaults": "float64"}))
+    assert figure is not None
+    assert list(figure.data[0].y) == ["all requests"]
+    assert results.tradeoff(frame.assign(**{"#0 defaults": float("nan")})) is None

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tuner.scoring.compare import compare
+from tuner.scoring.compare import compare, residual_squares
 
 
 def test_a_constant_gain_has_no_noise() -> None:
@@ -57,3 +57,8 @@ def test_ratios_are_finite_whatever_the_rounds() -> None:
     assert ratio.low is not None
     assert ratio.high is not None
     assert 0 < ratio.low <= ratio.ratio <= ratio.high < math.inf
+
+
+def test_without_two_configurations_and_rounds_there_are_no_degrees_of_freedom() -> None:
+    for logs in ({}, {1: [0.0, 1.0]}, {1: [0.0], 2: [1.0]}):
+        assert residual_squares(logs) == (0.0, 0)

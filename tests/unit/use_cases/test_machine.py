@@ -7,7 +7,7 @@ import platform
 import pytest
 
 from tuner import __version__, gpu
-from tuner.use_cases.machine import this_machine
+from tuner.use_cases.devices import this_machine
 
 
 def test_versions_are_recorded_and_the_host_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

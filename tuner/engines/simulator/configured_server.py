@@ -53,7 +53,7 @@ class SimulatedRun:
 
 
 class ConfiguredServer:
-    """A server on a card.
+    """A server on a card; `work` is what its tokens need.
 
     Raises:
         StartFailed: at construction, if the configuration does not fit into memory or its first step fails.
@@ -64,8 +64,9 @@ class ConfiguredServer:
         self.parameters = parameters
         self._marlin_input = marlin_input
         _require_output_format(config)
-        weights = StepTime(config, parameters, marlin_input).weights
-        self.budget: MemoryBudget = find_budget(config, weights, parameters)
+        time = StepTime(config, parameters, marlin_input)
+        self.work = time.work
+        self.budget: MemoryBudget = find_budget(config, time.weights, parameters)
 
     @property
     def speculative(self) -> bool:

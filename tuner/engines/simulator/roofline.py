@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from search_spaces import HardwareProfile
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.configured_server import SimulatedRun
 
@@ -38,11 +39,23 @@ class Roofline:
 
 def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
     """Return a run's place on the roofline; the module's docstring has the equation."""
-    peak = config.card.tflops["float16"] * _TERA
-    bandwidth = (config.card.bandwidth_gbs or 1.0) * _GIGA
-    intensity = run.flops / run.bytes if run.bytes else 0.0
+    return placed(config.card, run.flops, run.bytes, run.trace.busy_s)
+
+
+def placed(card: HardwareProfile, flops: float, traffic: float, seconds: float) -> Roofline:
+    """Return the place of work on the roofline of a card.
+
+    Args:
+        card: the card.
+        flops: FLOP of the work.
+        traffic: bytes of memory traffic of the work.
+        seconds: in which the card did it.
+    """
+    peak = card.tflops["float16"] * _TERA
+    bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
+    intensity = flops / traffic if traffic else 0.0
     ridge = peak / bandwidth
-    flops = run.flops / run.trace.busy_s if run.trace.busy_s else 0.0
+    rate = flops / seconds if seconds else 0.0
     attainable = min(peak, intensity * bandwidth)
     roof = "memory" if intensity < ridge else "arithmetic"
-    return Roofline(intensity, ridge, roof, flops, flops / attainable if attainable else 0.0)
+    return Roofline(intensity, ridge, roof, rate, rate / attainable if attainable else 0.0)

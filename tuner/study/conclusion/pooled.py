@@ -6,9 +6,13 @@ Also earlier groups count: the winner of their rounds was picked for them, so th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from storage.records import TrialRecord
 from tuner.scoring.compare import Ratio, pooled_ratio
+from tuner.scoring.goals import Goals
+from tuner.scoring.objectives import parse_objective
+from tuner.scoring.score import finite_exp
 from tuner.study.conclusion.rounds import (
     Rounds,
     groups,
@@ -17,6 +21,9 @@ from tuner.study.conclusion.rounds import (
     score_deviation,
     score_differences,
 )
+
+NO_VARIATION = 1e-9
+"""Standard deviation of logarithms up to which all values of a metric are the same, such as success rates of 1."""
 
 
 def score_ratios(
@@ -57,3 +64,31 @@ def metric_ratios(
             if known is not None and differences and metric in found[number]:
                 found[number][metric] = pooled_ratio(differences, *known, len(others))
     return found
+
+
+def any_ratio(
+    goals: Goals, records: Sequence[TrialRecord], number: int, reference: int, metric: str, comparisons: int
+) -> Ratio | None:
+    """Return the ratio of a trial's value to that of the reference, of a metric that may be no objective.
+
+    Its interval has the method of the objectives' ones; it has none where the values do not vary.
+
+    Args:
+        goals: objectives, SLOs and weights.
+        records: every trial of the study.
+        number: of the trial.
+        reference: number of the reference.
+        metric: any metric.
+        comparisons: number of finalists that were compared with the reference, at least 1.
+
+    Returns:
+        None without a round in which both met every SLO, or if a value is absent or not positive in one.
+    """
+    widened = replace(goals, scored=(parse_objective(metric),))
+    differences = metric_differences(widened, records, number, reference, metric)
+    known = metric_deviation(widened, records, metric)
+    if not differences:
+        return None
+    if known is None or known[0] <= NO_VARIATION:
+        return Ratio(finite_exp(sum(differences) / len(differences)), None, None, len(differences))
+    return pooled_ratio(differences, *known, comparisons)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dashboards.analysis import requests, tradeoff, trial_files
 from dashboards.plots import plot_files
 from dashboards.plots.interactive import hardware, results, search, traffic
+from dashboards.report.page import Figure
 from storage.errors import StorageError
 from tuner.errors import UserError
 from tuner.study.conclusion.alternatives import front_of_study
@@ -75,7 +76,7 @@ def failures(study: ReportedStudy) -> go.Figure | None:
 
 def noise(study: ReportedStudy) -> go.Figure | None:
     """Every benchmark of the reference and of the winner, by launch."""
-    return search.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
+    return results.noise(study.trials, study.findings.objectives[0].metric, list(study.compared.values()))
 
 
 def percentiles(study: ReportedStudy) -> go.Figure | None:
@@ -122,17 +123,18 @@ def server(study: ReportedStudy) -> go.Figure | None:
 
 
 def roofline(study: ReportedStudy) -> go.Figure | None:
-    """Predicted place of the defaults and the winner on the roofline of the card; None where it is not simulated."""
+    """Predicted and measured places on the roofline of the card; None where the card is not known."""
     own, card = study.own_prediction, own_card(study.record)
     if own is None or card is None or not card.bandwidth_gbs:
         return None
     found = {"defaults": own.defaults, "winner": own.winner}
-    points = {
-        name: (figures.roofline.intensity, figures.roofline.flops)
-        for name, figures in found.items()
-        if figures is not None and figures.roofline is not None
-    }
-    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, points)
+    predicted = {name: figures.roofline for name, figures in found.items() if figures is not None}
+    measured = {name: point.roofline for name, point in study.measured_points.items()}
+    points = (
+        {name: (place.intensity, place.flops) for name, place in each.items() if place is not None}
+        for each in (predicted, measured)
+    )
+    return hardware.roofline(card.tflops["float16"] * 1e12, card.bandwidth_gbs * 1e9, *points)
 
 
 def steps(study: ReportedStudy) -> go.Figure | None:
@@ -160,3 +162,17 @@ def chart(study: ReportedStudy, name: str) -> go.Figure | None:
         return CHARTS[name](study)
     except StorageError:
         return None
+
+
+def figures(study: ReportedStudy, captions: Mapping[str, tuple[str, str]], source: str) -> Iterator[Figure]:
+    """Yield those of some figures that a study has numbers for.
+
+    Args:
+        study: the study.
+        captions: title and note by name.
+        source: where their numbers come from.
+    """
+    for name, (title, note) in captions.items():
+        found = chart(study, name)
+        if found is not None:
+            yield Figure(title, found, note, f"{source}.")

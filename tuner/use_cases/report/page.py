@@ -12,6 +12,7 @@ from tuner.errors import UserError
 from tuner.export.from_study import serve_script_of
 from tuner.processes.secrets import shell_word
 from tuner.results import configuration, text
+from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
     comparison_grid,
     comparison_title,
@@ -25,19 +26,10 @@ from tuner.results.cost_lines import cost_lines
 from tuner.results.grid import Grid, grid
 from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 from tuner.results.nearest import nearest_grid, rate_line
-from tuner.use_cases.other_cards import CardPrediction
-from tuner.use_cases.report.charts import chart
+from tuner.use_cases.report.cards import PREDICTED, cards_parts
+from tuner.use_cases.report.charts import figures
 from tuner.use_cases.report.reported import ReportedStudy
 
-_CARD = {
-    "roofline": (
-        "Roofline of the card",
-        "Memory bounds a run below the slope, arithmetic one below the flat part. The distance to the line is lost to "
-        "launches, small batches and the host.",
-    ),
-    "steps": ("Where the time of a step goes", "Shares of the time in which the engine is busy."),
-}
-PREDICTED = "Predicted by the simulator, also in the report of a measured study."
 UNFINISHED = "The study has not ended: this page shows the search so far."
 
 _SEARCH = {
@@ -70,12 +62,12 @@ _LOAD = {
 def page_of(study: ReportedStudy) -> Page:
     """Return the report of a study."""
     record, findings = study.record, study.findings
-    source = source_of(study)
+    where, source = origin_of(study), source_of(study)
     sections = [
         Section("Result", [*result_parts(study)], source),
-        Section("Search", [*_charts(study, _SEARCH)], source),
-        Section("Load", [*_charts(study, _LOAD)], source),
-        Section("Cards", [*_charts(study, _CARD), *_cards(study)], PREDICTED),
+        Section("Search", [*figures(study, _SEARCH, where)], source),
+        Section("Load", [*figures(study, _LOAD, where)], source),
+        Section("Cards", [*cards_parts(study, where)], PREDICTED),
         Section("Trials", [Table("All trials of the search", trials_grid(study), _trials_note(study))], source),
         Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
     ]
@@ -94,15 +86,20 @@ def verdict_of(conclusion: Mapping[str, Any]) -> str:
     if not conclusion:
         return UNFINISHED
     reason = str(conclusion["reason"])
-    return reason[:1].upper() + reason[1:] + "."
+    return text.sentence(reason) + "."
 
 
 def source_of(study: ReportedStudy) -> str:
-    """Return where the numbers of a study come from, in a line."""
+    """Return where the numbers of a study come from, in a sentence."""
+    return f"{origin_of(study)}; {workload_line(study.record.premise['workload'])}."
+
+
+def origin_of(study: ReportedStudy) -> str:
+    """Return the provenance, card, engine and dates of a study, as stands below each figure."""
     kind = "Simulated" if study.simulated else "Measured"
     days = [r.outcome.ended_at.date() for r in study.trials if r.outcome is not None]
     when = "" if not days else f", {min(days)}" + (f" to {max(days)}" if min(days) != max(days) else "")
-    return f"{kind} on {study.device}, {study.engine}{when}; {workload_line(study.record.premise['workload'])}."
+    return f"{kind} on {study.device}, {study.engine}{when}"
 
 
 def workload_line(workload: Mapping[str, Any]) -> str:
@@ -140,20 +137,22 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
             f"The SLOs with #{nearest['number']}, the nearest to meeting them", nearest_grid(nearest), line or ""
         )
     if (line := smaller_line(findings)) is not None:
-        yield line[:1].upper() + line[1:] + "."
+        yield text.sentence(line) + "."
     if (compared := comparison_grid(findings)) is not None:
         title = comparison_title(findings)
         worse = worse_metrics(findings)
         note = f"Much worse than with {findings.baseline_name}, but no objective: {', '.join(worse)}" if worse else ""
-        yield Table(title[:1].upper() + title[1:], compared, note)
-    yield from (line[:1].upper() + line[1:] + "." for line in cost_lines(findings))
+        yield Table(text.sentence(title), compared, note)
+    if (classes := classes_grid(findings)) is not None:
+        yield Table(text.sentence(comparison_title(findings, BY_CLASS)), classes, text.sentence(classes_note(findings)))
+    yield from (text.sentence(line) + "." for line in cost_lines(findings))
     if (finalists := finalists_grid(findings)) is not None:
         yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
     if (flags := flags_grid(findings)) is not None:
-        yield Table(f"Flags of #{findings.winner}", flags, flags_note(findings))
+        yield Table(f"Flags of #{findings.winner}", flags, text.sentence(flags_note(findings)))
     yield from _commands(study)
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
-        yield Table(LEVERS_TITLE[:1].upper() + LEVERS_TITLE[1:], levers_grid(levers), "; ".join(lever_notes(levers)))
+        yield Table(text.sentence(LEVERS_TITLE), levers_grid(levers), "; ".join(lever_notes(levers)))
 
 
 def _commands(study: ReportedStudy) -> Iterator[Command | str]:
@@ -177,47 +176,6 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     yield Command("Write its script", shlex.join(["tuner", "export", "--study", study.record.name]))
     if script.answers is not None:
         yield f"Answers: {script.answers}."
-
-
-def _cards(study: ReportedStudy) -> Iterator[Table]:
-    """Yield the table of other cards; none where they are not simulated."""
-    if not study.cards:
-        return
-    listed = [card.price.list_price.rsplit(", ", 2) for card in study.cards if card.price and card.price.list_price]
-    sources = dict.fromkeys(f"{source}, {moment}" for source, _, moment in listed)
-    note = "Prices are per GPU-hour" + "".join(f"; list prices: {source}" for source in sources)
-    note += ". Costs are per million output tokens. The winner was chosen for the study's own card."
-    yield Table("The same load on other cards", cards_grid(study.cards), note)
-
-
-def cards_grid(cards: Sequence[CardPrediction]) -> Grid:
-    """Return a row for each card and configuration: price, throughput, latencies, cost, and what it misses."""
-    last = "misses"
-    headings = ("card", "price", "configuration", "tok/s", "p99 TPOT ms", "p99 TTFT ms", "cost", last)
-    table = grid(*headings, left=("card", "configuration", last))
-    for card in cards:
-        for name, figures in (("defaults", card.defaults), ("winner", card.winner)):
-            if figures is None:
-                continue
-            values = (figures.output_throughput, figures.p99_tpot_ms, figures.p99_ttft_ms)
-            cost = figures.cost_per_million_output_tokens
-            table.add(
-                card.name + (" (the study's)" if card.is_own else ""),
-                text.ABSENT if card.price is None else f"{card.price.per_gpu_hour:.4g}",
-                name,
-                *map(text.number, values),
-                text.ABSENT if cost is None else f"{cost:.3f}",
-                text.cut(figures.failure or ", ".join(figures.misses), 60),
-                faint=figures.failure is not None,
-            )
-    return table
-
-
-def _charts(study: ReportedStudy, captions: Mapping[str, tuple[str, str]]) -> Iterator[Figure]:
-    for name, (title, note) in captions.items():
-        figure = chart(study, name)
-        if figure is not None:
-            yield Figure(title, figure, note)
 
 
 def trials_grid(study: ReportedStudy) -> Grid:

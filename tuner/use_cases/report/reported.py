@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from dashboards.analysis import trial_files
 from search_spaces import Price
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
+from tuner.engines.simulator.measured_roofline import MeasuredPoint
 from tuner.results.findings import Findings
 from tuner.sampler.importance import stored_importance
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
-from tuner.use_cases.other_cards import CARDS, CardPrediction, other_cards, own_card
+from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ class ReportedStudy:
         objectives = [parse_objective(text) for text in premise["objectives"]]
         slos = [parse_slo(text) for text in premise["slos"]]
         price = Price.from_dict(self.record.facts.get("price"))
-        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price)
+        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price, premise["workload"])
 
     @cached_property
     def cards(self) -> tuple[CardPrediction, ...]:
@@ -61,6 +62,11 @@ class ReportedStudy:
     def own_prediction(self) -> CardPrediction | None:
         """The predictions for the study's own card; None if there are none."""
         return next((card for card in self.cards if card.is_own), None)
+
+    @cached_property
+    def measured_points(self) -> Mapping[str, MeasuredPoint]:
+        """The measured places of `compared` on the roofline; empty for a simulated study, where nothing is measured."""
+        return {} if self.simulated else {n: measured_place(self.record, each) for n, each in self.outcomes.items()}
 
     @property
     def defaults(self) -> Config:

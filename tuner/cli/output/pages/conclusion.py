@@ -8,6 +8,7 @@ from rich.text import Text
 from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts.console import as_table
+from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
     comparison_grid,
     comparison_title,
@@ -35,6 +36,9 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
                     style="yellow",
                 )
             )
+    if (classes := classes_grid(findings)) is not None:
+        parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), as_table(classes)]
+        parts += [Text(note)] if (note := classes_note(findings)) else []
     parts += [Text(line) for line in cost_lines(findings)]
     if (finalists := finalists_grid(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"

@@ -68,8 +68,9 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
     if conclusion is not None:
         goals = ended.spec.goals
         defaults = ended.spec.space.known_defaults()
+        workload = ended.spec.workload.model_dump(mode="json")
         findings = Findings(
-            conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults, ended.spec.price
+            conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults, ended.spec.price, workload
         )
         challenger = findings.challenger
         if conclusion.noise is not None:

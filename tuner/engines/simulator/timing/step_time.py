@@ -34,6 +34,7 @@ from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.weights import Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduling.step import Step
+from tuner.engines.simulator.timing.token_work import TokenWork
 
 _US = 1e-6
 _TERA = 1e12
@@ -56,6 +57,7 @@ class StepTime:
         seconds: the time of all steps so far by its cause.
         flops: the arithmetic that their tokens need: matrices and attention.
         bytes: the memory traffic that their tokens need: weights once a step, KV cache once a decoded token.
+        work: the factors of both.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class StepTime:
             marlin_input,
             config.fast_blocks,
         )
+        self.work = TokenWork.of(config, self.weights)
         self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
         is_triton = config.backend == "TRITON_ATTN"
         self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
@@ -99,9 +102,7 @@ class StepTime:
         model, card, weights = config.model, config.card, self.weights
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         streamed = bandwidth * parameters.bandwidth_share
-        self._weight_bytes = weights.linear_bytes + weights.head_bytes
         self._tile = _AWQ_TILE if config.quantization == "awq" and weights.kernels == "gemm" else 1
-        self._token_flops = 2.0 * weights.linear
         reading = parameters.block_bandwidth_factor if weights.kernels == "blocks" else 1.0
         self._linear_stream = weights.linear_bytes / (streamed * reading)
         self._linear_token = 2.0 * weights.linear / self._linear_flops_per_s(parameters)
@@ -110,16 +111,14 @@ class StepTime:
         self._unpacked_token = 2.0 * weights.linear / plain_flops_per_s
         self._head_stream = weights.head_bytes / streamed
         self._head_token = 2.0 * weights.head / plain_flops_per_s
-        self._context_bytes = 2 * model.layers * model.kv_heads * model.head_dim * config.kv_element_bytes
         kernels = attention_kernels(config.backend, card)
         reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
-        self._context_token = self._context_bytes / (bandwidth * reading_share) * scaling
-        self._pair_flops = 4.0 * model.heads * model.head_dim * model.layers
+        self._context_token = self.work.context_bytes / (bandwidth * reading_share) * scaling
         comparing = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
         comparing *= parameters.attention_arithmetic_share
-        self._pair = self._pair_flops / (card.tflops["float16"] * _TERA * comparing)
+        self._pair = self.work.pair_flops / (card.tflops["float16"] * _TERA * comparing)
         self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
         hidden_pass = 2.0 * model.hidden * model.layers / streamed
         moved = 2.0 * activation_elements(model) / streamed
@@ -191,12 +190,8 @@ class StepTime:
         else:
             period = host + max(card, launches)
             waiting = max(0.0, launches - card)
-        self.flops += (
-            self._token_flops * (step.decode + step.prefill)
-            + 2.0 * self.weights.head * step.sampled
-            + self._pair_flops * (step.pairs + step.context)
-        )
-        self.bytes += self._weight_bytes + self._context_bytes * step.context
+        self.flops += self.work.flops(step.decode + step.prefill, step.sampled, step.pairs + step.context)
+        self.bytes += self.work.bytes(1, step.context)
         seconds = self.seconds
         seconds["weights"] += weights
         seconds["attention"] += attention

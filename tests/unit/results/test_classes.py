@@ -1,0 +1,133 @@
+"""The table of request classes, with values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from storage.records import TrialRecord
+from tests.recorded import MIX, recorded_study
+from tests.unit.cli.studies import trial
+from tuner.results.classes import classes_grid, classes_note
+from tuner.results.conclusion import comparison_grid
+from tuner.results.findings import Findings
+from tuner.study.specification.resolve_workload import make_goals
+
+CLASS = {"input": 32, "output": 8}
+WORKLOAD = {
+    "arrivals": {"process": "poisson", "rate": 4},
+    "requests": 100,
+    "classes": {"chat": CLASS, "docs": CLASS, "unsent": {**CLASS, "weight": 0}},
+    "slo": {"chat": {"p95_ttft_ms": 300, "tpot_ms": 20}},
+}
+SLOS = ["success_rate>=1", "chat.p95_ttft_ms<300", "docs.p95_itl_ms<40"]
+GOALS = make_goals(["goodput", "docs.p99_ttft_ms"], SLOS)
+CONCLUSION: dict[str, Any] = {
+    "winner": 1,
+    "reference": 0,
+    "contenders": [
+        {
+            "number": 1,
+            "score": {"ratio": 1.2, "low": 1.1, "high": 1.3},
+            "metrics": {"docs.p99_ttft_ms": {"ratio": 0.9, "low": 0.8, "high": 1.0}},
+            "disqualified": None,
+        }
+    ],
+}
+E = math.exp(0.01)
+
+
+def measured(number: int, round_: int, **chat: float) -> TrialRecord:
+    """Return a trial in a round: metrics of class chat, and fixed ones of the others."""
+    others = {"docs.p99_ttft_ms": 500.0, "docs.p95_itl_ms": 30.0, "docs.request_throughput": 2.0, "goodput": 4.0}
+    values: dict[str, Any] = {f"chat.{name}": value for name, value in chat.items()} | others
+    return trial(number, 100.0, round_=round_, label="finals 0,1" if round_ else None, success_rate=1.0, **values)
+
+
+def findings(*records: TrialRecord, **changes: Any) -> Findings:
+    return Findings({**CONCLUSION, **changes}, records, GOALS.objectives, GOALS.slos, {}, None, WORKLOAD)
+
+
+TWO_ROUNDS = (
+    measured(0, 0, p95_ttft_ms=100.0),
+    measured(1, 0, p95_ttft_ms=10.0),
+    measured(0, 1, p95_ttft_ms=100.0, goodput=2.0, goodput_share=0.5),
+    measured(1, 1, p95_ttft_ms=50.0 * E, goodput=3.0, goodput_share=0.75),
+    measured(0, 2, p95_ttft_ms=200.0, goodput=2.0, goodput_share=0.5),
+    measured(1, 2, p95_ttft_ms=100.0 / E, goodput=3.0, goodput_share=0.75),
+)
+
+
+def test_each_class_has_its_metrics_with_ratios_and_slos() -> None:
+    """The interval of chat.p95_ttft_ms by hand.
+
+    The logarithms' differences are log 0.5 ± 0.01. With two configurations in two rounds each residual is 0.02 / 4, so
+    s² = 4 (0.005)² with one degree of freedom, and s = 0.01. The half-width is t(0.975, 1) s sqrt(2 / 2) = 0.12706;
+    0.5 exp(±0.12706) is 0.440 to 0.568.
+    """
+    table = classes_grid(findings(*TWO_ROUNDS))
+    assert table is not None
+    assert [column.heading for column in table.columns][:4] == ["class", "metric", "defaults #0", "#1"]
+    assert table.rows == [
+        ["chat", "goodput", "2 req/s", "3 req/s", "×1.500", "", "", ""],
+        ["", "goodput_share", "0.5", "0.75", "×1.500", "", "", ""],
+        ["", "p95_ttft_ms", "150", "74.75", "×0.500", "0.440 to 0.568", "<300", "both"],
+        ["docs", "request_throughput", "2 req/s", "2 req/s", "×1.000", "", "", ""],
+        ["", "p99_ttft_ms", "500", "500", "×0.900", "0.800 to 1.000", "", ""],
+        ["", "p95_itl_ms", "30", "30", "×1.000", "", "<40", "both"],
+    ]
+
+
+def test_the_note_has_the_bounds_of_each_request() -> None:
+    assert classes_note(findings(*TWO_ROUNDS)) == (
+        "an SLO is met if it holds in every round; "
+        "goodput counts the requests within the bounds of their class: chat ttft < 300 ms, tpot < 20 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("defaults", "other", "met"),
+    [
+        ((100.0, 200.0), (400.0, 500.0), "defaults #0"),
+        ((100.0, 300.0), (299.0, 200.0), "defaults #0 in 1 of 2 rounds, #1"),
+        ((301.0, 400.0), (300.0, 500.0), "neither"),
+    ],
+)
+def test_an_slo_is_met_where_it_holds_in_every_round(
+    defaults: tuple[float, ...], other: tuple[float, ...], met: str
+) -> None:
+    rounds = [
+        measured(number, round_, p95_ttft_ms=value)
+        for number, values in enumerate((defaults, other))
+        for round_, value in enumerate(values, 1)
+    ]
+    table = classes_grid(findings(measured(0, 0), measured(1, 0), *rounds))
+    assert table is not None
+    assert table.rows[0][0:2] == ["chat", "p95_ttft_ms"]
+    assert table.rows[0][-1] == met
+
+
+def test_without_rounds_it_is_the_search_without_intervals() -> None:
+    table = classes_grid(findings(*TWO_ROUNDS[:2], contenders=[]))
+    assert table is not None
+    assert table.rows[0] == ["chat", "p95_ttft_ms", "100", "10", "×0.100", "", "<300", "both"]
+
+
+def test_slos_of_classes_are_in_one_table_only() -> None:
+    table = comparison_grid(findings(*TWO_ROUNDS))
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["score", "goodput", "docs.p99_ttft_ms", "success_rate"]
+
+
+def test_a_recorded_mix_of_which_no_class_was_recorded_has_no_table() -> None:
+    """The rows of `h200-mix-reduced.csv` have metrics of the whole workload."""
+    assert classes_grid(recorded_study("h200-mix-reduced.csv", MIX).findings) is None
+
+
+def test_a_closed_loop_has_no_table() -> None:
+    loop = {"max_concurrency": 10, "num_prompts": 100, "input_len": 8, "output_len": 8}
+    found = Findings(CONCLUSION, TWO_ROUNDS, GOALS.objectives, GOALS.slos, {}, None, loop)
+    assert classes_grid(found) is None
+    assert classes_note(found) == ""
