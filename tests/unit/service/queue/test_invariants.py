@@ -50,10 +50,13 @@ def submissions(draw: st.DrawFn, number: int) -> Waiting:
 @st.composite
 def runs_of(draw: st.DrawFn, kind: str) -> list[Running]:
     """Draw runs that have different devices."""
-    found, names = [], list(devices(KINDS[kind], kind))
-    while names and draw(st.integers(0, 4)):
+    found: list[Running] = []
+    names = devices(KINDS[kind], kind)
+    while names:
+        if draw(st.integers(0, 4)) == 0:
+            break
         count = draw(st.integers(1, min(3, len(names))))
-        mine, names = tuple(names[:count]), names[count:]
+        mine, names = names[:count], names[count:]
         found.append(
             Running(
                 f"{kind}-run{len(found)}",
