@@ -88,3 +88,15 @@ def test_it_starts_before_smaller_ones_as_soon_as_it_fits() -> None:
     submissions = [waits("ann-1", 3, least=3, age_s=9 * HOUR_S), waits("bob-1")]
     decisions = decide(view(submissions, [], OWNERS, count=3))
     assert [start.id for start in decisions.starts] == ["ann-1"]
+
+
+def test_devices_that_come_free_count_in_advance() -> None:
+    # The first device that comes free is for ann, who then counts 600 s; bob has 300, so the second one is for bob.
+    running = [runs("eve-1", (0, 1), leaving=True), runs("eve-2", (2, 3), for_s=0)]
+    owners = {"bob": used(300 / HOUR_S), "eve": used(9)}
+    decisions = decide(view([waits("ann-1", age_s=99), waits("ann-2"), waits("bob-1")], running, owners))
+    assert decisions.waits == {
+        "ann-1": "1 h200 comes free at the end of running trials",
+        "bob-1": "1 h200 comes free at the end of running trials",
+        "ann-2": "behind 2 others",
+    }
