@@ -30,6 +30,7 @@ HOMES = {
     "alembic": ("storage",),
     "vllm": (RESIDENT,),
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
+    "fastapi": ("tuner.service.http",),
     "tokenizers": ("tuner.engines.vllm.clients.tokenizer_library",),
 }
 HOME_EXCEPTIONS = {

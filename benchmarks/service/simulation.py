@@ -39,6 +39,7 @@ class Outcome:
         decisions_s: processor time of each decision.
         most_waiting: most waiting submissions at one decision.
         all_waiting_s: time in which every owner had a waiting submission of each kind.
+        longest_without_s: longest time in which an owner without quotas waited for a kind and had no device of it.
     """
 
     use_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -53,6 +54,7 @@ class Outcome:
     decisions_s: list[float] = field(default_factory=list)
     most_waiting: int = 0
     all_waiting_s: float = 0.0
+    longest_without_s: float = 0.0
 
 
 @dataclass
@@ -123,6 +125,8 @@ class Simulation:
     ) -> None:
         self._arrivals = sorted(studies, key=lambda study: (study.submitted_s, study.id), reverse=True)
         self._owners, self._devices = owners, devices
+        self._without: dict[tuple[str, str], float] = {}
+        self._limited = {owner.name for owner in owners if owner.most_gpus or owner.gpu_hours_a_week}
         self._quotas = any(owner.gpu_hours_a_week is not None for owner in owners)
         self._waiting: dict[str, tuple[Waiting, Study]] = {}
         self._rest_s: dict[str, float] = {}
@@ -158,6 +162,11 @@ class Simulation:
         waiting = {(waiting.owner, waiting.kind) for waiting, _ in self._waiting.values()}
         if len(waiting) == len(self._owners) * len(self._devices):
             self.outcome.all_waiting_s += next_s - self._now_s
+        having = {(run.study.owner, run.study.kind) for run in self._running.values()}
+        self._without = {pair: self._without.get(pair, self._now_s) for pair in waiting - having}
+        for (owner, _), since_s in self._without.items():
+            if owner not in self._limited:
+                self.outcome.longest_without_s = max(self.outcome.longest_without_s, next_s - since_s)
         self._now_s = next_s
 
     def _arrive(self) -> None:

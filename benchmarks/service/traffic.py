@@ -19,6 +19,10 @@ RIGID_ODDS = 0.25
 """Share of submissions that start with all their devices or not at all."""
 WORK_MEDIAN_S, WORK_SIGMA = 1_200.0, 1.0
 """GPU-seconds of a study: median, and standard deviation of the logarithm."""
+BACKLOG = 400
+"""Submissions of each owner at the beginning of `backlogged`."""
+SMALL_LOAD = 0.5
+"""Share of all devices that each owner of small studies asks for in `big_among_small`."""
 TRIAL_MEDIAN_S, TRIAL_SIGMA, TRIAL_MOST_S = 180.0, 0.5, 900.0
 BURST_ODDS, BURST_SIZES = 0.04, (5, 25)
 MEAN_BURST = 1 + BURST_ODDS * (sum(BURST_SIZES) / 2 - 1)
@@ -98,7 +102,7 @@ def backlogged(seed: int, until_s: float) -> Sequence[Study]:
     traffic = MadeTraffic(seed)
     total = sum(WEIGHTS.values())
     for owner, weight in WEIGHTS.items():
-        for _ in range(40):
+        for _ in range(BACKLOG):
             traffic.add(owner, 0.0)
         traffic.add_arrivals(owner, 2.0 * weight / total + 0.3, until_s)
     return traffic.studies
@@ -123,7 +127,7 @@ def big_among_small(seed: int, until_s: float) -> Sequence[Study]:
         at_s = 0.0
         while at_s < until_s:
             traffic.add(owner, at_s, gpus=1)
-            at_s += MEAN_WORK_S / devices / 0.5
+            at_s += MEAN_WORK_S / devices / SMALL_LOAD
     for number in range(1, int(until_s / (2 * HOUR_S))):
         traffic.add("anna", number * 2 * HOUR_S, gpus=4, rigid=True)
     return traffic.studies

@@ -22,6 +22,7 @@ COMMANDS = (
     "benchmarks.cost.against_sweep",
     "benchmarks.cost.overhead",
     "benchmarks.energy",
+    "benchmarks.service.fairness",
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.service.queue.rules import START_S, YIELD_AFTER_S
+from tuner.service.queue.rules import START_S
 from tuner.service.queue.view import OwnerShare, Running, Waiting
 
 
@@ -22,6 +22,7 @@ class Line:
         planned: devices that come free soon and are meant for this owner.
         passed: devices that submissions asked for in vain in this decision.
         yieldable: studies that may be asked to yield, the newest first.
+        closed: whether the rest of `waiting` waits for one before it.
     """
 
     owner: str
@@ -32,6 +33,7 @@ class Line:
     planned: int = 0
     passed: int = 0
     yieldable: list[Running] = field(default_factory=list)
+    closed: bool = False
 
     def score(self, more: int = 0) -> float:
         """Return the use by weight, in GPU-seconds, if the owner had `more` devices. The smallest one is next."""
@@ -44,7 +46,6 @@ class Line:
 
 def make_lines(
     kind: str,
-    now_s: float,
     waiting: Mapping[str, Sequence[Waiting]],
     running: Iterable[Running],
     owners: Mapping[str, OwnerShare],
@@ -53,7 +54,6 @@ def make_lines(
 
     Args:
         kind: the pool's kind.
-        now_s: the time.
         waiting: submissions of this kind that may start, by owner, in their order.
         running: runs of this kind that stay.
         owners: shares by name.
@@ -71,6 +71,6 @@ def make_lines(
     for run in sorted(running, key=lambda run: (run.started_s, run.id), reverse=True):
         line = line_of(run.owner)
         line.held += len(run.devices)
-        if run.may_yield and now_s - run.started_s >= YIELD_AFTER_S:
+        if run.may_yield:
             line.yieldable.append(run)
     return lines

@@ -27,7 +27,7 @@ def decide(view: QueueView) -> Decisions:
     yields = [run.id for run in asked]
     for kind in sorted(waiting):
         pool = _pool(view, kind, waiting[kind], allowed, leaving)
-        pool.fill(view.now_s)
+        pool.fill()
         starts += pool.starts
         yields += [run.id for run in pool.yields.asked]
         waits |= pool.waits
@@ -92,6 +92,6 @@ def _pool(
         return run.leaving or run.id in gone
 
     coming = sum(len(run.devices) for run in runs if leaves(run))
-    lines = make_lines(kind, view.now_s, waiting, [run for run in runs if not leaves(run)], view.owners)
+    lines = make_lines(kind, waiting, [run for run in runs if not leaves(run)], view.owners)
     free = [device for device in view.devices[kind] if device not in busy]
-    return Pool(kind, len(view.devices[kind]), free, coming, lines, allowed)
+    return Pool(kind, len(view.devices[kind]), free, coming, lines, allowed, view.now_s)

@@ -23,6 +23,7 @@ class Pool:
         coming: number of devices that come free at the end of running trials.
         lines: the owners.
         allowances: what quotas leave, by owner. Starts are counted in them.
+        now_s: the time.
     """
 
     def __init__(
@@ -33,15 +34,16 @@ class Pool:
         coming: int,
         lines: Mapping[str, Line],
         allowances: Mapping[str, Allowance],
+        now_s: float,
     ) -> None:
         self._kind, self._total, self._free, self._coming = kind, total, free, coming
-        self._lines, self._allowances = lines, allowances
+        self._lines, self._allowances, self._now_s = lines, allowances, now_s
         self._kept = 0
         self._kept_for_one = False
         self._behind = 0
         self._smallest_passed = total + 1
         self._granted: dict[str, list[str]] = {}
-        self.yields = Yields(total, lines, allowances)
+        self.yields = Yields(total, lines, allowances, now_s)
         self.waits: dict[str, str] = {}
 
     @property
@@ -49,7 +51,7 @@ class Pool:
         """Submissions to start, in the order of their turns."""
         return [Start(name, tuple(devices)) for name, devices in self._granted.items()]
 
-    def fill(self, now_s: float) -> None:
+    def fill(self) -> None:
         """Give each owner a turn after the other, always the one with the smallest score, until all have been asked.
 
         A turn starts the owner's next submission with its fewest devices, or adds one device to the one that was
@@ -66,7 +68,7 @@ class Pool:
                 if place == len(line.waiting):
                     heapq.heappop(turns)
                     continue
-                self._place(line, line.waiting[place], now_s)
+                self._place(line, line.waiting[place])
                 place += 1
             queued_s = line.waiting[min(place, len(line.waiting) - 1)].queued_s
             heapq.heapreplace(turns, (line.turn(), queued_s, owner, place))
@@ -90,27 +92,27 @@ class Pool:
         line.held += count
         self._allowances[line.owner].grant(submission, count)
 
-    def _place(self, line: Line, submission: Waiting, now_s: float) -> None:
+    def _place(self, line: Line, submission: Waiting) -> None:
         """Start a submission, or keep devices for it, or let others pass it."""
         allowance = self._allowances[line.owner]
         if allowance.most(submission) < submission.least_gpus:
             self.waits[submission.id] = allowance.reason(submission)
-        elif submission.least_gpus <= self._available():
+        elif not line.closed and submission.least_gpus <= self._available():
             self._grant(line, submission, submission.least_gpus)
         else:
-            self.waits[submission.id] = self._wait(line, submission, now_s)
+            self.waits[submission.id] = self._wait(line, submission)
             self._behind += 1
 
-    def _wait(self, line: Line, submission: Waiting, now_s: float) -> str:
+    def _wait(self, line: Line, submission: Waiting) -> str:
         """Decide what is done for a submission that does not fit, and return why it waits.
 
         No study is asked to yield where a submission that had its turn before would take its devices.
         """
         least, free = submission.least_gpus, self._available()
-        if self._kept_for_one:
+        if self._kept_for_one or line.closed:
             line.passed += least
-            return self._reason(free, least)
-        overdue = now_s - submission.queued_s >= MOST_PASSED_S
+            return self._reason(free, least) if self._kept_for_one else reasons.BEHIND_OWN
+        overdue = self._now_s - submission.queued_s >= MOST_PASSED_S
         missing = least - free - self._coming
         if missing > 0 and least < self._smallest_passed:
             self._coming += self.yields.ask(line, least, missing, overdue and missing < least)
@@ -123,10 +125,18 @@ class Pool:
         line.passed += least
         self._smallest_passed = min(self._smallest_passed, least)
         reason = self._reason(free, least)
-        if overdue:
-            self._kept_for_one = True
-            reason += reasons.KEPT if free else ""
+        if overdue and self._within_reach(line, line.held) >= least:
+            line.closed = True
+            if self._within_reach(line, 0) >= least:
+                self._kept_for_one = True
+                reason += reasons.KEPT if free else ""
         return reason
+
+    def _within_reach(self, line: Line, own: int) -> int:
+        """Return the devices that come free before the owner's turn passes: no owner who is next holds them."""
+        score = line.score()
+        others = sum(other.held for other in self._lines.values() if other is not line and other.score() > score)
+        return self._available() + self._coming + others + own
 
     def _reason(self, free: int, least: int) -> str:
         if free or not self._behind:

@@ -37,3 +37,4 @@ def until_trials_end(kind: str, coming: int) -> str:
 
 BEHIND_OWN_QUOTA = "behind another of the same owner that waits for the quota"
 KEPT = "; the free ones are kept for it"
+BEHIND_OWN = "behind another of the same owner that needs more devices"

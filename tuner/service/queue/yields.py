@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tuner.service.queue.entitlement import fair_devices
 from tuner.service.queue.lines import Line
 from tuner.service.queue.quotas import Allowance
+from tuner.service.queue.rules import YIELD_AFTER_S
 from tuner.service.queue.view import Running
 
 
@@ -17,10 +18,13 @@ class Yields:
         devices: number of devices of the pool.
         lines: all owners of the pool.
         allowances: what quotas leave, by owner.
+        now_s: the time.
     """
 
-    def __init__(self, devices: int, lines: Mapping[str, Line], allowances: Mapping[str, Allowance]) -> None:
-        self._lines = lines
+    def __init__(
+        self, devices: int, lines: Mapping[str, Line], allowances: Mapping[str, Allowance], now_s: float
+    ) -> None:
+        self._lines, self._now_s = lines, now_s
         self._left = any(line.yieldable for line in lines.values())
         claims = {
             name: (line.weight, line.held + allowances[name].claim(line.waiting))
@@ -36,7 +40,8 @@ class Yields:
             line: the owner for whom devices are asked; its `planned` devices do not contain these yet.
             least: devices that the submission needs to start.
             missing: how many of them are neither free nor about to be.
-            urgent: whether free devices are kept for the submission. It may then exceed its owner's fair share.
+            urgent: whether free devices are kept for the submission. It may then exceed its owner's fair share, and
+                studies are asked as soon as they have had time for a trial.
         """
         if not self._left or not (urgent or line.held + line.planned < self._fair[line.owner]):
             return 0
@@ -57,14 +62,17 @@ class Yields:
         """Return the newest run, of the owner with the highest score, whose devices make the shares fairer."""
         others = [other for other in self._lines.values() if other.yieldable and other is not line]
         for other in sorted(others, key=lambda other: (-other.score(), other.owner)):
-            if urgent:
-                if other.score() > line.score():
-                    return other.yieldable[0]
-                continue
             for run in other.yieldable:
-                if other.score(-len(run.devices)) >= line.score(least):
+                if self._may_ask(other, run, line, least, urgent):
                     return run
         return None
+
+    def _may_ask(self, other: Line, run: Running, line: Line, least: int, urgent: bool) -> bool:
+        """Return whether a run has lasted long enough, and its owner stays behind in the order of turns."""
+        lasted_s = self._now_s - run.started_s
+        if urgent:
+            return lasted_s >= run.trial_s and other.score() > line.score()
+        return lasted_s >= YIELD_AFTER_S and other.score(-len(run.devices)) >= line.score(least)
 
     def _take(self, run: Running) -> None:
         line = self._lines[run.owner]
