@@ -41,6 +41,7 @@ BROAD_EXCEPT = {
     "tuner.engines.vllm.clients.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
+    "tuner.service.driver.__main__": (1, "the run's boundary: whatever it raises, the submission ends with a reason"),
     f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),
     f"{RESIDENT}.introspection": (1, "it calls vLLM's own code, and the answer contains what that raises"),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from storage.records import TrialRecord
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.cli.conftest import NoMlflow
 from tests.postgres import postgres_server, require_programs
+from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
 from tuner.observers.quiet import SilentObserver
 from tuner.study.specification import settings
@@ -61,7 +61,7 @@ def test_a_second_driver_in_another_folder_is_refused(
     observer = SecondDriver(other, storage.replace("shared.db", "alias.db"))
     study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
     run = settings.RunSettings(settings.Budget(6), settings.EngineChoice("simulated"), storage)
-    optimize_run.optimize(study, run, observer, threading.Event())
+    optimize_run.optimize(study, run, observer, Wishes())
     assert observer.output is not None
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
     message = f"tuner: --study 's': {holder} is running this study; wait for it, or choose another name\n"
@@ -93,7 +93,7 @@ def test_the_lock_is_held_until_the_executor_has_stopped(
     monkeypatch.setattr(optimize_run, "_executor", observed)
     study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
     run = settings.RunSettings(settings.Budget(1), settings.EngineChoice("simulated"), storage)
-    optimize_run.optimize(study, run, SilentObserver(), threading.Event())
+    optimize_run.optimize(study, run, SilentObserver(), Wishes())
     assert holders == [locks.Holder.this_process()]
     assert locks.study_lock(storage, "s").holder() is None
 

@@ -173,7 +173,7 @@ def _signals() -> Iterator[None]:
 
     Uvicorn handles the signal itself, and raises it again when it has ended.
     """
-    seen = []
+    seen: list[int] = []
 
     def handle(number: int, _: object) -> None:
         if seen:

@@ -81,15 +81,15 @@ def test_shares_are_summed_by_owner_and_kind() -> None:
     now = datetime(2026, 11, 25, 12, tzinfo=UTC)
     ended_at = now - timedelta(days=1)
     uses = [
-        Use("ann", "ann-1", ended_at, ended_at, 3600.0),
-        Use("ann", "ann-2", ended_at, ended_at, 1800.0),
-        Use("ann", "gone", ended_at, ended_at, 60.0),
-        Use("bob", "bob-1", ended_at, ended_at, 100.0),
+        Use("ann", "ann-1", "h200", ended_at, ended_at, 3600.0),
+        Use("ann", "ann-2", "t4", ended_at, ended_at, 1800.0),
+        Use("ann", "ann-3", "cpu", ended_at, ended_at, 60.0),
+        Use("bob", "bob-1", "t4", ended_at, ended_at, 100.0),
     ]
     owners = [Owner("ann", 2.0, 3, 40.0), Owner("eve")]
-    intervals = intervals_of_uses(uses, {"ann-1": "h200", "ann-2": "t4", "bob-1": "t4"})
+    intervals = intervals_of_uses(uses)
     shares = owner_shares(owners, intervals, now.timestamp())
-    assert shares["ann"].use == {"h200": 1800.0, "t4": 900.0, "": 30.0}
+    assert shares["ann"].use == {"h200": 1800.0, "t4": 900.0, "cpu": 30.0}
     assert (shares["ann"].week_s, shares["ann"].weight) == (5460.0, 2.0)
     assert (shares["ann"].most_gpus, shares["ann"].gpu_hours_a_week) == (3, 40.0)
     assert (shares["bob"].weight, shares["bob"].most_gpus, shares["bob"].use) == (1.0, None, {"t4": 50.0})
