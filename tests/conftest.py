@@ -18,7 +18,7 @@ SLOW_FOLDERS = {
     "chaos": "tests/unit/processes",
     "faults": "tests/unit/processes",
     "real": "tests/unit/engines/vllm",
-    "service": "tests/unit/service",
+    "service": "tests/unit/service/scheduler",
 }
 """Folders whose tests are slow, each with the fast tests of the same code."""
 TESTS = Path(__file__).parent
