@@ -34,8 +34,9 @@ SILENT_S = 60.0
 START_S = 120.0
 """Seconds that a started process has to set itself as the driver."""
 
-MOST_LOSSES = 3
-"""Drivers that may be lost without a new trial in between."""
+MOST_LOSSES = 6
+"""The loss that ends a study, if no trial finished in between: its driver may be what kills its host. Starting takes
+seconds, in which a host that restarts, or an administrator, may well kill two or three of them."""
 
 
 @dataclass
