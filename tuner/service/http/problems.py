@@ -1,4 +1,4 @@
-"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, and `field`, `value` and `rule`."""
+"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, and `field`, `value`, `rule` and `remedy`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class Problem(Exception):
         field: the field of the request that it is about.
         value: its value.
         rule: the rule that it breaks.
+        headers: of the answer.
+        remedy: the next step.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class Problem(Exception):
         value: object = None,
         rule: str | None = None,
         headers: dict[str, str] | None = None,
+        remedy: str | None = None,
     ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, headers
-        self.field, self.value, self.rule = field, value, rule
+        self.field, self.value, self.rule, self.remedy = field, value, rule, remedy
 
     def response(self) -> JSONResponse:
         """Return the answer."""
@@ -62,7 +65,7 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
         }
-        more = {"field": self.field, "value": self.value, "rule": self.rule}
+        more = {"field": self.field, "value": self.value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
         return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
 
@@ -78,7 +81,7 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, SettingError):
         value = error.value if isinstance(error.value, str | int | float | None) else str(error.value)
-        return Problem(422, str(error), error.field, value, error.rule)
+        return Problem(422, str(error), error.field, value, error.rule, remedy=error.remedy or None)
     if isinstance(error, UnknownSubmission | UnknownToken):
         return Problem(404, str(error))
     if isinstance(error, WrongState | SubmissionExists):
