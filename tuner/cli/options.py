@@ -135,6 +135,14 @@ Storage = Annotated[
         shown="tuner_study/tuner.db",
     ),
 ]
+Server = Annotated[
+    str | None,
+    option(OUTPUT, "URL", "The `tuner serve` to ask; the token is in $TUNER_TOKEN.", "--server", shown="$TUNER_SERVER"),
+]
+Insecure = Annotated[
+    bool,
+    flag(OUTPUT, "Send the token without TLS to a server beyond this machine.", "--insecure"),
+]
 StudyName = Annotated[
     str | None,
     option(None, "NAME", "Name of the study.", "--study", shown="the latest"),
@@ -151,6 +159,7 @@ _OPTIONS = {
     "max_concurrency": "--users",
     "num_prompts": "--prompts",
     "output": "-o",
+    "shared": "--share",
     "server_arguments": "server argument",
 }
 

@@ -131,8 +131,8 @@ class StudyEvent:
     @property
     def state(self) -> SubmissionState | None:
         """The study's new state; None if the event does not change it."""
-        state = self.data.get("state")
-        return SubmissionState(state) if state in [*SubmissionState] else None  # a trial has states of its own
+        state = str(self.data.get("state"))
+        return SubmissionState(state) if state in SubmissionState.__members__ else None  # a trial's are others
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, and `field`, `value`, `rule` and `remedy`."""
+"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, `field`, `value`, `rule`, `remedy`."""
 
 from __future__ import annotations
 
