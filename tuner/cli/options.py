@@ -157,6 +157,7 @@ AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 _OPTIONS = {
     "bunched_tokens": "--allow-bunched-tokens",
     "max_concurrency": "--users",
+    "name": "NAME",
     "num_prompts": "--prompts",
     "output": "-o",
     "shared": "--share",

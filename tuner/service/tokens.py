@@ -11,7 +11,7 @@ from storage.service.store import open_service_store
 from tuner.client.replies import ServiceToken
 from tuner.errors import SettingError
 from tuner.service.http.access import new_token
-from tuner.service.http.models import NewToken, token_view
+from tuner.service.http.models import NewToken, rule_of, token_view
 
 
 class StoredTokens:
@@ -44,9 +44,7 @@ class StoredTokens:
             asked = NewToken.model_validate({"name": name, "owner": owner or name, "role": role, "days": days})
         except ValidationError as error:
             first = error.errors()[0]
-            field = str(first["loc"][0])
-            rule = first["msg"][:1].lower() + first["msg"][1:]
-            raise SettingError(field, first["input"], rule) from None
+            raise SettingError(str(first["loc"][0]), first["input"], rule_of(first)) from None
         secret, digest = new_token()
         now = datetime.now(UTC)
         expires = None if asked.days is None else now + timedelta(days=asked.days)

@@ -13,6 +13,7 @@ from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
 from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, UnknownToken, WrongState
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.service.http.models import rule_of
 
 MEDIA_TYPE = "application/problem+json"
 _TITLES = {
@@ -111,7 +112,7 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-        field, rule = ".".join(where) or "body", str(first["msg"])
+        field, rule = ".".join(where) or "body", rule_of(first)
         value = first.get("input")
         shown = value if isinstance(value, str | int | float) else None
         return Problem(422, f"{field}: {rule}", field, shown, rule).response()

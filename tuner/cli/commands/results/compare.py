@@ -80,7 +80,8 @@ def _side(text: str, study: str | None, storage: str | None) -> Side:
     from tuner.use_cases.files.export import exported_of
 
     file, name, number = _parts(text)
-    storage = file or storage
+    if file is not None:
+        storage, text = file, text.removeprefix(f"{file}:")
     if number and not number.isdigit():
         raise UserError(f"{text!r} names no trial; give {FORMS}")
     stored = read_study(storage, name or study)

@@ -30,7 +30,7 @@ class WatchedStudy:
     def lines(self, event: StudyEvent) -> list[str]:
         """Return the lines of an event; none for one that says nothing new."""
         writers: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
-            "queued": lambda data: ["queued again" if data.get("resumed") else "queued"],
+            "queued": _queued,
             "started": lambda data: [f"runs on {', '.join(data['granted'])}"],
             "opened": self._opened,
             "stage": self._stage,
@@ -74,6 +74,11 @@ class WatchedStudy:
             return f"round {rounds.index(round_) + 1} of {len(rounds)}"
         done = len(self._trials) if self._plan.stage is Stage.SEARCH else len(self._in_stage)
         return f"{done}/{max(self._plan.trials, done)}"
+
+
+def _queued(data: Mapping[str, Any]) -> list[str]:
+    reason = data.get("reason")
+    return [("queued again" if data.get("resumed") else "queued") + (f": {reason}" if reason else "")]
 
 
 def _retried(data: Mapping[str, Any]) -> list[str]:
