@@ -1,7 +1,7 @@
 """A Bayesian autotuner for LLM serving.
 
-The public API: `optimize` runs a study, `load_study` reads a stored one, and `ResidualSampler` is the sampler for any
-Optuna study. Names are loaded on first use.
+The public API: `optimize` runs a study, `load_study` reads a stored one, `ResidualSampler` is the sampler for any
+Optuna study, and `Client` and `AsyncClient` ask a `tuner serve`. Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuner.api import BestTrial, Study, load_study, optimize
+    from tuner.client.async_client import AsyncClient
+    from tuner.client.client import Client
     from tuner.errors import SettingError, TunerError, UserError
     from tuner.sampler.residual import ResidualSampler
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncClient",
     "BestTrial",
+    "Client",
     "ResidualSampler",
     "SettingError",
     "Study",
@@ -28,7 +32,9 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _HOMES = {
+        "AsyncClient": "tuner.client.async_client",
         "BestTrial": "tuner.api",
+        "Client": "tuner.client.client",
         "ResidualSampler": "tuner.sampler.residual",
         "SettingError": "tuner.errors",
         "Study": "tuner.api",

@@ -14,7 +14,7 @@ from tuner.cli.arguments import hide_secrets
 from tuner.cli.commands.files import export, report, sync, ui
 from tuner.cli.commands.results import best, compare, requests, show, studies, tradeoff, trials
 from tuner.cli.commands.run import capacity, load, optimize, quality, simulate, verify
-from tuner.cli.commands.service import serve
+from tuner.cli.commands.service import logs, serve, status, submit, token, verbs, watch
 from tuner.cli.commands.setup import doctor, presets, space
 from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
@@ -66,6 +66,8 @@ _add(
 )
 _add("Results", export.export, report.report, sync.sync, ui.ui)
 _add("Service", serve.serve)
+_add("Service", submit.submit, passes_flags=True)
+_add("Service", watch.watch, status.status, logs.logs, verbs.stop, verbs.cancel, verbs.resume, token.token)
 _add("Setup", presets.presets, space.space, doctor.doctor)
 
 

@@ -135,6 +135,14 @@ Storage = Annotated[
         shown="tuner_study/tuner.db",
     ),
 ]
+Server = Annotated[
+    str | None,
+    option(OUTPUT, "URL", "The `tuner serve` to ask; the token is in $TUNER_TOKEN.", "--server", shown="$TUNER_SERVER"),
+]
+Insecure = Annotated[
+    bool,
+    flag(OUTPUT, "Send the token without TLS to a server beyond this machine.", "--insecure"),
+]
 StudyName = Annotated[
     str | None,
     option(None, "NAME", "Name of the study.", "--study", shown="the latest"),
@@ -149,8 +157,10 @@ AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
 _OPTIONS = {
     "bunched_tokens": "--allow-bunched-tokens",
     "max_concurrency": "--users",
+    "name": "NAME",
     "num_prompts": "--prompts",
     "output": "-o",
+    "shared": "--share",
     "server_arguments": "server argument",
 }
 

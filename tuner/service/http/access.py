@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 
 from storage.service.records import AuditEntry, Role, Submission, Token
 from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.problems import Problem, not_found
+from tuner.service.http.problems import Problem
 
 COOKIE = "tuner_session"
 TOKEN = re.compile(r"tnr_[0-9a-f]{64}")
@@ -125,7 +125,7 @@ def readable(id: str, who: Caller, context: ServiceContext) -> Submission:
     """
     found = context.service.submission(id)
     if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
-        raise not_found("study", id)
+        raise Problem(404, f"there is no study {id!r} that you may read; list the studies to see their ids")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,7 +14,19 @@ ID = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """Ids of studies are file names and parts of addresses, too."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$"
+RULES = {
+    ID: "an id has up to 100 lower-case letters, digits and ._- and begins with a letter or a digit",
+    NAME: "a name has up to 63 letters, digits and ._@- and begins with a letter or a digit",
+}
+"""The patterns in words, for messages."""
+
 MOST_GPUS = 1024
+
+
+def rule_of(error: Mapping[str, Any]) -> str:
+    """Return the rule that a value breaks, of one of pydantic's errors."""
+    message = str(error["msg"])
+    return RULES.get(error.get("ctx", {}).get("pattern"), message[:1].lower() + message[1:])
 
 
 class _Body(BaseModel):

@@ -1,4 +1,4 @@
-"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, and `field`, `value` and `rule`."""
+"""Errors as problem details of RFC 9457: `type`, `title`, `status`, `detail`, `field`, `value`, `rule`, `remedy`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
 from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, UnknownToken, WrongState
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.service.http.models import rule_of
 
 MEDIA_TYPE = "application/problem+json"
 _TITLES = {
@@ -39,6 +40,8 @@ class Problem(Exception):
         field: the field of the request that it is about.
         value: its value.
         rule: the rule that it breaks.
+        headers: of the answer.
+        remedy: the next step.
     """
 
     def __init__(
@@ -49,10 +52,11 @@ class Problem(Exception):
         value: object = None,
         rule: str | None = None,
         headers: dict[str, str] | None = None,
+        remedy: str | None = None,
     ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers = status, detail, headers
-        self.field, self.value, self.rule = field, value, rule
+        self.field, self.value, self.rule, self.remedy = field, value, rule, remedy
 
     def response(self) -> JSONResponse:
         """Return the answer."""
@@ -62,7 +66,7 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
         }
-        more = {"field": self.field, "value": self.value, "rule": self.rule}
+        more = {"field": self.field, "value": self.value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
         return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
 
@@ -78,7 +82,7 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, SettingError):
         value = error.value if isinstance(error.value, str | int | float | None) else str(error.value)
-        return Problem(422, str(error), error.field, value, error.rule)
+        return Problem(422, str(error), error.field, value, error.rule, remedy=error.remedy or None)
     if isinstance(error, UnknownSubmission | UnknownToken):
         return Problem(404, str(error))
     if isinstance(error, WrongState | SubmissionExists):
@@ -108,7 +112,7 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-        field, rule = ".".join(where) or "body", str(first["msg"])
+        field, rule = ".".join(where) or "body", rule_of(first)
         value = first.get("input")
         shown = value if isinstance(value, str | int | float) else None
         return Problem(422, f"{field}: {rule}", field, shown, rule).response()

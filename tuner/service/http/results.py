@@ -15,6 +15,7 @@ from tuner.service.http.access import Known, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
+from tuner.use_cases.copies import study_lines
 from tuner.use_cases.files.export import export as export_file
 from tuner.use_cases.report.charts import chart as draw
 from tuner.use_cases.report.reported import ReportedStudy
@@ -22,6 +23,8 @@ from tuner.use_cases.report.write import report as write_report
 
 router = APIRouter(prefix="/v1/studies", tags=["results"])
 Context = Annotated[ServiceContext, Depends(context_of)]
+FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+MOST_OTHERS = 20
 LARGEST_RANGE = 256 * 1024
 """Most bytes of a log in one answer."""
 
@@ -101,13 +104,27 @@ def chart(id: str, name: str, who: Known, context: Context) -> Response:
     return Response(figure.to_json(), media_type="application/json")
 
 
-@router.get("/{id}/report", response_class=Response)
-def report(id: str, who: Known, context: Context) -> Response:
-    """Return the report as one HTML file."""
+@router.get("/{id}/records", response_class=Response)
+def records(id: str, who: Known, context: Context) -> Response:
+    """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt."""
     readable(id, who, context)
-    _reported(id, context)
+    if context.store.study(id) is None:
+        raise Problem(404, f"the study {id!r} has not begun yet, so there is nothing to read")
+    lines = "".join(f"{line}\n" for line in study_lines(context.store, id))
+    return Response(lines, media_type="application/x-ndjson")
+
+
+@router.get("/{id}/report", response_class=Response)
+def report(
+    id: str, who: Known, context: Context, other: Annotated[list[str] | None, Query(max_length=MOST_OTHERS)] = None
+) -> Response:
+    """Return the report as one HTML file, which compares the study with `other` ones."""
+    names = [id, *(other or [])]
+    for name in names:
+        readable(name, who, context)
+        _reported(name, context)
     with TemporaryDirectory(prefix="tuner-report-") as folder:
-        path = write_report([id], Path(folder) / "report.html", context.url)
+        path = write_report(names, Path(folder) / "report.html", context.url)
         content = path.read_bytes()
     return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
 
@@ -119,12 +136,16 @@ def export(
     context: Context,
     format: Annotated[str, Query(max_length=40)] = "script",
     trial: Annotated[int | None, Query(ge=0)] = None,
+    file: Annotated[str | None, Query(pattern=FILE)] = None,
 ) -> Response:
-    """Return a deployment file of the winner, or of a trial; a format with a second file has both as JSON."""
+    """Return a deployment file of the winner, or of a trial; a format with a second file has both as JSON.
+
+    `file` is the name that the file will have: a second file is named after it.
+    """
     readable(id, who, context)
     _reported(id, context)
     with TemporaryDirectory(prefix="tuner-export-") as folder:
-        paths = export_file(id, trial, Path(folder) / f"{id}{_suffix(format)}", context.url, format)
+        paths = export_file(id, trial, Path(folder) / (file or f"{id}{_suffix(format)}"), context.url, format)
         contents = {path.name: path.read_text(encoding="utf-8") for path in paths}
     if len(contents) > 1:
         return Response(json.dumps(contents), media_type="application/json")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from tuner.cli.from_server import reads_server
 from tuner.cli.help import option
 from tuner.cli.options import Storage, StudyName
 
 
+@reads_server(lambda values: [values["study"]])
 def export(
     study: StudyName = None,
     trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner")] = None,

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from tuner.cli.from_server import ServerInstead, latest, open_client, refuse_both
 from tuner.cli.help import flag, option
-from tuner.cli.options import Storage
+from tuner.cli.options import Insecure, Storage
+from tuner.errors import UserError
 
 
 def report(
@@ -25,12 +27,18 @@ def report(
         option(None, "FILE", "File to write.", "--output", "-o", shown="report.html, or NAME-bundle.zip"),
     ] = None,
     storage: Storage = None,
+    server: ServerInstead = None,
+    insecure: Insecure = False,
 ) -> None:
     """Write a study as one HTML file to pass on: result, search, load, and where every number comes from.
 
     The file needs no network. Without a name, the latest study is reported. A bundle adds the trials as CSV, the
     conclusion, hardware and versions, and leaves out secrets, paths, and names of users and hosts.
     """
+    refuse_both(server, storage)
+    if server is not None:
+        _from_server(studies or [], output or Path("report.html"), server, bundle=bundle, insecure=insecure)
+        return
     if bundle:
         from tuner.use_cases.bundle.write import write_bundle
 
@@ -39,3 +47,12 @@ def report(
     from tuner.use_cases.report.write import report as write_report
 
     print(f"wrote {write_report(studies or [], output or Path('report.html'), storage)}; open it in a browser")
+
+
+def _from_server(names: list[str], output: Path, server: str, *, bundle: bool, insecure: bool) -> None:
+    """Write the report that a server draws: it has the files of the trials."""
+    if bundle:
+        raise UserError("--bundle needs the server's database; run it there, with --storage")
+    with open_client(server, insecure=insecure) as client:
+        first, *others = dict.fromkeys(names or [latest(client)])
+        print(f"wrote {client.report(first, output, *others)}; open it in a browser")

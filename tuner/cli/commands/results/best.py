@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.commands.results.stored import StoredStudy, read_study
+from tuner.cli.from_server import reads_server
 from tuner.cli.help import flag, option
 from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
 from tuner.errors import UserError
@@ -23,6 +24,7 @@ _WEIGHED = 5
 """Trials that are shown under other weights."""
 
 
+@reads_server(lambda values: [values["study"]])
 def best(
     study: StudyName = None,
     pareto: Annotated[

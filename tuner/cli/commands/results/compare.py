@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tuner.cli.commands.results.stored import StoredStudy, read_study
+from tuner.cli.from_server import reads_server
 from tuner.cli.options import AsJson, Storage, StudyName
 from tuner.errors import UserError
 
@@ -29,6 +30,7 @@ class Side:
     number: int
 
 
+@reads_server(lambda values: _studies(values["one"], values["other"], values["study"]))
 def compare(
     one: Annotated[str, typer.Argument(metavar="A", help=f"The reference: {FORMS}.", show_default=False)],
     other: Annotated[str, typer.Argument(metavar="B", help="What is compared with it.", show_default=False)],
@@ -57,16 +59,29 @@ def compare(
         _print(sides, ratios, flags)
 
 
+def _parts(text: str) -> tuple[str | None, str, str]:
+    """Return the database, the study and the number that a text names; None or empty for a part that it lacks."""
+    file, colon, rest = text.rpartition(":")
+    storage, text = (file, rest) if colon and Path(file).is_file() else (None, text)
+    name, hash_, number = text.rpartition("#")
+    if not hash_:
+        name, number = ("", text) if text.isdigit() else (text, "")
+    return storage, name, number
+
+
+def _studies(one: str, other: str, study: str | None) -> list[str | None]:
+    """Return the studies that the texts name, without those of other databases."""
+    parts = [_parts(one), _parts(other)]
+    return [name or study for storage, name, _ in parts if storage is None]
+
+
 def _side(text: str, study: str | None, storage: str | None) -> Side:
     """Return the trial that a text names."""
     from tuner.use_cases.files.export import exported_of
 
-    file, colon, rest = text.rpartition(":")
-    if colon and Path(file).is_file():
-        storage, text = file, rest
-    name, hash_, number = text.rpartition("#")
-    if not hash_:
-        name, number = ("", text) if text.isdigit() else (text, "")
+    file, name, number = _parts(text)
+    if file is not None:
+        storage, text = file, text.removeprefix(f"{file}:")
     if number and not number.isdigit():
         raise UserError(f"{text!r} names no trial; give {FORMS}")
     stored = read_study(storage, name or study)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.commands.results.stored import read_study, require_classes
+from tuner.cli.from_server import reads_server
 from tuner.cli.help import option
 from tuner.cli.options import AsCsv, Round, Storage, StudyName
 from tuner.errors import UserError
@@ -28,6 +29,7 @@ _RATES = {
 }
 
 
+@reads_server(lambda values: [values["study"]])
 def requests(
     study: StudyName = None,
     trial: Annotated[int | None, option(None, "INTEGER", "Number of the trial.", shown="the winner, else 0")] = None,

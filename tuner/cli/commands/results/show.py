@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from tuner.cli.commands.results.stored import read_study
+from tuner.cli.from_server import reads_server
 from tuner.cli.options import AsJson, Round, Storage, StudyName
 
 
+@reads_server(lambda values: [values["study"]])
 def show(
     number: Annotated[int, typer.Argument(metavar="N", help="Number of the trial.")],
     round_: Round = 0,

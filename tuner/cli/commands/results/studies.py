@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from tuner.cli.from_server import reads_server
 from tuner.cli.options import AsJson, Storage
 from tuner.use_cases.places import find_study, storage_url
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from storage.records import StudyRecord, TrialRecord
 
 
+@reads_server(lambda _: None)
 def studies(storage: Storage = None, as_json: AsJson = False) -> None:
     """List the studies of a database.
 

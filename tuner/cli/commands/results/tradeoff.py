@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tuner.cli.commands.results.stored import read_study, require_classes
+from tuner.cli.from_server import reads_server
 from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
 from tuner.errors import UserError
 
@@ -20,6 +21,7 @@ COLUMNS = 12
 """Configurations that the table on the terminal shows; `--csv` and `--json` have all."""
 
 
+@reads_server(lambda values: [values["study"]])
 def tradeoff(
     study: StudyName = None,
     storage: Storage = None,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.commands.results.stored import StoredStudy, read_study
+from tuner.cli.from_server import reads_server
 from tuner.cli.help import flag, option
 from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
 from tuner.errors import UserError
@@ -23,6 +24,7 @@ _HOLES = 8
 """Dropped numbers that the note below the table names."""
 
 
+@reads_server(lambda values: [values["study"]])
 def trials(
     study: StudyName = None,
     sort: Annotated[

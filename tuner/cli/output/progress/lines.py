@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from storage.records import Config, Failure, TrialRecord
 from tuner.cli.output.parts.trial_table import missed_slos
@@ -20,24 +20,48 @@ def trial_line(record: TrialRecord, objectives: Sequence[Objective]) -> str:
     outcome = record.outcome
     if outcome is None:
         return f"#{record.number} pending"
-    if outcome.failure is not None:
-        return f"#{record.number} failed, {outcome.failure.kind.value}: {text.one_line(outcome.failure.message)}"
+    failure = None if outcome.failure is None else (outcome.failure.kind.value, outcome.failure.message)
     score = record.verdict.score if record.verdict else None
-    parts = [f"#{record.number} {record.state}"]
-    parts += [f"misses {name}" for name in missed_slos(record)]
+    figures = {each.metric: outcome.metric(each.metric) for each in objectives}
+    return result_line(f"#{record.number} {record.state}", failure, missed_slos(record), score, figures)
+
+
+def result_line(
+    trial: str,
+    failure: tuple[str, str] | None,
+    missed: Sequence[str],
+    score: float | None,
+    figures: Mapping[str, float | None],
+) -> str:
+    """Return the parts of a trial's result on one line.
+
+    Args:
+        trial: number and state, `#12 ok`.
+        failure: kind and message; None if it did not fail.
+        missed: SLOs that it misses.
+        score: None without one.
+        figures: objectives, in the metrics' units.
+    """
+    if failure is not None:
+        return f"{trial}, {failure[0]}: {text.one_line(failure[1])}"
+    parts = [trial, *(f"misses {name}" for name in missed)]
     parts += [] if score is None else [f"score {score:.3f}"]
-    figures = ", ".join(text.metric(o.metric, outcome.metric(o.metric)) for o in objectives)
-    return f"{', '.join(parts)}: {figures}"
+    return f"{', '.join(parts)}: {', '.join(text.metric(name, value) for name, value in figures.items())}"
 
 
 def end_with_configuration(line: str, record: TrialRecord, defaults: Config, width: int) -> str:
     """Return a line of at most `width` characters that ends in what the trial changes."""
-    named = f"{record.label} = " if record.label and not record.round and record.config else ""
+    return with_configuration(line, None if record.round else record.label, record.config, defaults, width)
+
+
+def with_configuration(line: str, label: str | None, config: Config, defaults: Config, width: int) -> str:
+    """Return a line of at most `width` characters that ends in what a configuration, perhaps a named one, changes."""
+    named = f"{label} = " if label and config else ""
     if named.startswith("{") or len(named) > LONGEST_NAME:
         named = ""
-    least = configuration.short(record.config, defaults, 0)
+    least = configuration.short(config, defaults, 0)
     line = text.cut(line, width - len(named) - len(least) - 2)
-    return f"{line}; {named}{configuration.short(record.config, defaults, width - len(line) - len(named) - 2)}"
+    return f"{line}; {named}{configuration.short(config, defaults, width - len(line) - len(named) - 2)}"
 
 
 def stage_line(plan: StagePlan) -> str:

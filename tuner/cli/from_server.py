@@ -1,0 +1,106 @@
+"""Commands that ask a service, and commands of a database that read a server's studies instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tuner.cli.help import option
+from tuner.cli.options import OUTPUT, Insecure
+from tuner.cli.signatures import Command, parameters_of, set_parameters
+from tuner.errors import UserError
+
+if TYPE_CHECKING:
+    from tuner.client.client import Client
+
+ServerInstead = Annotated[
+    str | None,
+    option(
+        OUTPUT, "URL", "Read from this `tuner serve` instead; the token is in $TUNER_TOKEN.", "--server", shown="none"
+    ),
+]
+Names = Sequence[str | None] | None
+"""Names of studies; None among them: the latest one. None: all."""
+
+
+def open_client(server: str | None, *, insecure: bool) -> Client:
+    """Return a client of the server that is given, else of that in TUNER_SERVER."""
+    from tuner.client.client import Client
+
+    return Client(server, insecure=insecure)
+
+
+def reads_server(names: Callable[[Mapping[str, Any]], Names]) -> Callable[[Command], Command]:
+    """Give a command that reads a database the options to read a server: it then reads a copy of the studies.
+
+    Args:
+        names: returns the studies that the command reads, of the values of its parameters.
+    """
+
+    def wrap(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(*, server: str | None = None, insecure: bool = False, **values: Any) -> None:
+            if server is None:
+                command(**values)
+                return
+            refuse_both(server, values.get("storage"))
+            with open_client(server, insecure=insecure) as client, copied(client, names(values)) as url:
+                command(**{**values, "storage": url})
+
+        own = {"server": (ServerInstead, None), "insecure": (Insecure, False)}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(name, kind, default=each[1], annotation=each[0]) for name, each in own.items()]
+        set_parameters(wrapped, [*parameters_of(command).values(), *added])
+        return wrapped
+
+    return wrap
+
+
+def refuse_both(server: str | None, storage: str | None) -> None:
+    """Refuse a server and a database at once.
+
+    Raises:
+        UserError: if both are given.
+    """
+    if server is not None and storage is not None:
+        raise UserError("--server and --storage exclude each other; give one")
+
+
+@contextmanager
+def copied(client: Client, names: Names) -> Iterator[str]:
+    """Copy studies of a server into a temporary database, and return its URL."""
+    from storage import normalise_url, open_store
+    from tuner.use_cases.copies import add_study
+
+    ids = [study.id for study in begun(client)] if names is None else [name or latest(client) for name in names]
+    found = [client.records(id) for id in dict.fromkeys(ids)]
+    found.sort(key=lambda lines: datetime.fromisoformat(lines[0]["study"]["created_at"]))
+    with TemporaryDirectory(prefix="tuner-server-") as folder:
+        url = normalise_url(str(Path(folder) / "studies.db"))
+        with closing(open_store(url)) as store:
+            for lines in found:
+                add_study(store, lines)
+        yield url
+
+
+def begun(client: Client) -> list[Any]:
+    """Return the studies that have begun, the one that was submitted last first.
+
+    Raises:
+        UserError: if there is none.
+    """
+    found = [study for study in client.studies() if study.progress is not None]
+    if not found:
+        raise UserError(f"no study that you may read has begun on {client.server}; see `tuner status`")
+    return found
+
+
+def latest(client: Client) -> str:
+    """Return the id of the study that was submitted last, of those that have begun."""
+    return next((study.id for study in client.studies() if study.progress is not None), None) or begun(client)[0].id

@@ -1,0 +1,88 @@
+"""Which server is asked, and with which token."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from tuner.errors import SettingError
+
+SERVER_VARIABLE = "TUNER_SERVER"
+TOKEN_VARIABLE = "TUNER_TOKEN"
+_TOKEN = re.compile(r"[\x21-\x7e]{1,512}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server's URL without a slash at its end, and the token for it, which no text shows."""
+
+    url: str
+    token: str = field(repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the server is on this machine."""
+        return _is_loopback(urlsplit(self.url).hostname or "")
+
+
+def find_address(
+    server: str | None, token: str | None, *, insecure: bool = False, environment: Mapping[str, str] | None = None
+) -> Address:
+    """Return the address that is given, else that of the environment.
+
+    Args:
+        server: URL; None: TUNER_SERVER.
+        token: None: TUNER_TOKEN.
+        insecure: whether the token may be sent without TLS to another machine.
+        environment: variables; None: those of this process.
+
+    Raises:
+        SettingError: without a server or a token, for a URL that is none, or for plain HTTP beyond this machine.
+    """
+    variables = os.environ if environment is None else environment
+    url = _checked_url(server or variables.get(SERVER_VARIABLE) or None)
+    secret = (token or variables.get(TOKEN_VARIABLE) or "").strip()
+    if not secret:
+        rule = f"the server {url} needs a token"
+        raise SettingError("token", None, rule, f"set {TOKEN_VARIABLE}; an admin makes one with `tuner token add`")
+    if not _TOKEN.fullmatch(secret):
+        raise SettingError("token", None, "the token has characters that no token has", f"correct {TOKEN_VARIABLE}")
+    found = Address(url, secret)
+    if url.startswith("http:") and not found.is_loopback and not insecure:
+        rule = "without TLS everybody on the way could read the token"
+        raise SettingError("server", url, rule, "give an https address, or {insecure} in a network that you trust")
+    return found
+
+
+def _checked_url(url: str | None) -> str:
+    """Return a URL without a slash at its end.
+
+    Raises:
+        SettingError: for none, or for one that is not of HTTP or has parts that a server's address has not.
+    """
+    if url is None:
+        raise SettingError("server", None, "no server is given", f"give {{server}} URL, or set {SERVER_VARIABLE}")
+    remedy = "give one such as http://127.0.0.1:8600"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise SettingError("server", url, f"not an address: {error}", remedy) from None
+    if parts.username is not None or parts.password is not None:
+        raise SettingError("server", None, "an address has no user or password", f"{remedy}; the token is not in it")
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not url.isprintable():
+        raise SettingError("server", url, "not the address of a server", remedy)
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

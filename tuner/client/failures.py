@@ -1,0 +1,121 @@
+"""What becomes of a failed request: it is sent again, or it is an error of one line."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from tuner.client.calls import Call
+from tuner.client.streams import EventPlace
+from tuner.errors import InfrastructureError, SettingError, UserError
+
+WAITS_S = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before each further attempt of a request."""
+
+PATIENT_WAITS_S = (*WAITS_S, 4.0, *[8.0] * 35)
+"""The same for a stream that was open before, about five minutes: the server may be restarted."""
+
+MOST_WAIT_S = 10.0
+"""Longest wait that a server may ask for with `Retry-After`."""
+
+_AGAIN = frozenset({429, 502, 503, 504})
+"""Status of answers of a server that is busy or being started."""
+
+
+class RefusedError(UserError):
+    """The server refuses a request: no valid token, not allowed, not there, or not in this state.
+
+    Attributes:
+        status: HTTP status.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def wait_before_repeating(
+    call: Call[Any], outcome: httpx.Response | httpx.RequestError, attempt: int, server: str, waits: tuple[float, ...]
+) -> float | None:
+    """Return the seconds after which a request is sent again; None if its answer is a good one.
+
+    Args:
+        call: the request.
+        outcome: its answer, or how it failed.
+        attempt: attempts before this one.
+        server: the server's URL, for messages.
+        waits: seconds before each further attempt.
+
+    Raises:
+        UserError: if the server refuses it.
+        InfrastructureError: if the server is not reached, or fails.
+    """
+    last = attempt >= len(waits)
+    if isinstance(outcome, httpx.Response):
+        if outcome.is_success:
+            return None
+        if last or outcome.status_code not in _AGAIN or not call.repeatable:
+            raise error_of(outcome, server)
+        return max(_jittered(waits[attempt]), _asked_wait(outcome))
+    unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
+    if last or not (unsent or call.repeatable):
+        raise _unreached(outcome, server, unsent=unsent)
+    return _jittered(waits[attempt])
+
+
+def wait_before_reconnecting(place: EventPlace, outcome: httpx.Response | httpx.RequestError, server: str) -> float:
+    """Count a lost stream of events, and return the seconds after which it is taken up again.
+
+    Raises:
+        TunerError: if it was refused, or lost too often.
+    """
+    stream = Call[None]("GET", "", lambda _: None)
+    wait = wait_before_repeating(stream, outcome, place.losses, server, PATIENT_WAITS_S)
+    place.losses += 1
+    return wait or 0.0
+
+
+def _jittered(wait: float) -> float:
+    return wait * random.uniform(0.75, 1.25)
+
+
+def _asked_wait(reply: httpx.Response) -> float:
+    asked = reply.headers.get("retry-after", "")
+    return min(float(asked), MOST_WAIT_S) if asked.isdigit() else 0.0
+
+
+def _unreached(error: httpx.RequestError, server: str, *, unsent: bool) -> InfrastructureError:
+    why = " ".join(str(error).split()) or type(error).__name__
+    if unsent:
+        return InfrastructureError(f"no server answers at {server} ({why}); start `tuner serve`, or check the address")
+    remedy = "see with `tuner status` what the server has, then try again"
+    return InfrastructureError(f"the connection to {server} was lost ({why}); {remedy}")
+
+
+def error_of(reply: httpx.Response, server: str) -> Exception:
+    """Return the error of an answer, from its problem details (RFC 9457)."""
+    status, body = reply.status_code, _problem(reply)
+    detail = " ".join(str(body.get("detail") or f"status {status}").split())
+    if reply.is_redirect:
+        place = reply.headers.get("location", "another address")
+        return RefusedError(f"{server} has moved to {place}; give that address", status)
+    if status >= 500 or status == 429:
+        return InfrastructureError(f"the server {server} failed: {detail}; try again later, or ask its admin")
+    field, rule = body.get("field"), body.get("rule")
+    if status == 422 and isinstance(field, str):
+        return SettingError(field, body.get("value"), str(rule or detail), str(body.get("remedy") or ""))
+    if not body:
+        return RefusedError(f"what answers at {server} is not a tuner's server ({detail}); check the address", status)
+    return RefusedError(detail, status)
+
+
+def _problem(reply: httpx.Response) -> Mapping[str, Any]:
+    try:
+        body = json.loads(reply.content)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) and "detail" in body else {}

@@ -1,0 +1,179 @@
+"""What a server answers, as frozen records. Times are UTC; an absent value is None."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Self
+
+import httpx
+
+from storage.service.records import ENDED, SubmissionState
+from tuner.errors import InfrastructureError
+
+
+class _Reply:
+    """A record that is read from JSON; keys of a newer server are ignored."""
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Self:
+        """Return the record of an answer."""
+        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # every subclass is a dataclass
+        return cls(**{name: cls._read(name, body[name]) for name in names if name in body})
+
+    @classmethod
+    def _read(cls, name: str, value: Any) -> Any:
+        return datetime.fromisoformat(value) if name.endswith("_at") and value is not None else value
+
+
+@dataclass(frozen=True)
+class StudyProgress(_Reply):
+    """How far a study is: finished trials of the search, measurements in rounds, failed trials, and the best score."""
+
+    trials: int
+    rounds: int
+    failed: int
+    score: float | None
+
+
+@dataclass(frozen=True)
+class SubmittedStudy(_Reply):
+    """A submitted study.
+
+    Attributes:
+        id: its name.
+        owner: who submitted it.
+        state: see docs/design/service.md.
+        reason: why it ended; None if there is nothing to say.
+        culprit: `configuration`, `infrastructure` or `tuner` of a failed one.
+        waits_for: why it waits, while it is queued.
+        kind: of the devices.
+        gpus: most devices at once.
+        granted: names of the devices that it has.
+        priority: larger is sooner, among the owner's own.
+        shared: whether every token may read it.
+        gpu_seconds: device-seconds used so far.
+        settings: keywords of `tuner.optimize`; None in a list of studies.
+        progress: None before its first run.
+    """
+
+    id: str
+    owner: str
+    state: SubmissionState
+    reason: str | None
+    culprit: str | None
+    waits_for: str | None
+    kind: str
+    gpus: int
+    granted: tuple[str, ...]
+    priority: int
+    shared: bool
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    heartbeat_at: datetime | None
+    gpu_seconds: float
+    settings: Mapping[str, Any] | None
+    progress: StudyProgress | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it runs and waits no more."""
+        return self.state in ENDED
+
+    @classmethod
+    def _read(cls, name: str, value: Any) -> Any:
+        if name == "state":
+            return SubmissionState(value)
+        if name == "progress":
+            return None if value is None else StudyProgress.of(value)
+        return tuple(value) if name == "granted" else super()._read(name, value)
+
+
+@dataclass(frozen=True)
+class SubmittedTrial(_Reply):
+    """A trial of the search (`round` 0), or a measurement in a round.
+
+    `metrics` are the medians over its benchmarks, `values` those of the objectives, `constraints` the violations of the
+    SLOs, each satisfied at or below 0. `failure` has `kind`, `culprit` and `message`. `provenance` is `measured` or
+    `simulated`; None while the trial is pending.
+    """
+
+    number: int
+    round: int
+    kind: str
+    label: str | None
+    state: str
+    score: float | None
+    feasible: bool | None
+    values: Mapping[str, float | None]
+    constraints: Mapping[str, float]
+    metrics: Mapping[str, float | None]
+    config: Mapping[str, Any]
+    failure: Mapping[str, str] | None
+    provenance: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class StudyEvent:
+    """Something that happened to a study. `number` grows by 1, from 1; `data` depends on `kind`."""
+
+    number: int
+    kind: str
+    at: datetime
+    data: Mapping[str, Any]
+
+    @property
+    def state(self) -> SubmissionState | None:
+        """The study's new state; None if the event does not change it."""
+        state = str(self.data.get("state"))
+        return SubmissionState(state) if state in SubmissionState.__members__ else None  # a trial's are others
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Bytes of a driver's log from `offset` on; `size` is that of the whole log now."""
+
+    content: bytes
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where the next part begins."""
+        return self.offset + len(self.content)
+
+
+@dataclass(frozen=True)
+class ServiceToken(_Reply):
+    """A token. `token` is the secret itself in the answer to its making, else None; no text of the record shows it."""
+
+    name: str
+    owner: str
+    role: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    used_at: datetime | None
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return f"ServiceToken({self.name!r}, owner={self.owner!r}, role={self.role!r})"
+
+
+def json_of(reply: httpx.Response) -> Any:
+    """Return the JSON of an answer.
+
+    Raises:
+        InfrastructureError: if it is none, so that something else answers at this address.
+    """
+    try:
+        return json.loads(reply.content)
+    except ValueError:
+        url = f"{reply.request.url.scheme}://{reply.request.url.netloc.decode()}"
+        raise InfrastructureError(f"what answers at {url} is not a tuner's server; check the address") from None

@@ -1,0 +1,162 @@
+"""The settings of a submission: the keywords of `tuner.optimize`, and the contents of the files that they name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from search_spaces.regular_file import read_regular_file
+from tuner.errors import SettingError
+from tuner.processes.secrets import REFERENCE, is_secret_variable
+
+LARGEST_FILE = 1_000_000
+"""Most bytes of a file whose content is sent."""
+
+_REFERENCES = ("file", "include")
+"""Keys of traffic files and search spaces whose values are names of files."""
+
+_YAML = (".yaml", ".yml")
+
+
+class OptimizeSettings(TypedDict, total=False):
+    """The keywords of `tuner.optimize` that say what is asked, not where it runs; that function describes each."""
+
+    trials: int
+    preset: str
+    model: str | None
+    tokenizer: str | None
+    objective: Sequence[str]
+    slo: Sequence[str]
+    quality_task: str | os.PathLike[str] | None
+    workload: Sequence[str | os.PathLike[str]]
+    rate: float | None
+    max_concurrency: int | None
+    num_prompts: int | None
+    input_len: int | None
+    output_len: int | None
+    temperature: float | None
+    space: str | os.PathLike[str] | None
+    only: Sequence[str]
+    keep_answers: bool
+    bunched_tokens: bool
+    enqueue: Sequence[str]
+    baseline: str | None
+    server_arguments: Sequence[str]
+    env: Mapping[str, str]
+    secret: Sequence[str]
+    engine: str
+    gpu: str | None
+    vllm_version: str | None
+    price: float | None
+    timeout: float | str | None
+    seed: int
+    sampler: str
+    learn_from: Sequence[str]
+    finalists: int
+    confirm_rounds: int
+    reduce: bool
+    search_load: float
+    min_gain: float
+    ablate: bool
+
+
+def new_id() -> str:
+    """Return a new id of a study."""
+    return f"study-{secrets.token_hex(4)}"
+
+
+def with_contents(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as JSON, with the contents of the files that they name.
+
+    Args:
+        given: values by keyword. `workload`, `space` and `quality_task` may name files of this machine; the files that
+            a traffic file or a search space refers to are sent, too.
+
+    Raises:
+        SettingError: for a file that cannot be sent, and for the value of a secret, which the server would store.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    _check_secrets(settings)
+    files: dict[str, str] = {}
+    for name in ("workload", "space", "quality_task"):
+        if name not in settings:
+            continue
+        value = settings[name]
+        if name == "workload":
+            paths = [value] if isinstance(value, str | os.PathLike) else value
+            settings[name] = [_content(name, Path(path), files) for path in paths]
+        elif _is_file(os.fspath(value)):
+            settings[name] = _content(name, Path(value), files)
+    if files:
+        settings["files"] = files
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in settings.items()}
+
+
+def _is_file(value: str) -> bool:
+    """Return whether the value of a space or a quality task names a file: other values are names or contents."""
+    if "\n" in value or value.startswith("lm-eval:"):
+        return False
+    return value.endswith((*_YAML, ".jsonl")) or os.sep in value or Path(value).is_file()
+
+
+def _content(name: str, path: Path, files: dict[str, str]) -> str:
+    """Return the content of a file, and add those of the files that it refers to."""
+    text = _read(name, path)
+    if path.suffix in _YAML or name == "workload":
+        _add_references(name, path, text, files)
+    return text if "\n" in text else f"{text}\n"  # without a line break it would be a name
+
+
+def _add_references(name: str, path: Path, text: str, files: dict[str, str]) -> None:
+    for other in _references(_document(path, text)):
+        if not isinstance(other, str) or other in files:
+            continue
+        if Path(other).name != other:
+            rule = f"it refers to {other!r}, and the server knows files without folders"
+            raise SettingError(name, str(path), rule, "put that file beside it, and leave the folder out")
+        files[other] = content = _read(name, path.with_name(other))
+        if other.endswith(_YAML):
+            _add_references(name, path.with_name(other), content, files)
+
+
+def _document(path: Path, text: str) -> Any:
+    from search_spaces.yaml_file import YamlError, parse_yaml
+
+    try:
+        return parse_yaml(text.encode(), path).data
+    except YamlError:
+        return None  # the server says what is wrong
+
+
+def _references(value: object) -> Iterator[object]:
+    """Yield the value of each key that names files, at any depth."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key in _REFERENCES:
+                yield from each if isinstance(each, list) else [each]
+            else:
+                yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return read_regular_file(path, LARGEST_FILE).decode()
+    except UnicodeDecodeError:
+        raise SettingError(name, str(path), "the file is not UTF-8 text", "give a text file") from None
+    except OSError as error:
+        raise SettingError(name, str(path), f"the file cannot be read: {error.strerror}", "give another one") from None
+
+
+def _check_secrets(settings: Mapping[str, Any]) -> None:
+    named = set(settings.get("secret", ()))
+    for variable, value in settings.get("env", {}).items():
+        if (is_secret_variable(variable) or variable in named) and not REFERENCE.search(str(value)):
+            rule = "the server would store the value of this secret"
+            remedy = f"give {variable}='${{NAME}}' with the name of a variable that the server's admin allows"
+            raise SettingError("env", variable, rule, remedy)
