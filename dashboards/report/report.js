@@ -14,7 +14,10 @@ function paint() {
 function recolour(figure, index, text, more) {
   Plotly.relayout(chart(index), { "font.color": text, ...more });
   const own = figure.data.flatMap((trace, place) => (trace.meta === "page text" ? [place] : []));
-  if (own.length) Plotly.restyle(chart(index), { "textfont.color": text }, own);
+  if (own.length) {
+    own.forEach((place) => (chart(index).data[place].textfont = { color: text }));
+    Plotly.redraw(chart(index)); // restyle would leave the drawn texts as they are
+  }
 }
 
 function chart(index) {

@@ -78,3 +78,53 @@ def look(opened: Browser, file: Path, width: int, scheme: str, picture: Path | N
         page.screenshot(path=picture, full_page=True)
     context.close()
     return Seen([each for each in problems if DRIVER not in each], charts, places, overflow)
+
+
+PAPER = 718
+"""Pixels of an A4 page between margins of 10 mm."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A page as it is printed.
+
+    Attributes:
+        widest: pixels of the widest chart.
+        wide_tables: first headings of tables that the paper cuts.
+        colours: of the texts on faint cells.
+        after: pixels of the widest chart on the screen afterwards.
+    """
+
+    widest: float
+    wide_tables: Sequence[str]
+    colours: Sequence[str]
+    after: float
+
+
+def print_page(opened: Browser, file: Path) -> Printed:
+    """Lay a file out as Chromium prints it from a dark window."""
+    context = opened.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(file.as_uri())
+    page.wait_for_function("[...document.querySelectorAll('.chart')].every((each) => each.querySelector('.main-svg'))")
+    widest = (
+        "Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((e) => e.getBoundingClientRect().width))"
+    )
+    page.set_viewport_size({"width": PAPER, "height": 1000})
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    charts = page.evaluate(widest)
+    tables = page.evaluate(
+        "[...document.querySelectorAll('table')].filter((each) => each.getBoundingClientRect().right > innerWidth)"
+        ".map((each) => each.querySelector('th').textContent)"
+    )
+    colours = page.evaluate(
+        "[...document.querySelectorAll('.chart')].filter((each) => each.data[0].meta)"
+        ".flatMap((each) => [...each.querySelectorAll('.heatmap-label text')].map((text) => text.style.fill))"
+    )
+    page.emulate_media(media="screen")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    after = page.evaluate(widest)
+    context.close()
+    return Printed(charts, tables, sorted(set(colours)), after)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.chromium import browser, look
+from tests.browser.chromium import PAPER, browser, look, print_page
 from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
 from tests.recorded import MIX, SEVEN_B, recorded_study
@@ -65,3 +65,27 @@ def test_every_chart_is_drawn(
     assert seen.charts == seen.places
     assert seen.places >= least
     assert seen.overflow == 0
+
+
+@pytest.mark.parametrize("name", [*LEAST])
+def test_a_printed_page_cuts_nothing(opened: Browser, pages: dict[str, Path], name: str) -> None:
+    printed = print_page(opened, pages[name])
+    assert printed.widest <= PAPER
+    assert printed.wide_tables == []
+    assert printed.colours in ([], ["rgb(0, 0, 0)"])  # a dark window prints dark texts
+    assert printed.after > PAPER
+
+
+def test_texts_on_faint_cells_have_the_colour_of_the_page(opened: Browser, pages: dict[str, Path]) -> None:
+    """In a dark window, Plotly's own choice for a transparent cell is dark."""
+    context = opened.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(pages["traffic"].as_uri())
+    labels = page.locator(".heatmap-label text")
+    labels.first.wait_for(state="attached")
+    found = page.evaluate(
+        "[...document.querySelectorAll('.chart')].filter((each) => each.data[0].meta === 'page text')"
+        ".flatMap((each) => [...each.querySelectorAll('.heatmap-label text')].map((text) => text.style.fill))"
+    )
+    context.close()
+    assert {*found} == {"rgb(230, 233, 237)"}  # --text of the style sheet

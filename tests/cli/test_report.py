@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,22 @@ def test_every_figure_of_the_report_is_a_method_of_the_study(folder: Path) -> No
         for figure in without:
             with pytest.raises(tuner.UserError, match=f"no numbers for the figure {figure}"):
                 getattr(plot, figure)()
+
+
+def test_a_study_whose_artifacts_are_gone_says_what_is_left_out(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "tuner_study", tmp_path / "tuner_study", ignore=shutil.ignore_patterns("artifacts"))
+    with sqlite3.connect(tmp_path / "tuner_study" / "tuner.db") as database:
+        database.execute("UPDATE tuner_trials SET artifacts = replace(artifacts, ?, '/gone')", (str(folder),))
+    printed = run_here(tmp_path, "report", "traffic")
+    assert (printed.code, printed.err) == (0, "")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "The artifacts of 4 of 4 measurements are not on this machine" in text  # two rounds of two configurations
+    assert "<h3>Latency percentiles</h3>" in text
+    assert "<h3>Latency distributions</h3>" not in text
+
+
+def test_a_report_with_its_artifacts_lacks_nothing(folder: Path) -> None:
+    assert run_here(folder, "report", "traffic", "-o", "whole.html").code == 0
+    text = (folder / "whole.html").read_text(encoding="utf-8")
+    assert "<h3>Latency distributions</h3>" in text
+    assert "not on this machine" not in text

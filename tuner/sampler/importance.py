@@ -21,7 +21,7 @@ MOST_TRIALS = 300
 LEAST_TRIALS = 10
 """With fewer trials nothing is said."""
 
-TREES = 32
+TREES = 16
 
 
 def parameter_importance(trials: Sequence[FrozenTrial], seed: int = 0) -> dict[str, tuple[float, float, float]]:

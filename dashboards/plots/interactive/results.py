@@ -197,7 +197,7 @@ def tradeoff(frame: pd.DataFrame) -> go.Figure | None:
         hovertemplate="%{customdata}<br>%{y}: %{text}<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(type="category", title_text="trial; * is the best of its row")
+    figure.update_xaxes(type="category", title_text="trial" + "; * is the best of its row" * any(best))
     return figure
 
 

@@ -41,6 +41,7 @@ def panels(rows: int, columns: int, titles: Sequence[str] = (), **options: Any) 
     from plotly.subplots import make_subplots
 
     figure = styled(make_subplots(rows, columns, subplot_titles=list(titles) or None, **options))
+    figure.update_annotations(font={"size": 13})
     if titles:  # the legend stands above them
         figure.update_layout(margin={"t": 62}, legend={"y": 1.0, "yref": "container", "yanchor": "top"})
     return figure

@@ -58,3 +58,10 @@ def test_tables_mark_faint_rows_and_numbers() -> None:
     assert len(re.findall(r'<tr class="faint">', text)) == 1
     assert '<td class="right">×1.20</td>' in text
     assert "<td>a=1</td>" in text
+
+
+def test_headings_break_after_underscores_and_are_escaped() -> None:
+    table = grid("p99_ttft_ms", "<b>", left=())
+    text = render(page(Table("t", table)))
+    assert "p99_<wbr>ttft_<wbr>ms</th>" in text
+    assert "&lt;b&gt;</th>" in text

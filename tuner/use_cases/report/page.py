@@ -66,7 +66,7 @@ def page_of(study: ReportedStudy) -> Page:
     sections = [
         Section("Result", [*result_parts(study)], source),
         Section("Search", [*figures(study, _SEARCH, where)], source),
-        Section("Load", [*figures(study, _LOAD, where)], source),
+        Section("Load", [*_absent_files(study), *figures(study, _LOAD, where)], source),
         Section("Cards", [*cards_parts(study, where)], PREDICTED),
         Section("Trials", [Table("All trials of the search", trials_grid(study), _trials_note(study))], source),
         Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
@@ -112,6 +112,17 @@ def workload_line(workload: Mapping[str, Any]) -> str:
         return f"traffic of {', '.join(workload['classes'])}{requests}"
     lengths = f"prompts of {workload['input_len']} and answers of {workload['output_len']} tokens"
     return f"{workload['max_concurrency']} concurrent requests, {lengths}"
+
+
+def _absent_files(study: ReportedStudy) -> Iterator[str]:
+    """Yield what the report lacks where the artifacts of measurements are not on this machine."""
+    folders = [folder for number in study.compared.values() for folder in study.folders(number)]
+    absent = sum(not folder.is_dir() for folder in folders)
+    if absent:
+        yield (
+            f"The artifacts of {absent} of {text.count(len(folders), 'measurement')} are not on this machine; "
+            "figures of single requests and of the server over time lack them."
+        )
 
 
 def _tiles(study: ReportedStudy) -> Iterator[Tile]:

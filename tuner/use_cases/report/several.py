@@ -38,7 +38,7 @@ def _verdict(studies: Sequence[ReportedStudy]) -> str:
     if not better:
         return "No study found a configuration that is better than its reference beyond the noise."
     names = ", ".join(study.record.name for study in better)
-    return f"{len(better)} of {len(studies)} studies have a winner beside their reference: {names}."
+    return f"{len(better)} of {len(studies)} studies recommend another configuration than their reference: {names}."
 
 
 def shared_metrics(studies: Sequence[ReportedStudy]) -> list[str]:
@@ -49,7 +49,8 @@ def shared_metrics(studies: Sequence[ReportedStudy]) -> list[str]:
 def values_grid(studies: Sequence[ReportedStudy]) -> Grid:
     """Return a row for each study's reference and for its winner: where it ran, and its values."""
     metrics = shared_metrics(studies)
-    costs = [COST] if COST not in metrics else []
+    priced = any(outcome.metric(COST) is not None for study in studies for outcome in study.outcomes.values())
+    costs = [COST] if priced and COST not in metrics else []
     table = grid(*LEFT, *metrics, *costs, left=LEFT)
     for study in studies:
         for name, outcome in study.outcomes.items():
