@@ -11,6 +11,7 @@ import pytest
 
 from storage import StorageError
 from storage.service.optimizations.errors import (
+    MissingMetric,
     NotOwner,
     NotYourTrial,
     OptimizationExists,
@@ -54,6 +55,10 @@ class Numbers:
 
     def learn(self, optimization: int, spec: Mapping[str, Any]) -> None:
         self.specs[optimization] = spec
+
+    def objectives(self, optimization: int) -> list[str]:
+        assert optimization in self.specs
+        return ["loss"]
 
     def draw(self, optimization: int, number: int) -> Draw | None:
         assert optimization in self.specs
@@ -177,8 +182,14 @@ class OptimizationContract:
         results = run(
             suggest(id="unknown"), Suggest("o", "bob", "c", 1), success(0, "d"), success(7), Beat("o", "eve", "c")
         )  # fmt: skip
-        assert [type(each) for each in results] == [UnknownOptimization, NotOwner, NotYourTrial, UnknownTrial, NotOwner]
-        assert str(results[1]) == "the optimization 'o' is ada's; only its owner and admins change it"
+        own, stranger = [UnknownOptimization], [NotYourTrial, UnknownTrial]
+        assert [type(each) for each in results] == [*own, *own, *stranger, *own]
+        store.share_optimization("o", True)
+        (shared,) = run(Suggest("o", "bob", "c", 1))
+        assert isinstance(shared, NotOwner)
+        assert str(shared) == "the optimization 'o' is ada's; only its owner and admins change it"
+        (lacking,) = run(Finish("o", "ada", "c", 0, T.SUCCEEDED, {"accuracy": 0.5}, {}))
+        assert isinstance(lacking, MissingMetric)
         assert [each.state for each in store.client_trials("o")] == [T.ACTIVE]
         (admin,) = run(Suggest("o", None, "admin", 1))
         assert admin.trials[0].number == 1

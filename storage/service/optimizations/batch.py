@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage.errors import StorageError
 from storage.service.optimizations.errors import (
+    MissingMetric,
     NotOwner,
     NotYourTrial,
     TooManyActive,
@@ -73,7 +74,7 @@ class Batch:
 
     def _read_optimizations(self, ids: set[str]) -> None:
         """Lock the optimizations, and tell the drawer the specs that it lacks."""
-        names = ("id", "name", "owner", "state", "lost_after_s", "most_trials")
+        names = ("id", "name", "owner", "shared", "state", "lost_after_s", "most_trials")
         counts = ("suggested", "succeeded", "infeasible", "ended_at")
         columns = [OPTIMIZATIONS.c[name] for name in (*names, *counts)]
         query = select(*columns).where(OPTIMIZATIONS.c.name.in_(ids)).order_by(OPTIMIZATIONS.c.id).with_for_update()
@@ -118,9 +119,10 @@ class Batch:
     def _result(self, operation: Operation) -> Result | StorageError:
         found = self._known.get(operation.optimization)
         try:
-            if found is None:
+            stranger = found is not None and operation.owner not in (None, found.owner)
+            if found is None or (stranger and not found.shared):
                 raise UnknownOptimization(operation.optimization)
-            if operation.owner is not None and operation.owner != found.owner:
+            if stranger:
                 raise NotOwner(found.id, found.owner)
             if isinstance(operation, Suggest):
                 return self._suggest(found, operation)
@@ -190,6 +192,10 @@ class Batch:
             if trial.result != said:
                 raise TrialEnded(f"trial {end.number} of {found.id!r} is {trial.state} with another result")
             return Finished(trial.number, end.state)
+        if end.state is ClientTrialState.SUCCEEDED:
+            for metric in self._drawer.objectives(found.row):
+                if metric not in (end.metrics or {}):
+                    raise MissingMetric(metric)
         trial.state, trial.metrics, trial.constraints, trial.reason = said
         found.succeeded += end.state is ClientTrialState.SUCCEEDED
         found.infeasible += end.state is ClientTrialState.INFEASIBLE

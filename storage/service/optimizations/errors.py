@@ -38,6 +38,14 @@ class TrialEnded(StorageError):
     """The trial has ended with another result."""
 
 
+class MissingMetric(StorageError):
+    """A trial lacks a metric that is an objective, `metric`."""
+
+    def __init__(self, metric: str) -> None:
+        super().__init__(f"the objective {metric!r} is missing; give every objective, or call the trial infeasible")
+        self.metric = metric
+
+
 class TooManyActive(StorageError):
     """The optimization has too many active trials."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -217,6 +217,9 @@ class Drawer(Protocol):
 
     def learn(self, optimization: int, spec: Mapping[str, Any]) -> None:
         """Store the `spec` of an optimization."""
+
+    def objectives(self, optimization: int) -> Collection[str]:
+        """Return the metrics that a trial needs to succeed."""
 
     def draw(self, optimization: int, number: int) -> Draw | None:
         """Return the configuration of a new trial; None if a model has to propose it.

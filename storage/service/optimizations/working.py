@@ -42,6 +42,7 @@ class WorkingOptimization:
     row: int
     id: str
     owner: str
+    shared: bool
     state: OptimizationState
     lost_after_s: float
     most_trials: int | None
