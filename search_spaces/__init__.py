@@ -20,7 +20,7 @@ from search_spaces.catalogue.prices import Price, list_price
 from search_spaces.errors import SpaceError
 from search_spaces.expressions.facts import Context
 from search_spaces.expressions.language import version_tuple
-from search_spaces.loader import load_space, space_names
+from search_spaces.loader import load_space, parse_space, space_names
 from search_spaces.parameter import Parameter, ParameterValue, Trial
 from search_spaces.rendering.render import Rendered
 from search_spaces.resolved import Dropped, NamedConfig, ResolvedSpace, Violation
@@ -51,6 +51,7 @@ __all__ = [
     "known_models",
     "list_price",
     "load_space",
+    "parse_space",
     "space_names",
     "version_tuple",
 ]

@@ -14,7 +14,7 @@ from search_spaces.expressions.facts import FACT_NAMES
 from search_spaces.expressions.language import UNKNOWN, parsed
 from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
-from search_spaces.yaml_file import YamlError, read_yaml
+from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
 
 _FOLDER = Path(__file__).with_name("vllm")
 _PART = "_"
@@ -52,15 +52,32 @@ def load_space(name: str | Path) -> Space:
     return _Reader().read_space(path)
 
 
+def parse_space(text: str, name: str = "space") -> Space:
+    """Return the space of a YAML text from outside, which can include no file.
+
+    Args:
+        text: the content of a space's file.
+        name: of the space, and of the text in errors.
+
+    Raises:
+        SpaceError: with name and line, if it is not valid.
+    """
+    content = text.encode("utf-8", "replace")
+    if len(content) > SIZE_LIMIT:
+        raise SpaceError(f"{name}: the text has {len(content):,} bytes, and {SIZE_LIMIT:,} are possible; shorten it")
+    return _Reader(content).read_space(Path(name))
+
+
 @cache
 def _shipped(name: str) -> Space:
     return _Reader().read_space(_FOLDER / f"{name}.yaml")
 
 
 class _Reader:
-    """Reads the files of a space and records the file and line of each part, for error messages."""
+    """Reads the files of a space, or one text, and records the file and line of each part, for error messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: bytes | None = None) -> None:
+        self.text = text
         self.parameters: dict[str, ParameterSpec] = {}
         self.rules: dict[str, RuleSpec] = {}
         self.named: dict[str, NamedSpec] = {}
@@ -90,7 +107,9 @@ class _Reader:
         self.files += 1
         if self.files > FILE_LIMIT:
             raise SpaceError(f"{path}: the space includes more than {FILE_LIMIT} files; include each once")
-        spec, node = _parse(path, place)
+        spec, node = _parse(path, place, self.text)
+        if spec.include and self.text is not None:
+            raise SpaceError(f"{path}:{_line(node, ('include',))}: a text can include no file; write all in one")
         for index, part in enumerate(spec.include):
             line = _line(node, ("include", index))
             self._read(path.parent / part, (*including, _resolved(path)), f"{path}:{line}")
@@ -177,9 +196,9 @@ def _resolved(path: Path) -> Path:
     return path if "\0" in str(path) else path.resolve()
 
 
-def _parse(path: Path, place: str | None) -> tuple[SpaceSpec, yaml.Node]:
+def _parse(path: Path, place: str | None, text: bytes | None) -> tuple[SpaceSpec, yaml.Node]:
     try:
-        file = read_yaml(path)
+        file = read_yaml(path) if text is None else parse_yaml(text, path)
     except OSError as error:
         what = f"{path}: the search space" if place is None else f"{place}: the included {str(path)!r}"
         raise SpaceError(f"{what} cannot be read ({error.strerror}); check the path") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import or_, select, update
@@ -66,6 +67,12 @@ class AccessStore(Transactions):
         with self._reading() as session:
             row = session.scalar(select(TokenRow).where(TokenRow.digest == digest))
             return None if row is None else _token(row)
+
+    def tokens_of(self, digests: Collection[str]) -> dict[str, Token]:
+        """Return the tokens of some digests by digest, also expired or revoked ones."""
+        with self._reading() as session:
+            rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests)))
+            return {row.digest: _token(row) for row in rows}
 
     def tokens(self) -> list[Token]:
         """Return all tokens, in the order in which they were added."""

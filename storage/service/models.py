@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from storage.service.optimizations.models import ClientTrialRow, OptimizationRow
 from storage.tables.models import KEYWORD_LENGTH, NAME_LENGTH, Base, CleanText
 
 _NEVER_AGAIN = {"sqlite_autoincrement": True}
@@ -152,8 +153,10 @@ class AuditRow(Base):
 __all__ = [
     "AuditRow",
     "Base",
+    "ClientTrialRow",
     "EventRow",
     "LeaseRow",
+    "OptimizationRow",
     "OwnerRow",
     "SubmissionRow",
     "TokenRow",

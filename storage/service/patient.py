@@ -10,6 +10,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Engine
 
 from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
+from storage.service.optimizations.errors import UnknownOptimization
+from storage.service.optimizations.records import Optimization
 from storage.service.records import Driver, Lease, Request, Submission, SubmissionState, Token
 from storage.service.store import ServiceStore
 from storage.tables.mapping import to_json_value
@@ -62,11 +64,21 @@ class PatientServiceStore(ServiceStore):
     owners = _repeated(ServiceStore.owners)
     set_owner = _repeated(ServiceStore.set_owner)
     token = _repeated(ServiceStore.token)
+    tokens_of = _repeated(ServiceStore.tokens_of)
     tokens = _repeated(ServiceStore.tokens)
     revoke_token = _repeated(ServiceStore.revoke_token)
     touch_token = _repeated(ServiceStore.touch_token)
     audit = _repeated(ServiceStore.audit)
     audit_log = _repeated(ServiceStore.audit_log)
+    optimization = _repeated(ServiceStore.optimization)
+    optimizations = _repeated(ServiceStore.optimizations)
+    active_optimizations = _repeated(ServiceStore.active_optimizations)
+    share_optimization = _repeated(ServiceStore.share_optimization)
+    stop_optimization = _repeated(ServiceStore.stop_optimization)
+    apply = _repeated(ServiceStore.apply)
+    client_trials = _repeated(ServiceStore.client_trials)
+    changed_trials = _repeated(ServiceStore.changed_trials)
+    measured = _repeated(ServiceStore.measured)
 
     def submit(self, submission: Submission) -> tuple[Submission, bool]:
         """Store a submission, see `SubmissionStore`."""
@@ -77,6 +89,29 @@ class PatientServiceStore(ServiceStore):
             return stored, created or (again and stored.created_at == submission.created_at)
 
         return self.wait.run(once)
+
+    def create_optimization(self, new: Optimization) -> tuple[Optimization, bool]:
+        """Create an optimization, see `OptimizationStore`."""
+        create = super().create_optimization
+
+        def once(again: bool) -> tuple[Optimization, bool]:
+            stored, created = create(new)
+            return stored, created or (again and stored.created_at == new.created_at)
+
+        return self.wait.run(once)
+
+    def delete_optimization(self, id: str) -> None:
+        """Delete an optimization, see `OptimizationStore`."""
+        change = super().delete_optimization
+
+        def once(again: bool) -> None:
+            try:
+                change(id)
+            except UnknownOptimization:
+                if not again:
+                    raise
+
+        self.wait.run(once)
 
     def request(self, id: str, request: Request, now: datetime) -> Submission:
         """Ask for the end of a submission or for its devices, see `SubmissionStore`."""

@@ -9,7 +9,7 @@ import pytest
 
 from storage import normalise_url
 from tests.cli.command import run_here
-from tuner.study.optuna_study import RULED_OUT
+from tuner.study.optuna_storage import RULED_OUT
 
 FLAGS = ("--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", "3", "--confirm-rounds", "0")
 

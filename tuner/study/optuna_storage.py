@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import optuna
 from optuna.study import StudyDirection
@@ -21,9 +21,33 @@ from storage.store import Store
 from storage.transactions import check_in_transactions
 from storage.waiting import NO_WAIT
 
+RULED_OUT, DROPPED = "ruled_out", "dropped"
+"""User attributes of an Optuna trial that never ran: the rule that it breaks, or the reason why it was not needed."""
+
 _BUSY_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
+
+
+class TrialStorage(Protocol):
+    """Where the trials of one study are; `OptunaStorage` describes the methods."""
+
+    study: optuna.Study
+
+    def close(self) -> None:
+        """Close the connections."""
+
+    def run(self, operation: Callable[[bool], T]) -> T:
+        """Return the result of an operation."""
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials, by number."""
+
+    def add(self, trial: FrozenTrial, before: int) -> int:
+        """Store a new trial and return its number."""
+
+    def end(self, number: int, end: Callable[[Trial], None]) -> None:
+        """End a running trial."""
 
 
 class OptunaStorage:
@@ -175,3 +199,51 @@ def _engine_arguments(url: str, busy_s: float) -> dict[str, Any]:
         return connection
 
     return {"creator": connect}
+
+
+class TrialsInMemory:
+    """Trials of one study in memory, which the caller keeps as they are in a store of its own."""
+
+    def __init__(self, directions: Sequence[StudyDirection]) -> None:
+        self.study = optuna.create_study(directions=directions)
+        self._trials: list[FrozenTrial] = []
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def run(self, operation: Callable[[bool], T]) -> T:
+        """Return the result of an operation."""
+        return operation(False)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials, by number."""
+        return list(self._trials)
+
+    def add(self, trial: FrozenTrial, before: int) -> int:
+        """Append a trial and return its number."""
+        self.put(len(self._trials), trial)
+        return trial.number
+
+    def put(self, number: int, trial: FrozenTrial) -> None:
+        """Store a trial under a number, in place of an earlier one."""
+        trial.number = number
+        self._trials[number : number + 1] = [trial]
+
+    def keep(self, count: int) -> None:
+        """Forget all trials but the first ones."""
+        del self._trials[count:]
+
+    def end(self, number: int, end: Callable[[Trial], None]) -> None:
+        """Raise: a trial is ended by `put`."""
+        raise NotImplementedError(f"trial {number} is in memory")
+
+
+def reason_not_run(storage_url: str, name: str, number: int) -> str | None:
+    """Return why a suggestion of a study never ran; None if Optuna has no such suggestion."""
+    try:
+        study = optuna.load_study(study_name=name, storage=storage_url)
+    except KeyError:  # Optuna has no such study
+        return None
+    attributes = next((trial.user_attrs for trial in study.get_trials(deepcopy=False) if trial.number == number), {})
+    reason = attributes.get(RULED_OUT, attributes.get(DROPPED))
+    return None if reason is None else str(reason)

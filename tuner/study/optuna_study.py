@@ -32,7 +32,7 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
-from tuner.study.optuna_storage import OptunaStorage, attributes_of
+from tuner.study.optuna_storage import DROPPED, RULED_OUT, OptunaStorage, TrialStorage, attributes_of
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
@@ -40,8 +40,6 @@ TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
 MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
 """User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
-RULED_OUT, DROPPED = "ruled_out", "dropped"
-"""User attributes of an Optuna trial that never ran: the rule that it breaks, or the reason why it was not needed."""
 FORMER_MAX_EXPECTED_IMPROVEMENT = "outlook"
 """The same user attribute in databases of earlier versions."""
 
@@ -70,6 +68,7 @@ class OptunaStudy:
         prior: Prior | None = None,
         sources: Sequence[SourceHistory] = (),
         store: Store | None = None,
+        trials: TrialStorage | None = None,
     ) -> None:
         """Open the study, or create it.
 
@@ -83,18 +82,19 @@ class OptunaStudy:
             prior: predicts configurations for `residual`, in a background thread.
             sources: trials of source studies for `residual`.
             store: the tuner's tables in the same database, see `OptunaStorage`.
+            trials: where the trials are; None: in the database.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
         self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
-        self._storage = OptunaStorage(storage_url, name, self._directions, store)
+        self._storage = trials or OptunaStorage(storage_url, name, self._directions, store)
         self._study = self._storage.study
         self._name_objectives()
         if self._residual is not None:
-            trials = [trial for trial in shown(self._trials()) if trial.params and trial.state is not TrialState.FAIL]
-            self._residual.start_background_predictions(self._directions, [trial.params for trial in trials])
+            earlier = [each for each in shown(self._trials()) if each.params and each.state is not TrialState.FAIL]
+            self._residual.start_background_predictions(self._directions, [each.params for each in earlier])
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -307,14 +307,3 @@ def _tpe_sampler(seed: int) -> BaseSampler:
 def _no_experimental_warnings() -> warnings.catch_warnings[None]:
     """Return a context without Optuna's warnings of experimental features."""
     return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
-
-
-def reason_not_run(storage_url: str, name: str, number: int) -> str | None:
-    """Return why a suggestion of a study never ran; None if Optuna has no such suggestion."""
-    try:
-        study = optuna.load_study(study_name=name, storage=storage_url)
-    except KeyError:  # Optuna has no such study
-        return None
-    attributes = next((trial.user_attrs for trial in study.get_trials(deepcopy=False) if trial.number == number), {})
-    reason = attributes.get(RULED_OUT, attributes.get(DROPPED))
-    return None if reason is None else str(reason)

@@ -17,6 +17,7 @@ from storage import StorageError, database, open_store
 from storage.answers.record import AnswersKey
 from storage.records import ServerFacts
 from storage.service.models import Base
+from storage.service.optimizations.records import OptimizationPage
 from storage.service.records import Page
 from storage.service.store import open_service_store
 from storage.tables.models import ServerFactsRow
@@ -99,6 +100,19 @@ def test_a_database_of_the_second_schema_keeps_its_studies_and_gets_the_service(
     assert differences(engine) == []
 
 
+def test_a_database_of_the_third_schema_gets_the_optimizations(url: str, engine: Engine) -> None:
+    open_store(url).close()
+    with database.writing_engine(engine).begin() as connection:
+        command.downgrade(database.migration_config(connection), "0003")
+    added = {"tuner_optimizations", "tuner_optimization_trials"}
+    assert added & set(inspect(engine).get_table_names()) == set()
+    service = open_service_store(url)
+    assert service.optimizations() == OptimizationPage(())
+    service.close()
+    assert added <= set(inspect(engine).get_table_names())
+    assert differences(engine) == []
+
+
 def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
@@ -135,7 +149,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0003\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0004\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

@@ -68,18 +68,48 @@ def caller(request: Request, context: Annotated[ServiceContext, Depends(context_
     Raises:
         Problem: 401 without a valid token; 403 for a change that another site's page asks for.
     """
-    given, by_cookie = _given_token(request)
     now = datetime.now(UTC)
-    token = context.service.token(digest_of(given)) if given is not None and TOKEN.fullmatch(given) else None
-    if token is None or not is_valid(token, now):
-        rule = "send a valid token as `Authorization: Bearer tnr_…`; `tuner token add` makes one"
-        raise Problem(401, rule, headers={"WWW-Authenticate": "Bearer"})
+    token = context.service.token(given_digest(request))
+    request.state.caller = found = caller_of(token, now)
+    if token is not None:
+        touch(context, token, now)
+    return found
+
+
+def given_digest(request: Request) -> str:
+    """Return the digest of a request's token.
+
+    Raises:
+        Problem: 401 without a token; 403 for a change that another site's page asks for.
+    """
+    given, by_cookie = _given_token(request)
+    if given is None or not TOKEN.fullmatch(given):
+        raise _no_token()
     if by_cookie and request.method not in SAFE and not _same_origin(request):
         raise Problem(403, "a change by a page of another site is refused")
-    if token.used_at is None or now - token.used_at > TOUCH:
+    return digest_of(given)
+
+
+def caller_of(token: Token | None, now: datetime) -> Caller:
+    """Return who has a token.
+
+    Raises:
+        Problem: 401 if it is not valid.
+    """
+    if token is None or not is_valid(token, now):
+        raise _no_token()
+    return Caller(token.name, token.owner, token.role)
+
+
+def _no_token() -> Problem:
+    rule = "send a valid token as `Authorization: Bearer tnr_…`; `tuner token add` makes one"
+    return Problem(401, rule, headers={"WWW-Authenticate": "Bearer"})
+
+
+def touch(context: ServiceContext, token: Token, now: datetime) -> None:
+    """Store that a token is used, once in `TOUCH`."""
+    if is_valid(token, now) and (token.used_at is None or now - token.used_at > TOUCH):
         context.service.touch_token(token.name, now)
-    request.state.caller = found = Caller(token.name, token.owner, token.role)
-    return found
 
 
 def _same_origin(request: Request) -> bool:

@@ -9,7 +9,13 @@ from fastapi import FastAPI, Request, Response
 
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
+from tuner.service.http.access import touch
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.optimizations import routes, verbs
+from tuner.service.optimizer.batches import Batches
+from tuner.service.optimizer.clients import Clients
+from tuner.service.optimizer.draws import Draws
+from tuner.service.optimizer.models import Models
 
 LARGEST_BODY = 4 * 1024 * 1024
 """Most bytes of a request's body."""
@@ -31,7 +37,10 @@ def create_app(context: ServiceContext) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.reader = reader = events.Reader(context.service)
         reader.start()
+        app.state.clients = clients = _clients(context)
+        clients.start()
         yield
+        clients.close()
         await reader.close()
 
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -40,7 +49,16 @@ def create_app(context: ServiceContext) -> FastAPI:
     app.middleware("http")(_guarded)
     for router in (studies.router, results.router, events.router, admin.router, health.router):
         app.include_router(router)
+    for router in (verbs.router, routes.router):
+        app.include_router(router)
     return app
+
+
+def _clients(context: ServiceContext) -> Clients:
+    """Return what answers the clients of optimizations."""
+    draws = Draws()
+    batches = Batches(context.service, draws, lambda token, now: touch(context, token, now), context.clock)
+    return Clients(batches, draws, Models(context.service))
 
 
 async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fastapi import Request
@@ -26,6 +27,7 @@ class ServiceContext:
         devices: names of the devices by kind.
         rules: what submissions may ask.
         queue: what the scheduler of this process found last.
+        clock: returns the time of operations on optimizations.
         secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
     """
 
@@ -37,6 +39,7 @@ class ServiceContext:
     rules: ServerRules = field(default_factory=ServerRules)
     queue: QueueState = field(default_factory=QueueState)
     secure: bool = False
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

@@ -67,7 +67,7 @@ class StoredStudy:
                 return trial
         named = f"trial {number}" + (f" round {round_}" if round_ else "")
         if not round_ and number in self.dropped_numbers:
-            from tuner.study.optuna_study import reason_not_run
+            from tuner.study.optuna_storage import reason_not_run
 
             why = reason_not_run(self.url, self.record.name, number) or "it was dropped before a launch"
             rule = f"the sampler suggested it, and it never ran: {why}"

@@ -1,0 +1,1 @@
+"""What the service stores of optimizations: studies whose trials the clients run."""

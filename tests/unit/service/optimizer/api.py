@@ -1,0 +1,121 @@
+"""An API process in this process, on a database of its own, with a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from storage import open_store
+from storage.service.records import Role, Token
+from storage.service.store import open_service_store
+from tests.service_samples import START
+from tuner.service.http.access import new_token
+from tuner.service.http.app import create_app
+from tuner.service.http.context import ServiceContext
+
+SPACE = """\
+parameters:
+  batch:
+    description: Requests in a step.
+    type: int
+    low: 1
+    high: 64
+    log: true
+  mode:
+    description: How it runs.
+    type: categorical
+    choices: [eager, graph]
+  graphs:
+    description: How many graphs.
+    type: int
+    low: 1
+    high: 8
+    when: mode == "graph"
+  share:
+    description: Of the memory.
+    type: float
+    low: 0.5
+    high: 0.95
+rules:
+  - name: large-batches
+    forbid: batch > 32 and share > 0.8
+    why: a batch of {batch} does not fit
+"""
+
+LOSS = [{"metric": "loss", "direction": "minimize"}]
+
+
+class Api:
+    """A client of an API process, with a token for each person."""
+
+    def __init__(self, client: TestClient, tokens: dict[str, str]) -> None:
+        self.client = client
+        self.tokens = tokens
+        self.now: datetime = START
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock."""
+        self.now += timedelta(seconds=seconds)
+
+    def call(self, method: str, path: str, body: object = None, who: str = "ada") -> Any:
+        """Return the answer to a request."""
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+        return self.client.request(method, f"/v1/optimizations{path}", json=body, headers=headers)
+
+    def get(self, path: str, who: str = "ada") -> Any:
+        """Return the JSON of an answer of 200."""
+        answer = self.call("GET", path, who=who)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, path: str, body: object = None, who: str = "ada") -> Any:
+        """Return the JSON of an answer below 300."""
+        answer = self.call("POST", path, body, who)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    def problem(self, path: str, body: object, who: str = "ada", method: str = "POST") -> dict[str, Any]:
+        """Return the problem of an answer."""
+        answer = self.call(method, path, body, who)
+        assert answer.headers["content-type"] == "application/problem+json", answer.text
+        found: dict[str, Any] = answer.json()
+        assert found["status"] == answer.status_code
+        return found
+
+    def create(self, id: str = "o", **changes: Any) -> Any:
+        """Create an optimization of the loss."""
+        return self.post("", {"id": id, "space": SPACE, "objectives": LOSS, "sampler": "random", **changes})
+
+    def suggest(self, client: str = "c", count: int = 1, id: str = "o") -> list[dict[str, Any]]:
+        """Return the trials of a client."""
+        trials: list[dict[str, Any]] = self.post(f"/{id}:suggest", {"client_id": client, "count": count})["trials"]
+        return trials
+
+    def complete(self, number: int, client: str = "c", id: str = "o", **values: Any) -> Any:
+        """End a trial."""
+        return self.post(f"/{id}/trials/{number}:complete", {"client_id": client, **values})
+
+
+@contextmanager
+def serving(folder: Path, url: str | None = None) -> Iterator[Api]:
+    """Serve ada, bob and eve, who views, and root, the admin."""
+    url = url or f"sqlite:///{folder / 'tuner.db'}"
+    service, store = open_service_store(url), open_store(url)
+    tokens = {}
+    for name, role in (("ada", Role.USER), ("bob", Role.USER), ("eve", Role.VIEWER), ("root", Role.ADMIN)):
+        secret, digest = new_token()
+        if not any(each.name == name for each in service.tokens()):
+            service.add_token(Token(name, name, role, digest, START - timedelta(days=1)))
+            tokens[name] = secret
+    holder: list[Api] = []
+    context = ServiceContext(service, store, url, folder, {"simulated": ("s:0",)}, clock=lambda: holder[0].now)
+    with TestClient(create_app(context)) as client:
+        holder.append(Api(client, tokens))
+        yield holder[0]
+    service.close()
+    store.close()

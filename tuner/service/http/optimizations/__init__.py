@@ -1,0 +1,1 @@
+"""Optimizations over HTTP: trials for clients that run them themselves."""
