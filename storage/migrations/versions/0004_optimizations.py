@@ -34,6 +34,10 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_tuner_optimizations_owner", "tuner_optimizations", ["owner", "id"])
+    _trials()
+
+
+def _trials() -> None:
     op.create_table(
         "tuner_optimization_trials",
         sa.Column("optimization_id", sa.Integer(), nullable=False),

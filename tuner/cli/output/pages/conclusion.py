@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import RenderableType
 from rich.text import Text
 
 from tuner.cli.output.pages.levers import lever_parts
-from tuner.cli.output.pages.nearest import nearest_parts
 from tuner.cli.output.parts.console import as_table
 from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
@@ -20,6 +22,7 @@ from tuner.results.conclusion import (
 )
 from tuner.results.cost_lines import cost_lines
 from tuner.results.findings import Findings
+from tuner.results.nearest import nearest_grid, rate_line
 
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
@@ -57,3 +60,16 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
         parts += lever_parts(levers, findings.records[0].study, findings.winner)
     return parts
+
+
+def nearest_parts(nearest: Mapping[str, Any] | None) -> list[RenderableType]:
+    """Return what is shown of the nearest configuration; nothing if the SLOs are met.
+
+    Args:
+        nearest: as plain JSON, see `Nearest`.
+    """
+    if not nearest:
+        return []
+    title = Text(f"the SLOs with #{nearest['number']}, the nearest to meeting them", style="bold")
+    rate = rate_line(nearest)
+    return [*([] if rate is None else [Text(rate)]), Text(""), title, as_table(nearest_grid(nearest))]
