@@ -22,7 +22,13 @@ MAX_FUNCTION_LINES = 40
 MAX_FOLDER_FILES = 12
 
 HOMES = {
-    "optuna": ("tuner.study.optuna_study", "tuner.study.optuna_storage", "tuner.study.shown_trials", "tuner.sampler", "tuner.service.optimizer.model"),
+    "optuna": (
+        "tuner.study.optuna_study",
+        "tuner.study.optuna_storage",
+        "tuner.study.shown_trials",
+        "tuner.sampler",
+        "tuner.service.optimizer.model",
+    ),
     "ray": ("tuner.executors.ray_pool", "tuner.executors.ray_start", "tuner.executors.ray_cluster"),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),

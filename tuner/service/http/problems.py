@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -62,7 +63,8 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
         }
-        more = {"field": self.field, "value": self.value, "rule": self.rule}
+        is_json = not isinstance(self.value, float) or math.isfinite(self.value)
+        more = {"field": self.field, "value": self.value if is_json else str(self.value), "rule": self.rule}
         body |= {name: value for name, value in more.items() if value is not None}
         return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
 
