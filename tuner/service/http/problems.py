@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -66,7 +67,9 @@ class Problem(Exception):
             "status": self.status,
             "detail": self.detail,
         }
-        more = {"field": self.field, "value": self.value, "rule": self.rule, "remedy": self.remedy}
+        is_json = not isinstance(self.value, float) or math.isfinite(self.value)
+        value = self.value if is_json else str(self.value)
+        more = {"field": self.field, "value": value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
         return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
 
