@@ -168,7 +168,7 @@ def test_requests_that_come_together_share_transactions(api: Api) -> None:
 @pytest.mark.parametrize(
     ("change", "field", "part"),
     [
-        ({"id": "A b"}, "id", "match pattern"),
+        ({"id": "A b"}, "id", "lower-case letters"),
         ({"space": "parameters: [1"}, "space", "space:1: not valid YAML"),
         ({"space": {"parameters": {}}}, "space", "the space has no parameters"),
         ({"space": {"include": ["/etc/passwd"]}}, "space", "a text can include no file; write all in one"),
@@ -181,7 +181,7 @@ def test_requests_that_come_together_share_transactions(api: Api) -> None:
         ({"sampler": "gp"}, "sampler", "'random', 'tpe' or 'residual'"),
         ({"trials": 0}, "trials", "greater than or equal to 1"),
         ({"lost_after_s": 1}, "lost_after_s", "greater than or equal to 10"),
-        ({"secret": 1}, "secret", "Extra inputs"),
+        ({"secret": 1}, "secret", "extra inputs"),
     ],
 )
 def test_a_bad_optimization_is_refused_with_its_field(api: Api, change: dict[str, Any], field: str, part: str) -> None:
@@ -252,6 +252,7 @@ def test_a_name_that_another_owner_has_is_refused(api: Api) -> None:
         "field": "id",
         "value": "o",
         "rule": "this id is taken",
+        "remedy": "choose another one",
     }
     assert api.problem("", body)["status"] == 409
 
