@@ -10,12 +10,18 @@ from fastapi import FastAPI, Request, Response
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.page import documents, files, predictions
 
 LARGEST_BODY = 4 * 1024 * 1024
 """Most bytes of a request's body."""
 
+EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+"""The hash of an empty text. Plotly makes an empty `<style>` and adds its rules by script, which no policy forbids."""
+
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    # Plotly writes `style` attributes within its SVG. Only they may be inline; scripts and style sheets are files.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; script-src 'self'; style-src 'self'; "
+    f"style-src-elem 'self' {EMPTY_STYLE}; style-src-attr 'unsafe-inline'; object-src 'none'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -38,8 +44,8 @@ def create_app(context: ServiceContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     app.middleware("http")(_guarded)
-    for router in (studies.router, results.router, events.router, admin.router, health.router):
-        app.include_router(router)
+    for part in (predictions, documents, studies, results, events, admin, health, files):
+        app.include_router(part.router)
     return app
 
 
