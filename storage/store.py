@@ -102,6 +102,26 @@ class Store(Outbox):
             rows = session.execute(query.where(StudyRow.name.in_(names)).group_by(StudyRow.name))
             return {name: (trials, rounds, without, score) for name, trials, rounds, without, score in rows}
 
+    def scores(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
+        """Return the scores of the search of studies in the order of the trials; None: a trial without one.
+
+        Args:
+            names: of the studies; one that does not exist is left out.
+            most: trials with a number below it count.
+        """
+        counted = (TrialRow.round == 0, TrialRow.number < most, TrialRow.ended_at.is_not(None))
+        query = (
+            select(StudyRow.name, TrialRow.score)
+            .join(TrialRow, TrialRow.study_id == StudyRow.id)
+            .where(StudyRow.name.in_(names), *counted)
+            .order_by(StudyRow.id, TrialRow.number)
+        )
+        found: dict[str, list[float | None]] = {}
+        with self._reading() as session:
+            for name, score in session.execute(query):
+                found.setdefault(name, []).append(score)
+        return found
+
     def update_study(
         self, name: str, facts: Mapping[str, Any] | None = None, conclusion: Mapping[str, Any] | None = None
     ) -> None:

@@ -121,6 +121,14 @@ class SubmissionStore(Transactions):
             records = tuple(submission_record(row, with_settings) for row in rows[:limit])
             return Page(records, cursor_of(rows[limit - 1]) if len(rows) > limit else None)
 
+    def readable_of(self, ids: Collection[str], readable_by: str | None) -> list[str]:
+        """Return those of some submissions that exist and are this owner's or shared; None: of any owner."""
+        query = select(SubmissionRow.name).where(SubmissionRow.name.in_(ids)).order_by(SubmissionRow.id)
+        if readable_by is not None:
+            query = query.where(or_(SubmissionRow.owner == readable_by, SubmissionRow.shared))
+        with self._reading() as session:
+            return list(session.scalars(query))
+
     def counts(self) -> Mapping[SubmissionState, int]:
         """Return the number of submissions in each state, 0 included."""
         query = select(SubmissionRow.state, func.count()).group_by(SubmissionRow.state)

@@ -111,9 +111,10 @@ class OptimizationContract:
     def test_an_equal_one_returns_the_stored_one_and_another_one_is_refused(self, store: ServiceStore) -> None:
         stored, created = store.create_optimization(optimization(created_at=at(9)))
         assert (stored.created_at, created) == (START, False)
-        for change in ({"owner": "bob"}, {"spec": {}}, {"lost_after_s": 61.0}, {"most_trials": 1}):
+        changes: list[dict[str, Any]] = [{"owner": "bob"}, {"spec": {}}, {"lost_after_s": 61.0}, {"most_trials": 1}]
+        for change in changes:
             with pytest.raises(OptimizationExists, match="another optimization 'o'; choose another id"):
-                store.create_optimization(dataclasses.replace(optimization(), **change))  # type: ignore[arg-type]
+                store.create_optimization(dataclasses.replace(optimization(), **change))
         with pytest.raises(StorageError, match="1 to 512 printable"):
             store.create_optimization(optimization(""))
 

@@ -12,6 +12,7 @@ from tuner.service.http import admin, events, health, problems, results, studies
 from tuner.service.http.access import touch
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.optimizations import routes, verbs
+from tuner.service.http.page import documents, files, predictions
 from tuner.service.optimizer.batches import Batches
 from tuner.service.optimizer.clients import Clients
 from tuner.service.optimizer.draws import Draws
@@ -20,8 +21,13 @@ from tuner.service.optimizer.models import Models
 LARGEST_BODY = 4 * 1024 * 1024
 """Most bytes of a request's body."""
 
+EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+"""The hash of an empty text. Plotly makes an empty `<style>` and adds its rules by script, which no policy forbids."""
+
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
+    # Plotly writes `style` attributes within its SVG. Only they may be inline; scripts and style sheets are files.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; script-src 'self'; style-src 'self'; "
+    f"style-src-elem 'self' {EMPTY_STYLE}; style-src-attr 'unsafe-inline'; object-src 'none'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -47,10 +53,8 @@ def create_app(context: ServiceContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     app.middleware("http")(_guarded)
-    for router in (studies.router, results.router, events.router, admin.router, health.router):
-        app.include_router(router)
-    for router in (verbs.router, routes.router):
-        app.include_router(router)
+    for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
+        app.include_router(part.router)
     return app
 
 

@@ -34,7 +34,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     check_rules(keywords, context.rules, admin=who.is_admin)
     files = files_of(body.settings)
     check_contents(keywords, files)
-    kind = _kind(body, keywords.engine, context)
+    kind = kind_of(body, keywords.engine, context)
     check_plan(keywords, files, kind, simulated=kind == SIMULATED)
     known = context.service.submission(id)
     if known is not None and not (who.is_admin or known.owner == who.owner):
@@ -50,7 +50,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     return _view(found, context)
 
 
-def _kind(body: NewStudy, engine: str, context: ServiceContext) -> str:
+def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
     """Return the kind of the devices.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile
@@ -26,7 +27,7 @@ from tuner.results.cost_lines import cost_lines
 from tuner.results.grid import Grid, grid
 from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 from tuner.results.nearest import nearest_grid, rate_line
-from tuner.use_cases.report.cards import PREDICTED, cards_parts
+from tuner.use_cases.report.cards import PREDICTED, ROOFLINE, STEPS, cards_parts
 from tuner.use_cases.report.charts import figures
 from tuner.use_cases.report.reported import ReportedStudy
 
@@ -57,27 +58,40 @@ _LOAD = {
     "server": ("State of the server", "During the first benchmark of each configuration."),
     "noise": ("Noise", "Every benchmark of the same configuration; launches differ more than repeats on one server."),
 }
+CAPTIONS: Mapping[str, tuple[str, str]] = {
+    **_SEARCH,
+    **_LOAD,
+    "roofline": ("Roofline of the card", ROOFLINE),
+    "steps": ("Where the time of a step goes", STEPS),
+}
+"""Title and note of every figure of the report, in its order."""
 
 
 def page_of(study: ReportedStudy) -> Page:
     """Return the report of a study."""
-    record, findings = study.record, study.findings
+    first = result_page(study)
     where, source = origin_of(study), source_of(study)
     sections = [
-        Section("Result", [*result_parts(study)], source),
+        *first.sections,
         Section("Search", [*figures(study, _SEARCH, where)], source),
         Section("Load", [*_absent_files(study), *figures(study, _LOAD, where)], source),
         Section("Cards", [*cards_parts(study, where)], PREDICTED),
         Section("Trials", [Table("All trials of the search", trials_grid(study), _trials_note(study))], source),
         Section("Where the numbers come from", [Table("Provenance", provenance_grid(study))]),
     ]
+    return replace(first, sections=[section for section in sections if section.parts])
+
+
+def result_page(study: ReportedStudy) -> Page:
+    """Return the beginning of the report: the result alone, which needs no model of the search."""
+    record = study.record
     return Page(
         title=record.name,
         subtitle=f"{record.premise['model']['name']} on {study.device}, {study.engine}",
-        verdict=verdict_of(findings.conclusion),
+        verdict=verdict_of(study.findings.conclusion),
         simulated=study.simulated,
         tiles=[*_tiles(study)],
-        sections=[section for section in sections if section.parts],
+        sections=[Section("Result", [*result_parts(study)], source_of(study))],
     )
 
 

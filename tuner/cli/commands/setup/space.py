@@ -37,6 +37,7 @@ def space(
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
+    from tuner.use_cases.preview.documents import space_document
     from tuner.workloads.presets import load_preset
 
     chosen = load_preset(preset)
@@ -57,24 +58,9 @@ def space(
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))
     resolved = load_space(name or default).resolve(context, keep_answers=keep_answers, keep_stream=keep_stream)
     if as_json:
-        print(json.dumps(_as_json(resolved, hardware), indent=1))
+        print(json.dumps(space_document(resolved, hardware), indent=1))
     else:
         _print(resolved, hardware, vllm_version)
-
-
-def _as_json(resolved: ResolvedSpace, hardware: HardwareProfile) -> dict[str, object]:
-    return {
-        "hardware": hardware.name,
-        "parameters": [
-            {
-                **{"name": p.name, "kind": p.kind, "domain": p.domain, "when": p.when},
-                **{"changes_answers": p.changes_answers, "changes_stream": p.changes_stream},
-            }
-            for p in resolved.parameters
-        ],
-        "dropped": [{"parameter": d.parameter, "value": d.value, "reason": d.reason} for d in resolved.dropped],
-        "named": {name: {"config": dict(c.config), "source": c.source} for name, c in resolved.named.items()},
-    }
 
 
 def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | None) -> None:

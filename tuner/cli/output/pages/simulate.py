@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
 
 from tuner.cli.output.parts.console import new_table, show
 from tuner.cli.output.parts.labelled import labelled
 from tuner.engines.simulator.parameters import error_bands
 from tuner.results import text
+from tuner.use_cases.preview.documents import simulation_document
 from tuner.use_cases.simulate import Simulation
 
 SHOWN = (
@@ -28,40 +27,9 @@ COSTS = ("cost_per_million_output_tokens", "cost_per_million_total_tokens")
 def report(simulation: Simulation, *, as_json: bool) -> None:
     """Print a prediction."""
     if as_json:
-        print(json.dumps(_document(simulation), indent=1))
+        print(json.dumps(simulation_document(simulation), indent=1))
     else:
         _print(simulation)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _document(simulation: Simulation) -> dict[str, Any]:
-    counts, requests = simulation.run.counts, simulation.run.requests
-    completed = [request for request in requests if request.status == "completed"]
-    return {
-        "provenance": "simulated",
-        "vllm": simulation.vllm_version,
-        "gpu": simulation.card.name,
-        "model": simulation.model,
-        "num_prompts": simulation.offered,
-        "completed": simulation.completed,
-        "failed": simulation.offered - simulation.completed,
-        "duration": max((request.end_s for request in requests if request.end_s is not None), default=None),
-        "total_input_tokens": sum(request.prompt.tokens for request in completed),
-        "total_output_tokens": sum(request.prompt.output for request in completed),
-        **simulation.metrics,
-        "price": None if simulation.price is None else simulation.price.to_dict(),
-        "kv_cache_tokens": simulation.machine.budget.tokens,
-        "preemptions": counts.preemptions,
-        "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
-        "spec_decode_acceptance_rate": _share(counts.accepted_tokens, counts.drafted_tokens),
-        "attention_backend": simulation.machine.config.backend,
-        "step_shares": simulation.time_shares,
-        "roofline": asdict(simulation.roofline),
-        "error_bands": error_bands(),
-    }
 
 
 def _print(simulation: Simulation) -> None:

@@ -1,0 +1,170 @@
+"""Presets, previews of studies, and predictions of single configurations: nothing here is started or stored."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from dashboards.plots.interactive import hardware
+from search_spaces import known_hardware, known_models, list_price
+from storage.metrics import METRICS
+from tuner.errors import SettingError
+from tuner.export.formats.registry import NAMES
+from tuner.service.asked.contents import check_contents, files_of, with_files
+from tuner.service.asked.rules import check_rules
+from tuner.service.asked.settings import read_settings
+from tuner.service.http.access import Caller, Known, User
+from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.models import NewStudy
+from tuner.service.http.problems import Problem
+from tuner.service.http.studies import SIMULATED, kind_of
+from tuner.use_cases.keywords import Keywords
+from tuner.use_cases.preview.documents import preset_document, shown_metrics, simulation_document
+from tuner.use_cases.preview.study import preview, preview_document
+from tuner.use_cases.report.page import CAPTIONS
+from tuner.use_cases.simulate import Simulation, SimulationSettings, simulate
+from tuner.workloads.presets import load_preset, preset_names
+
+router = APIRouter(prefix="/v1", tags=["predictions"])
+Context = Annotated[ServiceContext, Depends(context_of)]
+
+AT_ONCE = 2
+"""Predictions that run at once in a process; each keeps a core busy."""
+
+PATIENCE_S = 20.0
+"""Seconds that a prediction waits for its turn."""
+
+MOST_PROMPTS = 20_000
+"""Requests of a predicted workload."""
+
+PREDICTED = frozenset(
+    {
+        *("preset", "model", "gpu", "vllm_version", "workload", "rate", "max_concurrency", "num_prompts", "input_len"),
+        *("output_len", "temperature", "server_arguments", "env", "price", "seed", "files"),
+    }
+)
+"""Settings that a prediction depends on."""
+
+_turns = threading.BoundedSemaphore(AT_ONCE)
+
+
+class WhatIf(BaseModel):
+    """A configuration to predict."""
+
+    model_config = ConfigDict(extra="forbid")
+    settings: Annotated[
+        dict[str, Any],
+        Field(description=f"keywords of `tuner.optimize`, of which these count: {', '.join(sorted(PREDICTED))}"),
+    ]
+
+
+@router.get("/presets")
+def presets(who: Known) -> list[dict[str, Any]]:
+    """Return the presets: workload, model, card, objectives and SLOs under one name."""
+    return [preset_document(load_preset(name)) for name in preset_names()]
+
+
+@router.get("/catalogue")
+def catalogue(who: Known, context: Context) -> dict[str, Any]:
+    """Return what can be chosen: the server's devices, cards and models of the simulator, metrics, charts, formats."""
+    cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
+    return {
+        "kinds": {kind: len(names) for kind, names in context.devices.items()},
+        "cards": [
+            {"key": card.key, "name": card.name, "price": None if price is None else price.per_gpu_hour}
+            for card, price in cards
+        ],
+        "models": sorted(known_models()),
+        "metrics": {name: {"unit": each.unit, "direction": each.direction.value} for name, each in METRICS.items()},
+        "charts": list(CAPTIONS),
+        "formats": list(NAMES),
+    }
+
+
+@router.post("/studies:preview")
+def preview_study(body: NewStudy, who: User, context: Context) -> dict[str, Any]:
+    """Return what a study would search, what is ruled out and why, and its predicted defaults."""
+    with _asked(body.settings, who, context, body.id) as keywords:
+        kind = kind_of(body, keywords.engine, context)
+        with _turn():
+            return {"kind": kind, **preview_document(preview(keywords, None if kind == SIMULATED else kind))}
+
+
+@router.post("/simulate")
+def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[str, Any]:
+    """Predict one configuration: metrics with their error bands, and its place on the card's roofline."""
+    unknown = next((name for name in body.settings if name not in PREDICTED), None)
+    if unknown is not None:
+        rule = "a prediction does not depend on this setting"
+        raise SettingError(unknown, None, f"{unknown}: {rule}", "leave it out")
+    with _asked(body.settings, who, context, None) as keywords, _turn():
+        return _prediction(simulate(_settings(keywords, given_seed="seed" in body.settings)))
+
+
+@contextmanager
+def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: str | None) -> Iterator[Keywords]:
+    """Yield checked keywords, whose contents are files for as long as the context is open.
+
+    Raw flags need no permission here: nothing is started.
+    """
+    keywords = read_settings(given, id)
+    check_rules(keywords, context.rules, admin=True)
+    files = files_of(given)
+    check_contents(keywords, files)
+    if (keywords.num_prompts or 0) > MOST_PROMPTS:
+        rule = f"at most {MOST_PROMPTS:,} requests are predicted"
+        raise SettingError("num_prompts", keywords.num_prompts, rule, "lower it")
+    with TemporaryDirectory(prefix="tuner-preview-") as folder:
+        yield with_files(keywords, files, Path(folder))
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Wait until few enough predictions run.
+
+    Raises:
+        Problem: 503 after `PATIENCE_S`.
+    """
+    if not _turns.acquire(timeout=PATIENCE_S):
+        raise Problem(503, f"{AT_ONCE} predictions run already; try again soon", headers={"Retry-After": "5"})
+    try:
+        yield
+    finally:
+        _turns.release()
+
+
+def _settings(keywords: Keywords, *, given_seed: bool) -> SimulationSettings:
+    """Return the settings of a prediction; without a seed, that of a preset's workload."""
+    study = keywords.study_settings()
+    workload = load_preset(keywords.preset).workload
+    return SimulationSettings(
+        *(keywords.preset, keywords.gpu, keywords.vllm_version, keywords.model, study.workload, study.server),
+        seed=keywords.seed if given_seed else workload.seed,
+        noise=False,
+        price=keywords.price,
+    )
+
+
+def _prediction(found: Simulation) -> dict[str, Any]:
+    """Return a prediction with the figures of its roofline and of its steps."""
+    roof, card, name = found.roofline, found.card, "this configuration"
+    point = {name: (roof.intensity, roof.flops)}
+    bandwidth = (card.bandwidth_gbs or 0.0) * 1e9
+    figure = hardware.roofline(card.tflops["float16"] * 1e12, bandwidth, point, {}) if bandwidth else None
+    steps = hardware.time_shares({name: found.time_shares})
+    return {
+        **simulation_document(found),
+        "shown": shown_metrics(),
+        "figures": {
+            "roofline": None if figure is None else json.loads(figure.to_json()),
+            "steps": None if steps is None else json.loads(steps.to_json()),
+        },
+    }

@@ -1,0 +1,55 @@
+// The figure of the progress while a study runs; colours and marks are those of the report.
+
+import { configuration } from "../format.js";
+
+const BLUE = "#4c8bc4";
+const ORANGE = "#e69f00";
+const RED = "#d1495b";
+const GREEN = "#2e9e6b";
+const GREY = "#8a8a8a";
+const GRID = "rgba(128,128,128,0.25)";
+const MOST = 160;
+
+/** Plotly reads some tags in texts; as entities they are texts again. */
+export function plain(text) {
+  return text.replace(/[&<>]/g, (character) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[character]);
+}
+
+function hover(trial) {
+  const text = trial.failure ? `${trial.failure.kind}: ${trial.failure.message}` : configuration(trial.config);
+  return plain(text.length > MOST ? `${text.slice(0, MOST)}…` : text);
+}
+
+/** Return the figure of trials that ended, by their number or by the time of their end; null without a score. */
+export function progressFigure(trials, by) {
+  const scored = trials.filter((each) => each.score);
+  if (!scored.length) return null;
+  const x = (trial) => (by === "time" ? trial.ended_at.slice(0, 23) : trial.number);
+  const ordered = by === "time" ? trials.toSorted((a, b) => a.ended_at.localeCompare(b.ended_at)) : trials;
+  const lowest = Math.min(1, ...scored.map((each) => each.score));
+  const marks = (state, name, marker, y) => {
+    const group = ordered.filter((each) => each.state === state && (state === "failed" || each.score));
+    return { type: "scatter", mode: "markers", name, x: group.map(x), y: group.map(y), marker: { size: 9, ...marker },
+      text: group.map((each) => `#${each.number}: ${hover(each)}`), hovertemplate: "%{text}<br>score %{y:.3f}<extra></extra>" };
+  };
+  let best = null;
+  const steps = ordered.map((each) => {
+    if (each.state === "ok" && each.score > (best ?? 0)) best = each.score;
+    return best;
+  });
+  const data = [
+    marks("ok", "meets the SLOs", { color: BLUE }, (each) => each.score),
+    marks("infeasible", "missed an SLO", { color: ORANGE, symbol: "circle-open", line: { width: 2 } }, (each) => each.score),
+    marks("failed", "failed", { color: RED, symbol: "x" }, () => lowest),
+    { type: "scatter", mode: "lines", name: "best so far", x: ordered.map(x), y: steps, hoverinfo: "skip",
+      line: { shape: "hv", color: GREEN, width: 1.5 } },
+  ].filter((each) => each.x.length);
+  const axis = { automargin: true, zeroline: false, gridcolor: GRID };
+  return { data, layout: {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 380, font: { family: "system-ui, sans-serif", size: 12 },
+    margin: { l: 60, r: 20, t: 30, b: 50 }, legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0 },
+    xaxis: { ...axis, title: { text: by === "time" ? "time (UTC)" : "trial" }, type: by === "time" ? "date" : "linear" },
+    yaxis: { ...axis, title: { text: "score" } },
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { dash: "dot", color: GREY, width: 1 } }],
+  } };
+}
