@@ -14,7 +14,7 @@ from storage.errors import StorageError
 from storage.records import FailureKind, ServerFacts, TrialKind
 from storage.store import Store
 from tests import store_samples as samples
-from tuner.use_cases.copies import add_study, study_lines
+from tuner.use_cases.files.copies import add_study, study_lines
 
 
 def fill(store: Store) -> None:

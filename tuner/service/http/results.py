@@ -15,7 +15,7 @@ from tuner.service.http.access import Known, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
-from tuner.use_cases.copies import study_lines
+from tuner.use_cases.files.copies import study_lines
 from tuner.use_cases.files.export import export as export_file
 from tuner.use_cases.report.charts import chart as draw
 from tuner.use_cases.report.reported import ReportedStudy
