@@ -151,7 +151,7 @@ def test_watch_prints_a_line_for_each_stage_and_trial(served: Served, folder: Pa
     stage = {"stage": "search", "trials": 2, "subjects": [], "rounds": []}
     rounds = {"stage": "confirmation", "trials": 4, "subjects": ["#0", "#1"], "rounds": [1, 2]}
     missing = {"number": 1, "state": "infeasible", "score": 0.75, "constraints": {"p99_ttft_ms<500": 3.0}}
-    events = [
+    events: list[tuple[str, dict[str, Any]]] = [
         ("opened", OPENED),
         ("stage", stage),
         ("trial_started", {"number": 0}),

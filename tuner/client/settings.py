@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from search_spaces.regular_file import read_regular_file
 from tuner.errors import SettingError
 from tuner.processes.secrets import REFERENCE, is_secret_variable
 
@@ -145,6 +144,8 @@ def _references(value: object) -> Iterator[object]:
 
 
 def _read(name: str, path: Path) -> str:
+    from search_spaces.regular_file import read_regular_file  # loads YAML, which the options of a command do not need
+
     try:
         return read_regular_file(path, LARGEST_FILE).decode()
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,15 @@ def test_refusals_are_errors_of_the_user(served: Served, make_client: MakeClient
     served.submit("bens", "ben")
     ada, eve = (make_client(served.url, served.tokens[name]) for name in ("ada", "eve"))
     stranger = make_client(served.url, "tnr_" + "0" * 64)
-    for act, status in (
+    attempts: list[tuple[Callable[[], Any], int]] = [
         (lambda: stranger.study("x"), 401),
         (lambda: eve.submit(engine="simulated"), 403),
         (lambda: ada.study("bens"), 404),
         (lambda: ada.tokens(), 403),
         (lambda: ada.study(".."), 404),
         (lambda: ada.study("a/b"), 404),
-    ):
+    ]
+    for act, status in attempts:
         with pytest.raises(UserError) as error:
             act()
         assert isinstance(error.value, RefusedError)
@@ -109,14 +111,15 @@ def test_results_of_a_study_that_has_none(served: Served, ada: Any, folder: Path
     ada.submit(id="empty", engine="simulated", trials=4)
     assert ada.trials("empty") == []
     assert ada.conclusion("empty") is None
-    for act in (
+    attempts: list[Callable[[], Any]] = [
         lambda: ada.report("empty", folder / "r.html"),
         lambda: ada.export("empty", folder / "s.sh"),
         lambda: ada.log("empty"),
         lambda: ada.records("empty"),
         lambda: ada.chart("empty", "progress"),
         lambda: ada.conclusion("unknown"),
-    ):
+    ]
+    for act in attempts:
         with pytest.raises(RefusedError) as error:
             act()
         assert error.value.status == 404

@@ -29,7 +29,7 @@ def status(
     Shows where each is: its state, its trials, and why it waits or ended.
     """
     from storage.service.records import ENDED, SubmissionState
-    from tuner.cli.output.pages import submitted
+    from tuner.cli.output.parts import submitted
     from tuner.errors import SettingError, UserError
 
     for each in state or ():

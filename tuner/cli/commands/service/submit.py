@@ -58,7 +58,7 @@ def submit(
             **settings,
         )
         if as_json:
-            from tuner.cli.output.pages.submitted import as_json as json_of
+            from tuner.cli.output.parts.submitted import as_json as json_of
 
             print(json_of(found))
         else:
