@@ -11,7 +11,7 @@ from tests.unit.service.http.conftest import HOST, Api
 from tuner.service.http.access import COOKIE
 from tuner.service.http.app import LARGEST_BODY
 
-READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/report?other=secret", "/export", "/log", "/events"]
+READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/export", "/log", "/events"]
 VERBS = [":stop", ":cancel", ":resume"]
 
 
