@@ -122,6 +122,7 @@ def report(
     names = [id, *(other or [])]
     for name in names:
         readable(name, who, context)
+    for name in names:
         _reported(name, context)
     with TemporaryDirectory(prefix="tuner-report-") as folder:
         path = write_report(names, Path(folder) / "report.html", context.url)

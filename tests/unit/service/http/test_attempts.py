@@ -11,7 +11,7 @@ from tests.unit.service.http.conftest import HOST, Api
 from tuner.service.http.access import COOKIE
 from tuner.service.http.app import LARGEST_BODY
 
-READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/report?other=secret", "/export", "/log", "/events"]
+READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/export", "/log", "/events"]
 VERBS = [":stop", ":cancel", ":resume"]
 
 
@@ -213,4 +213,5 @@ def test_a_report_does_not_compare_with_another_owners_study(api: Api) -> None:
     api.submit("secret", "ada")
     response = api.call("GET", "/v1/studies/mine/report?other=secret", "ben")
     assert response.status_code == 404
+    assert "there is no study 'secret' that you may read" in response.json()["detail"]
     assert api.call("GET", "/v1/studies/mine/export?file=..%2Fx", "ben").status_code == 422
