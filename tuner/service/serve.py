@@ -201,7 +201,15 @@ def _scheduling(
     launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address)
     scheduler = Scheduler(service, launcher, devices, _note, queue)
     stop = threading.Event()
-    thread = threading.Thread(target=scheduler.run, args=(stop,), name="scheduler")
+
+    def schedule() -> None:
+        try:
+            scheduler.run(stop)
+        finally:
+            if not stop.is_set():  # a server that no longer schedules must not look healthy
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=schedule, name="scheduler")
     thread.start()
     try:
         yield

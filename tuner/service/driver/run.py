@@ -89,7 +89,7 @@ class Heartbeat:
                 self.lost = True
                 self._wishes.stop.set()
                 return
-            except StorageUnavailable:
+            except StorageError:
                 continue
             self.obey(request)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from storage.errors import StorageUnavailable
+from storage.errors import StorageError
 from storage.service.errors import UnknownSubmission, WrongState
 from storage.service.records import ACTIVE, Lease, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore
@@ -82,11 +82,11 @@ class Scheduler:
         while not stop.is_set():
             try:
                 lease = self.step()
-            except StorageUnavailable as error:
-                self._note(f"the database does not answer: {error}")
+            except StorageError as error:
+                self._note(f"nothing was scheduled: {error}")
             stop.wait(STEP_S)
         if lease is not None:
-            with suppress(StorageUnavailable):
+            with suppress(StorageError):
                 self._store.release_lease(lease)
 
     def step(self) -> Lease | None:
