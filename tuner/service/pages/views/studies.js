@@ -3,7 +3,7 @@
 import { get, query } from "../api.js";
 import { button, el, field, fill, select, table } from "../dom.js";
 import { count, duration, score, secondsBetween, time } from "../format.js";
-import { repeat, say } from "../messages.js";
+import { repeat } from "../messages.js";
 import { current } from "../session.js";
 import { sparkline } from "../sparkline.js";
 import { ACTIVE, badge, ENDED, STATES } from "../states.js";
@@ -68,7 +68,6 @@ export async function show(root, asked, signal) {
       el("div", { class: "check" }, mine, el("label", { for: "mine" }, "only mine")), compare),
     list, below);
   await repeat(refresh, EVERY_MS, signal);
-  say("");
 }
 
 function drawList(list, studies, scores, chosen, choose) {
