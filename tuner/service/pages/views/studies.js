@@ -13,7 +13,7 @@ const PAGE = 50;
 const GROUPS = { all: [], waiting: ["QUEUED"], active: ACTIVE, ended: ENDED };
 
 const COLUMNS = [
-  { heading: "compare" }, { heading: "study" }, { heading: "state" }, { heading: "owner" },
+  { heading: el("span", { class: "hidden" }, "compare") }, { heading: "study" }, { heading: "state" }, { heading: "owner" },
   { heading: "trials", right: true }, { heading: "best score", right: true }, { heading: "scores" },
   { heading: "devices" }, { heading: "submitted" }, { heading: "runs for", right: true },
 ];
