@@ -30,9 +30,12 @@ export function secondsBetween(start, end) {
   return ((end ? new Date(end) : new Date()) - new Date(start)) / 1000;
 }
 
-/** Return a time of the API in the reader's zone. */
+/** Return a time of the API in the reader's zone; the year only where it is not this one. */
 export function time(text) {
-  return text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : ABSENT;
+  if (!text) return ABSENT;
+  const moment = new Date(text);
+  const year = moment.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return moment.toLocaleString("en-GB", { day: "numeric", month: "short", ...year, hour: "2-digit", minute: "2-digit" });
 }
 
 /** Return a time of the day. */

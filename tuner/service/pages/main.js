@@ -9,6 +9,11 @@ const VIEWS = {
   login: { title: "Log in", load: () => import("./views/login.js") },
   studies: { title: "Studies", load: () => import("./views/studies.js"), link: "Studies" },
   study: { title: "Study", load: () => import("./views/study.js") },
+  submit: { title: "Submit a study", load: () => import("./views/submit.js"), link: "Submit", roles: ["user", "admin"] },
+  compare: { title: "Compare studies", load: () => import("./views/compare.js") },
+  "what-if": { title: "What if", load: () => import("./views/whatif.js"), link: "What if" },
+  queue: { title: "Queue and devices", load: () => import("./views/queue.js"), link: "Queue" },
+  tokens: { title: "Tokens", load: () => import("./views/tokens.js"), link: "Tokens", roles: ["admin"] },
 };
 
 let shown = { key: null, update: null, stop: new AbortController() };

@@ -14,9 +14,15 @@ export function clearAlerts() {
   fill(document.getElementById("alerts"));
 }
 
+const NEWS_MS = 8000;
+let fading = null;
+
 /** Say what happened, also to a screen reader. */
 export function say(text) {
-  document.getElementById("news").textContent = text;
+  const place = document.getElementById("news");
+  place.textContent = text;
+  clearTimeout(fading);
+  fading = setTimeout(() => fill(place), NEWS_MS);
 }
 
 /** Run something that may fail, and show its error. Return whether it worked. */

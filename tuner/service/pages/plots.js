@@ -1,6 +1,7 @@
 // Charts by Plotly, whose script is loaded with the first one.
 
 import { el } from "./dom.js";
+import { withLines } from "./parallel.js";
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 600px)");
@@ -30,6 +31,7 @@ function layoutOf(figure) {
     const columns = new Set(Object.keys(layout).filter((name) => name.startsWith("xaxis"))).size;
     // Panels side by side would be too narrow to read; the page scrolls them.
     if (columns > 1) layout.width = Math.max(640, 260 * Math.min(columns, 4));
+    if (figure.narrowest) layout.width = figure.narrowest;
   }
   const { "font.color": color, "hoverlabel.bgcolor": ground } = colours();
   layout.font = { ...layout.font, color };
@@ -49,7 +51,8 @@ export function chart(title, note, signal) {
   const draw = async (figure) => {
     const Plotly = await plotly();
     if (signal.aborted) return;
-    await Plotly.react(place, figure.data, layoutOf(figure), { responsive: true, displayModeBar: false });
+    const shown = withLines(figure);
+    await Plotly.react(place, shown.data, layoutOf(shown), { responsive: true, displayModeBar: false });
     drawn = true;
   };
   return { node, draw };

@@ -8,6 +8,9 @@ import { chart } from "../plots.js";
 /** Figures that need the importance of the parameters, which takes seconds; they come second. */
 const SLOW = ["importance", "slices", "parallel"];
 
+/** The report's figure can be brushed, this page's has labels instead. */
+const NOTES = { parallel: "A line is a trial in the colour of its score; point at it to see its values." };
+
 export async function show(root, live, signal) {
   const { charts } = await get("/v1/catalogue", signal);
   const places = new Map(charts.map((name) => [name, el("div")]));
@@ -36,7 +39,7 @@ export async function show(root, live, signal) {
           fill(places.get(name));
           continue;
         }
-        const drawing = chart(found.title, found.note, own);
+        const drawing = chart(found.title, NOTES[name] ?? found.note, own);
         fill(places.get(name), drawing.node);
         drawing.draw(found.figure).catch(alertOf);
         drawn += 1;

@@ -10,7 +10,7 @@ const TAIL = 64 * 1024;
 const SIZE = "Tuner-Log-Size";
 
 export async function show(root, live, signal) {
-  const text = el("pre", { class: "log", tabindex: "0", "aria-label": "Log" });
+  const text = el("pre", { class: "log", role: "region", tabindex: "0", "aria-label": "Log" });
   const hint = el("p", { class: "note" });
   const earlier = button("show earlier lines", () => before(), { hidden: true });
   root.append(el("h2", {}, "Log"), hint, earlier, text);
@@ -43,7 +43,8 @@ export async function show(root, live, signal) {
     const more = await part(to, TAIL);
     text.append(more.text);
     to += more.bytes;
-    hint.textContent = `${number(more.size)} bytes`;
+    hint.textContent = more.size ? `${number(more.size)} bytes` : "The log is empty: its driver had nothing to say.";
+    text.hidden = more.size === 0;
     if (low) text.scrollTop = text.scrollHeight;
   };
   live.addEventListener("ended", () => follow().catch(() => {}), { signal });

@@ -38,7 +38,7 @@ function drawNow(place, live) {
   const { stage } = live;
   const running = [...live.trials.values()].filter((each) => each.running);
   const plan = stage === null ? "It starts." : `Stage: ${stage.stage}`
-    + (stage.subjects.length ? `, trials ${stage.subjects.map((each) => `#${each}`).join(", ")}` : "")
+    + (stage.subjects.length ? `: ${stage.subjects.join(", ")}` : "")
     + (stage.rounds.length ? `, ${count(stage.rounds.length, "round")}` : "");
   const rows = live.workers.map((worker, index) => {
     const trial = worker.trial === null ? null : running.find((each) => each.number === worker.trial);

@@ -43,7 +43,7 @@ export function progressFigure(trials, by) {
     marks("failed", "failed", { color: RED, symbol: "x" }, () => lowest),
     { type: "scatter", mode: "lines", name: "best so far", x: ordered.map(x), y: steps, hoverinfo: "skip",
       line: { shape: "hv", color: GREEN, width: 1.5 } },
-  ].filter((each) => each.x.length);
+  ].filter((each) => each.x.length && each.y.some((value) => value !== null));
   const axis = { automargin: true, zeroline: false, gridcolor: GRID };
   return { data, layout: {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 380, font: { family: "system-ui, sans-serif", size: 12 },

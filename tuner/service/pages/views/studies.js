@@ -3,7 +3,7 @@
 import { get, query } from "../api.js";
 import { button, el, field, fill, select, table } from "../dom.js";
 import { count, duration, score, secondsBetween, time } from "../format.js";
-import { repeat, say } from "../messages.js";
+import { repeat } from "../messages.js";
 import { current } from "../session.js";
 import { sparkline } from "../sparkline.js";
 import { ACTIVE, badge, ENDED, STATES } from "../states.js";
@@ -13,7 +13,7 @@ const PAGE = 50;
 const GROUPS = { all: [], waiting: ["QUEUED"], active: ACTIVE, ended: ENDED };
 
 const COLUMNS = [
-  { heading: "compare" }, { heading: "study" }, { heading: "state" }, { heading: "owner" },
+  { heading: el("span", { class: "hidden" }, "compare") }, { heading: "study" }, { heading: "state" }, { heading: "owner" },
   { heading: "trials", right: true }, { heading: "best score", right: true }, { heading: "scores" },
   { heading: "devices" }, { heading: "submitted" }, { heading: "runs for", right: true },
 ];
@@ -68,7 +68,6 @@ export async function show(root, asked, signal) {
       el("div", { class: "check" }, mine, el("label", { for: "mine" }, "only mine")), compare),
     list, below);
   await repeat(refresh, EVERY_MS, signal);
-  say("");
 }
 
 function drawList(list, studies, scores, chosen, choose) {

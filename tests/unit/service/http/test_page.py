@@ -1,0 +1,224 @@
+"""The page's files, and the routes that it needs beside those of the API."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import normalise_url, open_store
+from tests.store_samples import failed, pending, study, success, verdict
+from tests.unit.service.http.conftest import Api
+from tuner.service.http.app import EMPTY_STYLE
+from tuner.service.http.page.predictions import MOST_PROMPTS
+
+PAGES = Path(str(files("tuner.service.pages")))
+SCRIPTS = sorted(PAGES.rglob("*.js"))
+UNSAFE = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|srcdoc|DOMParser|\beval\(|new Function")
+ELSEWHERE = re.compile(r"https?://(?!www\.w3\.org/2000/svg)")
+
+
+def directives(api: Api) -> dict[str, str]:
+    policy = api.client.get("/").headers["content-security-policy"]
+    return dict(part.strip().split(" ", 1) for part in policy.split(";"))
+
+
+def test_the_page_needs_no_token_and_names_its_files(api: Api) -> None:
+    page = api.client.get("/")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "{" not in page.text
+    addresses = re.findall(r'(?:src|href|content)="(/page/[^"]+)"', page.text)
+    assert len(addresses) == 5
+    for address in addresses:
+        assert api.client.get(address).status_code == 200, address
+
+
+def test_every_module_that_is_imported_is_served(api: Api) -> None:
+    for script in SCRIPTS:
+        served = f"/page/{script.relative_to(PAGES)}"
+        assert api.client.get(served).headers["content-type"] == "text/javascript; charset=utf-8"
+        for name in re.findall(r"(?:from|import\()\s*\"(\.[^\"]+)\"", script.read_text(encoding="utf-8")):
+            assert (script.parent / name).resolve() in SCRIPTS, (script, name)
+
+
+def test_texts_are_never_html_and_nothing_is_loaded_from_elsewhere() -> None:
+    assert len(SCRIPTS) > 20
+    for path in [*SCRIPTS, *PAGES.glob("*.css"), *PAGES.glob("*.html"), *PAGES.glob("*.svg")]:
+        text = path.read_text(encoding="utf-8")
+        assert UNSAFE.findall(text) == [], path
+        assert ELSEWHERE.findall(text) == [], path
+    page = (PAGES / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r"<style|<script(?! type=\"module\" src=)| on\w+=| style=", page) == []
+
+
+def test_the_policy_has_no_inline_script(api: Api) -> None:
+    found = directives(api)
+    assert found["default-src"] == found["script-src"] == found["style-src"] == "'self'"
+    assert found["style-src-elem"] == f"'self' {EMPTY_STYLE}"
+    assert (found["frame-ancestors"], found["object-src"], found["base-uri"]) == ("'none'", "'none'", "'none'")
+    digest = base64.b64encode(hashlib.sha256(b"").digest()).decode()
+    assert f"'sha256-{digest}'" == EMPTY_STYLE
+
+
+def test_plotly_is_its_packages_file_and_stays_in_the_cache(api: Api) -> None:
+    from plotly.offline import get_plotlyjs
+
+    address = re.findall(r'name="plotly" content="([^"]+)"', api.client.get("/").text)[0]
+    plain = api.client.get(address, headers={"Accept-Encoding": "identity"})
+    assert plain.text == get_plotlyjs()
+    assert plain.headers["cache-control"] == "public, max-age=31536000, immutable"
+    packed = api.client.get(address, headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < len(gzip.compress(plain.content, 1))
+    assert packed.content == plain.content
+    assert api.client.get("/page/plotly-0.0.0.js").status_code == 404
+    assert api.client.get("/page/main.js").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "path", ["../app.py", "..%2Fapp.py", "__init__.py", "views", "", "%2e%2e/app.py", "views/../main.js.map"]
+)
+def test_only_the_pages_files_are_served(api: Api, path: str) -> None:
+    assert api.client.get(f"/page/{path}").status_code == 404
+
+
+def with_trials(api: Api, id: str, scores: list[float | None]) -> None:
+    """Store a study of a submission, whose trials have scores; None: it failed."""
+    store = open_store(normalise_url(str(api.folder / "t.db")))
+    store.create_study(study(id))
+    for number, score in enumerate(scores):
+        store.add_trial(pending(number, study=id))
+        found, judged = (failed(), None) if score is None else (success(), verdict(score))
+        store.finish_trial(id, number, 0, found, judged)
+    store.close()
+
+
+def test_scores_are_in_the_order_of_the_trials_and_only_those_of_readable_studies(api: Api) -> None:
+    api.submit("mine", "ada")
+    api.submit("hers", "ben")
+    api.submit("open", "ben", shared=True)
+    with_trials(api, "mine", [1.0, None, 1.25])
+    with_trials(api, "hers", [2.0])
+    with_trials(api, "open", [3.0])
+    asked = {"study": ["mine", "hers", "open", "nobody"]}
+    assert api.call("GET", "/v1/scores", "ada", params=asked).json() == {"mine": [1.0, None, 1.25], "open": [3.0]}
+    assert set(api.call("GET", "/v1/scores", "root", params=asked).json()) == {"mine", "hers", "open"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/studies/secret/summary",
+        "/studies/secret/charts?name=progress",
+        "/comparison?study=secret",
+        "/report?study=secret",
+    ],
+)
+def test_another_owners_results_do_not_exist(api: Api, path: str) -> None:
+    api.submit("secret", "ada")
+    with_trials(api, "secret", [1.0])
+    assert api.call("GET", f"/v1{path}", "ben").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/studies/new/summary", "/studies/new/charts?name=progress", "/comparison?study=new", "/report?study=new"]
+)
+def test_a_study_without_a_trial_has_no_results(api: Api, path: str) -> None:
+    api.submit("new", "ada")
+    answer = api.call("GET", f"/v1{path}", "ada")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "there is no finished trial of the study 'new'")
+
+
+def test_an_unknown_chart_is_named(api: Api) -> None:
+    api.submit("mine", "ada")
+    with_trials(api, "mine", [1.0])
+    answer = api.call("GET", "/v1/studies/mine/charts", "ada", params={"name": ["progress", "pie"]})
+    assert (answer.status_code, answer.json()["field"], answer.json()["value"]) == (422, "name", "pie")
+
+
+def test_the_presets_and_the_catalogue_say_what_can_be_chosen(api: Api) -> None:
+    presets = {each["preset"]: each for each in api.call("GET", "/v1/presets", "eve").json()}
+    assert presets["qwen2.5-0.5b-t4"]["slos"] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
+    found = api.call("GET", "/v1/catalogue", "eve").json()
+    assert found["kinds"] == {"cpu": 1, "simulated": 2}
+    assert {"key": "t4", "name": "Tesla T4", "price": 0.526} in found["cards"]
+    assert "cpu" not in [each["key"] for each in found["cards"]]
+    assert found["metrics"]["p99_ttft_ms"] == {"unit": "ms", "direction": "minimize"}
+    assert found["formats"][0] == "script"
+
+
+def preview(api: Api, token: str = "ada", kind: str | None = None, **settings: Any) -> Any:
+    body = {"settings": settings, **({} if kind is None else {"kind": kind})}
+    return api.call("POST", "/v1/studies:preview", token, json=body)
+
+
+def test_a_preview_has_the_space_what_is_ruled_out_and_the_predicted_defaults(api: Api) -> None:
+    slos = ["p99_ttft_ms<1", "p99_tpot_ms<1000"]
+    answer = preview(api, engine="simulated", gpu="t4", slo=slos, objective=["output_throughput"])
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["kind"], found["would_be"], found["card"]) == ("simulated", "simulated", "Tesla T4")
+    assert [each["met"] for each in found["slos"]] == [False, True]
+    assert found["defaults"]["provenance"] == "simulated"
+    assert found["defaults"]["completed"] == 200
+    assert found["refusal"] is None
+    ruled_out = {(each["parameter"], each["value"]): each["reason"] for each in found["space"]["dropped"]}
+    assert ruled_out["dtype", "bfloat16"] == "bfloat16 needs compute capability 8.0, Tesla T4 has 7.5"
+    assert "max_num_seqs" in [each["name"] for each in found["space"]["parameters"]]
+    assert api.call("GET", "/v1/studies", "ada").json()["studies"] == []
+
+
+def test_a_preview_of_a_cpu_has_a_space_and_no_prediction(api: Api) -> None:
+    found = preview(api, kind="cpu").json()
+    assert (found["would_be"], found["space"]["name"], found["defaults"]) == ("measured", "cpu", None)
+    assert found["refusal"] == "the simulator does not predict CPUs"
+    assert {each["met"] for each in found["slos"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"slo": ["p99_ttft<1"]}, "slo"),
+        ({"trials": "many"}, "trials"),
+        ({"gpu": "abacus"}, "gpu"),
+        ({"model": "/etc"}, "model"),
+        ({"workload": ["classes: {a: {text: {file: /etc/passwd}}}"]}, "workload"),
+        ({"server_arguments": ["--trust-remote-code"]}, "server_arguments"),
+        ({"num_prompts": MOST_PROMPTS + 1}, "num_prompts"),
+    ],
+)
+def test_a_preview_refuses_what_a_submission_would(api: Api, settings: dict[str, Any], field: str) -> None:
+    answer = preview(api, engine="simulated", **settings)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_a_viewer_predicts_but_does_not_preview(api: Api) -> None:
+    assert preview(api, "eve", engine="simulated").status_code == 403
+    body = {"settings": {"gpu": "h100", "server_arguments": ["--max-num-seqs", "16"]}}
+    answer = api.call("POST", "/v1/simulate", "eve", json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["provenance"], found["gpu"]) == ("simulated", "NVIDIA H100 80GB HBM3")
+    assert found["completed"] == 200
+    assert 0 < found["error_bands"]["output_throughput"] < 1
+    assert found["figures"]["roofline"]["data"]
+    assert found["roofline"]["roof"] == "memory"
+
+
+def test_a_prediction_refuses_settings_that_do_not_count(api: Api) -> None:
+    answer = api.call("POST", "/v1/simulate", "ada", json={"settings": {"trials": 5}})
+    assert (answer.status_code, answer.json()["field"]) == (422, "trials")
+    assert answer.json()["detail"] == "trials: a prediction does not depend on this setting; leave it out"
+
+
+def test_more_prompts_are_more_predicted_requests(api: Api) -> None:
+    """40 requests of 100 + 10 tokens by 4 users: counts follow from the workload."""
+    settings = {"max_concurrency": 4, "num_prompts": 40, "input_len": 100, "output_len": 10}
+    found = api.call("POST", "/v1/simulate", "ada", json={"settings": settings}).json()
+    assert (found["num_prompts"], found["total_input_tokens"], found["total_output_tokens"]) == (40, 4000, 400)

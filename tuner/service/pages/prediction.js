@@ -1,0 +1,53 @@
+// Predictions of the simulator: metrics with their error bands, and the place on the roofline.
+
+import { el, table } from "./dom.js";
+import { count, number, duration } from "./format.js";
+
+const COST = "cost_per_million_output_tokens";
+
+/** Return the line that says what is predicted. */
+export function predictedLine(found) {
+  return el("p", { class: "banner" }, `Predicted, not measured: vLLM ${found.vllm} serving ${found.model} on one ${found.gpu}.`);
+}
+
+/** Return the table of some metrics of predictions: a column for each, with the error band of nine in ten recorded runs. */
+export function metricsTable(predictions, shown, catalogue) {
+  const [, last] = predictions.at(-1);
+  const bands = last.error_bands;
+  const names = [...shown, COST].filter((name) => predictions.some(([, each]) => each[name] !== null && each[name] !== undefined));
+  const columns = [{ heading: "metric" }, { heading: "unit" }, ...predictions.map(([name]) => ({ heading: name, right: true })), { heading: "nine of ten errors were below", right: true }];
+  return table("Predicted metrics", columns, names.map((name) => ({ cells: [name, catalogue.metrics[name]?.unit ?? "",
+    ...predictions.map(([, each]) => number(each[name])), bands[name] ? `${Math.round(100 * bands[name])} %` : "–"] })));
+}
+
+/** Return what else is known of a prediction, as a list. */
+export function serverFacts(found) {
+  const roof = found.roofline;
+  const side = roof.intensity < roof.ridge ? "below" : "above";
+  const facts = [
+    ["requests", `${number(found.completed)} of ${number(found.num_prompts)} completed in ${duration(found.duration)}`],
+    ["KV cache", `${number(found.kv_cache_tokens)} tokens`],
+    ["preemptions", number(found.preemptions)],
+    ["attention", found.attention_backend],
+    ["roofline", `${number(Math.round(roof.intensity))} FLOP per byte, ${side} the ridge at ${number(Math.round(roof.ridge))}: bound by ${roof.roof}, ${Math.round(100 * roof.share)} % of it reached`],
+    ["price", found.price === null ? "unknown" : `${found.price.per_gpu_hour} ${found.price.currency} per GPU-hour`],
+  ];
+  return el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));
+}
+
+/** Return the space of a preview: what is searched, and what is ruled out. */
+export function spaceParts(found) {
+  const { space } = found;
+  const named = Object.keys(space.named);
+  const defaults = found.known_defaults;
+  return [
+    el("h3", {}, `Search space ${space.name} on ${space.hardware}: ${count(space.parameters.length, "parameter")}`),
+    table("Search space", [{ heading: "parameter" }, { heading: "values" }, { heading: "default" }, { heading: "only when" }, { heading: "changes" }],
+      space.parameters.map((each) => ({ cells: [each.name, el("span", { class: "message" }, each.domain), String(defaults[each.name] ?? ""),
+        el("span", { class: "message" }, each.when ?? ""), each.changes_answers ? "answers" : each.changes_stream ? "stream" : ""] }))),
+    el("h3", {}, `Ruled out: ${space.dropped.length}`),
+    space.dropped.length ? table("Ruled out", [{ heading: "parameter" }, { heading: "value" }, { heading: "why" }],
+      space.dropped.map((each) => ({ cells: [each.parameter, each.value === null ? "the whole" : String(each.value), el("span", { class: "message" }, each.reason)] }))) : null,
+    named.length ? el("p", { class: "note" }, `Named configurations: ${named.join(", ")}.`) : null,
+  ];
+}
