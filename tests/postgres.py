@@ -25,17 +25,27 @@ MISSING = "PostgreSQL is not installed: no initdb in /usr/lib/postgresql/*/bin o
 
 @dataclass
 class PostgresServer:
-    """A server in a folder; its superuser `tuner` connects through `socket`, that folder, without a password."""
+    """A server in a folder; its superuser `tuner` connects through `socket`, that folder, without a password.
+
+    A `durable` one waits for the disk at each commit, as PostgreSQL does by default.
+    """
 
     programs: Path
     socket: Path
+    durable: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
         with (self.socket / "log").open("ab") as log:
-            self.process = _start(self.programs, self.socket, unprivileged_user(), log.fileno())
+            self.process = _start(self.programs, self.socket, unprivileged_user(), log.fileno(), self.durable)
         _wait_until_ready(self.process, self.socket)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self.process is not None
+        return self.process.pid
 
     def stop(self) -> None:
         """Stop the server as `pg_ctl stop -m fast` does: its connections are ended."""
@@ -89,7 +99,7 @@ def unprivileged_user() -> str | None:
 
 
 @contextmanager
-def postgres_server(programs: Path) -> Iterator[PostgresServer]:
+def postgres_server(programs: Path, durable: bool = False) -> Iterator[PostgresServer]:
     """Run a server until the block ends."""
     user = unprivileged_user()
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
@@ -97,7 +107,7 @@ def postgres_server(programs: Path) -> Iterator[PostgresServer]:
         if user is not None:
             shutil.chown(folder, user)
         _initialise(programs, folder, user)
-        server = PostgresServer(programs, folder)
+        server = PostgresServer(programs, folder, durable)
         try:
             server.start()
             yield server
@@ -115,8 +125,9 @@ def _initialise(programs: Path, folder: Path, user: str | None) -> None:
         raise RuntimeError(f"initdb failed with {done.returncode}: {done.stderr.strip()}")
 
 
-def _start(programs: Path, folder: Path, user: str | None, log: int) -> subprocess.Popen[bytes]:
-    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "timezone=Asia/Kolkata"]
+def _start(programs: Path, folder: Path, user: str | None, log: int, durable: bool) -> subprocess.Popen[bytes]:
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "timezone=Asia/Kolkata"]
+    settings += ["max_connections=300"] if durable else ["fsync=off"]
     options = [word for setting in settings for word in ("-c", setting)]
     command = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
     return subprocess.Popen(command, cwd=folder, user=user, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
@@ -68,12 +69,6 @@ class AccessStore(Transactions):
             row = session.scalar(select(TokenRow).where(TokenRow.digest == digest))
             return None if row is None else _token(row)
 
-    def tokens_of(self, digests: Collection[str]) -> dict[str, Token]:
-        """Return the tokens of some digests by digest, also expired or revoked ones."""
-        with self._reading() as session:
-            rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests)))
-            return {row.digest: _token(row) for row in rows}
-
     def tokens(self) -> list[Token]:
         """Return all tokens, in the order in which they were added."""
         with self._reading() as session:
@@ -124,6 +119,12 @@ class AccessStore(Transactions):
                 AuditEntry(row.at, row.token, row.owner, row.action, row.resource, row.result, row.detail, row.id)
                 for row in session.scalars(query)
             ]
+
+
+def read_tokens(session: Session, digests: Collection[str]) -> dict[str, Token]:
+    """Return the tokens of some digests by digest, also expired or revoked ones."""
+    rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests))) if digests else ()
+    return {row.digest: _token(row) for row in rows}
 
 
 def _token(row: TokenRow) -> Token:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, load_only
 
 from storage.errors import NotYetAvailable, StorageError
+from storage.service.access import read_tokens
 from storage.service.optimizations.batch import Batch, trial_columns, trial_record
 from storage.service.optimizations.errors import OptimizationExists, StillActive, UnknownOptimization
 from storage.service.optimizations.models import ClientTrialRow, OptimizationRow
@@ -23,6 +24,7 @@ from storage.service.optimizations.records import (
     OptimizationState,
     Result,
 )
+from storage.service.records import Token
 from storage.service.rows import LARGEST, check_name, insert_into
 from storage.tables.mapping import to_json_value
 from storage.transactions import Transactions
@@ -142,8 +144,26 @@ class OptimizationStore(Transactions):
         Returns:
             The result of each operation, or why it is refused; a refused one changes nothing.
         """
+        return self.apply_for((), lambda _: operations, drawer, now)
+
+    def apply_for(
+        self,
+        digests: Collection[str],
+        make: Callable[[Mapping[str, Token]], Sequence[Operation]],
+        drawer: Drawer,
+        now: datetime,
+    ) -> Sequence[Result | StorageError]:
+        """Run operations of callers as `apply` does, in the transaction that reads their tokens.
+
+        Args:
+            digests: of the callers' tokens.
+            make: returns the operations for the tokens by digest, of which some may not exist, be revoked or expired.
+            drawer: see `apply`.
+            now: see `apply`.
+        """
         with self._writing() as session:
-            return Batch(session, drawer, now).run(operations)
+            operations = make(read_tokens(session, digests))
+            return Batch(session, drawer, now).run(operations) if operations else []
 
     def client_trials(
         self,

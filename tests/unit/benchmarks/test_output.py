@@ -23,6 +23,8 @@ COMMANDS = (
     "benchmarks.cost.overhead",
     "benchmarks.energy",
     "benchmarks.service.fairness",
+    "benchmarks.service.load",
+    "benchmarks.service.pages",
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces import Context, SpaceError, hardware_named, load_space
+from search_spaces import Context, SpaceError, hardware_named, load_space, parse_space
 
 GOOD = """\
 parameters:
@@ -189,3 +189,27 @@ def test_a_space_has_a_largest_number_of_parameters(tmp_path: Path) -> None:
     each = "{description: d, type: bool}"
     text = "parameters:\n" + "".join(f"  p{n}: {each}\n" for n in range(201))
     assert "201 parameters, and 200 are possible" in message(written(tmp_path, text))
+
+
+def test_a_text_is_a_space_that_includes_no_file(tmp_path: Path) -> None:
+    assert parse_space(GOOD, "mine").parameter_names == ("seqs",)
+    secret = written(tmp_path, "a secret", "secret.yaml")
+    for text in (f"include: [{secret}]\n{GOOD}", f"{GOOD}include: [secret.yaml]\n"):
+        with pytest.raises(SpaceError, match=r"^space:\d+: a text can include no file; write all in one$"):
+            parse_space(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "space:1: a search space is a mapping"),
+        ("parameters: {", "space:1: not valid YAML"),
+        (GOOD.replace("low: 1", "low: 9"), "space:2: parameters.seqs: low 9 is above high 8"),
+        ("a: \ud800", "space"),
+        (f"# {'x' * 2**20}", "space: the text has 1,048,578 bytes, and 1,048,576 are possible; shorten it"),
+    ],
+)
+def test_a_mistake_in_a_text_is_an_error_with_its_line(text: str, part: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        parse_space(text)
+    assert str(caught.value).startswith(part)

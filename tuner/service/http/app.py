@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
@@ -52,7 +54,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     problems.install(app)
-    app.middleware("http")(_guarded)
+    app.add_middleware(Guard)
     for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
         app.include_router(part.router)
     return app
@@ -65,16 +67,38 @@ def _clients(context: ServiceContext) -> Clients:
     return Clients(batches, draws, Models(context.service))
 
 
-async def _guarded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Refuse a body that is too large or has no size, and add the headers of every answer."""
-    length = request.headers.get("content-length")
-    if request.headers.get("transfer-encoding") is not None or (length is not None and not length.isdigit()):
-        response: Response = problems.Problem(413, "a body needs a Content-Length").response()
-    elif length is not None and int(length) > LARGEST_BODY:
+class Guard:
+    """Refuses a body that is too large or has no size, and adds the headers of every answer.
+
+    Starlette's own base class for this costs a quarter of a small request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = _refusal(Headers(scope=scope)) or self._app
+        await answer(scope, receive, send_with_headers)
+
+
+def _refusal(headers: Headers) -> Response | None:
+    """Return the answer to a request whose body is refused by its headers."""
+    length = headers.get("content-length")
+    if headers.get("transfer-encoding") is not None or (length is not None and not length.isdigit()):
+        return problems.Problem(413, "a body needs a Content-Length").response()
+    if length is not None and int(length) > LARGEST_BODY:
         detail = f"a body has at most {LARGEST_BODY:,} bytes, not {int(length):,}"
-        response = problems.Problem(413, detail).response()
-    else:
-        response = await call_next(request)
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+        return problems.Problem(413, detail).response()
+    return None

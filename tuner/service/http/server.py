@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import uvicorn
@@ -14,6 +15,9 @@ SHUTDOWN_S = 5
 CONNECTIONS = 1000
 """Connections at once; further ones get 503."""
 
+SWITCH_S = 0.0005
+"""How long a thread keeps the interpreter while others wait; a transaction waits for it after each statement."""
+
 
 def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, Path] | None) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM.
@@ -23,6 +27,7 @@ def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, P
         listener: bound, not listening yet.
         certificate: files of the certificate and its key; None: HTTP.
     """
+    sys.setswitchinterval(SWITCH_S)
     file, key = (None, None) if certificate is None else certificate
     config = uvicorn.Config(
         app,

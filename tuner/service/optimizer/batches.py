@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -108,32 +108,29 @@ class Batches:
                     continue
 
     def _results(self, batch: Sequence[_Waiting]) -> list[Result | Exception]:
-        """Return the result of each operation, or its error."""
-        now = self._clock()
+        """Return the result of each operation, or its error; if the database refuses all together, one by one."""
+        self._draws.forget()
         try:
-            tokens = self._service.tokens_of({each.digest for each in batch})
+            return self._applied(batch, self._clock())
         except StorageError as error:
-            return [_unavailable(error)] * len(batch)
-        made = [each.make(tokens.get(each.digest), now) for each in batch]
-        for token in tokens.values():
+            if len(batch) == 1 or may_pass(error):
+                return [StorageUnavailable(str(error)) if may_pass(error) else error] * len(batch)
+        return [result for each in batch for result in self._results([each])]
+
+    def _applied(self, batch: Sequence[_Waiting], now: datetime) -> list[Result | Exception]:
+        """Run operations in one transaction."""
+        made: list[Operation | Exception] = []
+
+        def make(tokens: Mapping[str, Token]) -> list[Operation]:
+            made[:] = [each.make(tokens.get(each.digest), now) for each in batch]
+            used.update(tokens)
+            return [each for each in made if not isinstance(each, Exception)]
+
+        used: dict[str, Token] = {}
+        results = iter(self._service.apply_for({each.digest for each in batch}, make, self._draws, now))
+        for token in used.values():
             self._used(token, now)
-        operations = [each for each in made if not isinstance(each, Exception)]
-        results = iter(self._applied(operations, now) if operations else [])
         return [each if isinstance(each, Exception) else next(results) for each in made]
-
-    def _applied(self, operations: Sequence[Operation], now: datetime) -> list[Result | Exception]:
-        """Apply operations in one transaction; if the database refuses it, each in one of its own."""
-        try:
-            self._draws.forget()
-            return list(self._service.apply(operations, self._draws, now))
-        except StorageError as error:
-            if len(operations) == 1 or may_pass(error):
-                return [_unavailable(error)] * len(operations)
-        return [result for each in operations for result in self._applied([each], now)]
-
-
-def _unavailable(error: StorageError) -> StorageError:
-    return StorageUnavailable(str(error)) if may_pass(error) else error
 
 
 def _set(results: Sequence[tuple[_Waiting, Result | Exception]]) -> None:
