@@ -47,6 +47,7 @@ class PatientServiceStore(ServiceStore):
 
     submission = _repeated(ServiceStore.submission)
     submissions = _repeated(ServiceStore.submissions)
+    readable_of = _repeated(ServiceStore.readable_of)
     counts = _repeated(ServiceStore.counts)
     share = _repeated(ServiceStore.share)
     set_priority = _repeated(ServiceStore.set_priority)
