@@ -233,7 +233,7 @@ def test_texts_of_studies_are_never_taken_for_html(opened: Browser, service: Ser
         for route in ("studies", "study/hostile", "study/hostile/trials", "study/hostile/settings", "queue", "tokens"):
             person.go(route)
             if route == "study/hostile":
-                person.page.click("summary:text-is('1 message')")
+                person.page.click("summary:text-is('2 messages')")
             person.see(IMAGE)
             assert person.page.locator("img").count() == 0, route
         assert person.page.evaluate("window.hacked") is None
