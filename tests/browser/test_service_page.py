@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from storage.service.records import Submission
 from storage.service.store import open_service_store
 from tests.browser.chromium import browser
 from tests.browser.page_walk import LONG_MS, Walk, walk
-from tests.service.running import Service, running_service
+from tests.service.running import Service, running_service, start_service
 from tuner.export.formats.registry import NAMES
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def opened() -> Iterator[Browser]:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_service(tmp_path_factory.mktemp("page")) as found:
         yield found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def submit(person: Walk, name: str, trials: int, **more: object) -> None:
@@ -233,12 +239,34 @@ def test_texts_of_studies_are_never_taken_for_html(opened: Browser, service: Ser
         for route in ("studies", "study/hostile", "study/hostile/trials", "study/hostile/settings", "queue", "tokens"):
             person.go(route)
             if route == "study/hostile":
-                person.page.click("summary:text-is('1 message')")
+                person.page.click("summary:text-is('2 messages')")
             person.see(IMAGE)
             assert person.page.locator("img").count() == 0, route
         assert person.page.evaluate("window.hacked") is None
     assert person.problems == []
     service.call("POST", "/v1/studies/hostile:cancel")
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_taken_up_where_it_broke_off(opened: Browser, tmp_path: Path) -> None:
+    """The API process is killed in mid-study; its successor at the same address goes on, and so does the page."""
+    port = ("--port", str(free_port()))
+    first = start_service(tmp_path, *port)
+    first.submit("long", trials=40, settings={"sampler": "tpe"})
+    with walk(opened, first.address, 1280, "light", tmp_path / "pictures") as person:
+        person.log_in(first.token)
+        person.go("study/long")
+        person.page.locator(".facts dd").filter(has_text=re.compile(r"([3-9]|\d\d) of 40")).wait_for(timeout=LONG_MS)
+        first.kill()
+        person.see("The connection is lost", ".state-line")
+        with running_service(tmp_path, *port, token=first.token):
+            person.state("done")
+            person.see("40 of 40", ".facts")
+            person.page.locator(".verdict").wait_for()
+            assert person.page.get_by_text("The connection is lost").count() == 0
+            person.go("study/long/trials")
+            person.see("40 trials")
+    assert [each for each in person.problems if "net::ERR_" not in each] == []
 
 
 @pytest.mark.slow

@@ -24,6 +24,22 @@ class StudyContract(StoreFixture):
         assert store.study("s") == record
         assert store.study("t") is None
 
+    def test_scores_of_the_search_come_by_number(self, store: Store) -> None:
+        """The trial that still runs and the rounds do not count; a failed one has no score."""
+        for name in ("a", "b", "c"):
+            store.create_study(samples.study(name))
+        for number, score in ((0, 1.0), (2, 1.5), (1, None)):
+            store.add_trial(samples.pending(number, study="a"))
+            outcome = samples.failed() if score is None else samples.success()
+            store.finish_trial("a", number, 0, outcome, None if score is None else samples.verdict(score))
+        store.add_trial(samples.pending(3, study="a"))
+        store.add_trial(samples.pending(2, round=1, study="a"))
+        store.finish_trial("a", 2, 1, samples.success(), samples.verdict(9.0))
+        store.add_trial(samples.pending(0, study="b"))
+        store.finish_trial("b", 0, 0, samples.success(), samples.verdict(2.0))
+        assert store.scores(["a", "c", "nobody"], 100) == {"a": [1.0, None, 1.5]}
+        assert store.scores(["a", "b"], 1) == {"a": [1.0], "b": [2.0]}
+
     def test_studies_come_oldest_first(self, store: Store) -> None:
         for name in ("b", "a"):
             store.create_study(samples.study(name))

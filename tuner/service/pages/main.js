@@ -2,7 +2,7 @@
 
 import { LOGGED_OUT } from "./api.js";
 import { button, el, fill } from "./dom.js";
-import { alertOf, clearAlerts } from "./messages.js";
+import { alertOf, clearOld } from "./messages.js";
 import { current, forget, logOut, restore } from "./session.js";
 
 const VIEWS = {
@@ -59,7 +59,7 @@ async function draw() {
     return;
   }
   shown.stop.abort();
-  clearAlerts();
+  clearOld();
   const stop = new AbortController();
   shown = { key, update: null, stop };
   document.title = `${VIEWS[asked.view].title} – tuner`;

@@ -15,14 +15,23 @@ export function clearAlerts() {
 }
 
 const NEWS_MS = 8000;
+const FRESH_MS = 1500;
 let fading = null;
+let said = 0;
 
 /** Say what happened, also to a screen reader. */
 export function say(text) {
   const place = document.getElementById("news");
   place.textContent = text;
+  said = Date.now();
   clearTimeout(fading);
   fading = setTimeout(() => fill(place), NEWS_MS);
+}
+
+/** Take away what belongs to an earlier view; what was said just now led to this one. */
+export function clearOld() {
+  clearAlerts();
+  if (Date.now() - said > FRESH_MS) fill(document.getElementById("news"));
 }
 
 /** Run something that may fail, and show its error. Return whether it worked. */

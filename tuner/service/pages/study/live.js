@@ -54,9 +54,14 @@ export class Live extends EventTarget {
     return [...this.trials.values()].filter((each) => each.round === 0).sort((a, b) => a.number - b.number);
   }
 
+  /** Read the submission. It sends `ended` when the study has ended since it was read last. */
   async readStudy() {
+    const before = this.study;
     this.study = await get(ofStudy(this.id), this.signal);
     this.changed();
+    if (before === null || ENDED.includes(before.state) || !this.ended) return;
+    await this.readTrials();
+    this.dispatchEvent(new Event("ended"));
   }
 
   /** Read trials with their metrics, which events do not have. */
@@ -113,13 +118,9 @@ export class Live extends EventTarget {
     }
     this.later("study", 100, async () => {
       await this.readStudy();
-      await this.readTrials();
-      if (this.ended) {
-        this.source?.close();
-        this.connection = "closed";
-        this.dispatchEvent(new Event("ended"));
-      }
-      this.changed();
+      if (!this.ended) return;
+      this.source?.close();
+      this.connection = "closed";
     });
   }
 
