@@ -97,10 +97,15 @@ class Store(Outbox):
             func.count().filter(ended, searched, failed),
             func.max(TrialRow.score).filter(searched),
         )
-        query = select(StudyRow.name, *counts).outerjoin(TrialRow, TrialRow.study_id == StudyRow.id)
         with self._reading() as session:
-            rows = session.execute(query.where(StudyRow.name.in_(names)).group_by(StudyRow.name))
-            return {name: (trials, rounds, without, score) for name, trials, rounds, without, score in rows}
+            query = select(StudyRow.id, StudyRow.name).where(StudyRow.name.in_(names))
+            ids = {row.id: row.name for row in session.execute(query)}
+            found: dict[str, tuple[int, int, int, float | None]] = dict.fromkeys(ids.values(), (0, 0, 0, None))
+            # Joined with the studies, PostgreSQL reads every trial once there are many names.
+            of_trials = select(TrialRow.study_id, *counts).where(TrialRow.study_id.in_(ids))
+            for id, trials, rounds, without, score in session.execute(of_trials.group_by(TrialRow.study_id)):
+                found[ids[id]] = (trials, rounds, without, score)
+            return found
 
     def scores(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
         """Return the scores of the search of studies in the order of the trials; None: a trial without one.

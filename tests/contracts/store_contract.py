@@ -138,6 +138,17 @@ class TrialContract(StoreFixture):
         assert list(trial.verdict.values) == ["output_throughput", "p99_tpot_ms"]
         assert isinstance(trial.outcome.repeats[2].metrics["output_throughput"], float)  # type: ignore[union-attr]
 
+    def test_progress_counts_the_trials_of_some_studies(self, begun: Store) -> None:
+        begun.finish_trial("s", 0, 0, samples.success(), samples.verdict(1.25))
+        for number, round in ((1, 0), (2, 0), (0, 1)):
+            begun.add_trial(samples.pending(number, round))
+            begun.begin_attempt("s", number, round)
+        begun.finish_trial("s", 1, 0, samples.failed(), None)
+        begun.finish_trial("s", 0, 1, samples.success(), samples.verdict(9.5))
+        begun.create_study(samples.study("empty"))
+        assert begun.progress(["s", "empty", "unknown"]) == {"s": (2, 1, 1, 1.25), "empty": (0, 0, 0, None)}
+        assert begun.progress([]) == {}
+
     def test_a_failure_is_read_back_unchanged(self, begun: Store) -> None:
         begun.finish_trial("s", 0, 0, samples.failed(), None)
         trial = begun.trial("s", 0)

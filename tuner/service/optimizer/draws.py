@@ -16,6 +16,9 @@ from tuner.service.optimizer.settings import RANDOM, OptimizerSettings, read_spe
 MOST_TRIES = 1000
 """Draws of one configuration that may break a rule of the space."""
 
+CHECKED, LEAST_ALLOWED = 200, 10
+"""Of so many draws, so many have to break no rule. `MOST_TRIES` draws are then enough for certain."""
+
 MOST_KNOWN = 2000
 """Optimizations whose settings are kept in memory."""
 
@@ -61,6 +64,20 @@ def random_config(settings: OptimizerSettings, number: int) -> dict[str, Paramet
     raise NoConfiguration(f"the rules exclude {MOST_TRIES} of {MOST_TRIES} random configurations; correct the rules")
 
 
+def check_rules(settings: OptimizerSettings) -> None:
+    """Refuse a space whose rules exclude almost everything.
+
+    Raises:
+        NoConfiguration: with the share that is excluded.
+    """
+    draws = random.Random(f"{settings.seed}/rules")
+    configs = (settings.space.suggest(_RandomTrial(draws)) for _ in range(CHECKED))
+    excluded = sum(bool(settings.space.violations(config)) for config in configs)
+    if CHECKED - excluded < LEAST_ALLOWED:
+        rule = f"the rules exclude {excluded} of {CHECKED} random configurations"
+        raise NoConfiguration(f"{rule}; use conditions or smaller ranges in place of rules")
+
+
 class Draws:
     """Draws for the store, see `storage.service.optimizations.records.Drawer`; used by one thread at a time."""
 
@@ -68,8 +85,11 @@ class Draws:
         self._settings: OrderedDict[int, OptimizerSettings] = OrderedDict()
 
     def knows(self, optimization: int) -> bool:
-        """Return whether the settings of an optimization are in memory."""
-        return optimization in self._settings
+        """Return whether the settings of an optimization are in memory; if so, they are the last to be forgotten."""
+        known = optimization in self._settings
+        if known:
+            self._settings.move_to_end(optimization)
+        return known
 
     def learn(self, optimization: int, spec: Mapping[str, Any]) -> None:
         """Read the settings of an optimization."""
@@ -93,6 +113,6 @@ class Draws:
         return Draw(random_config(settings, number)) if settings.sampler == RANDOM else None
 
     def forget(self) -> None:
-        """Forget the settings that were read first, beyond `MOST_KNOWN`."""
+        """Forget the settings that were used longest ago, beyond `MOST_KNOWN`."""
         while len(self._settings) > MOST_KNOWN:
             self._settings.popitem(last=False)

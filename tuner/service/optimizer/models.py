@@ -17,6 +17,10 @@ MOST_MODELS = 64
 """Models in memory; the one that was used longest ago is built again when it is needed."""
 
 
+MOST_TRIALS = 50_000
+"""Trials of all models in memory, at about 3 kB each."""
+
+
 class Models:
     """Proposes configurations of optimizations; one thread at a time uses one model."""
 
@@ -46,6 +50,9 @@ class Models:
             if optimization not in self._models:
                 self._models[optimization] = threading.Lock(), Model(settings)
             self._models.move_to_end(optimization)
-            while len(self._models) > MOST_MODELS:
+            while len(self._models) > 1 and (len(self._models) > MOST_MODELS or self._trials() > MOST_TRIALS):
                 self._models.popitem(last=False)
             return self._models[optimization]
+
+    def _trials(self) -> int:
+        return sum(model.suggested for _, model in self._models.values())

@@ -64,7 +64,9 @@ def read_space(given: str | Mapping[str, Any]) -> ResolvedSpace:
         SettingError: if it is not valid, or has no parameter.
     """
     try:
-        space = parse_space(given if isinstance(given, str) else yaml_text(_described(given))).resolve(_NO_HARDWARE)
+        declared = parse_space(given if isinstance(given, str) else yaml_text(_described(given)))
+        # All are selected, so that no condition is tried on all combinations of values.
+        space = declared.resolve(_NO_HARDWARE, only=declared.parameter_names)
     except SpaceError as error:
         raise SettingError("space", None, str(error)) from None
     if not space.parameters:

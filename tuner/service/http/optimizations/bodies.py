@@ -16,6 +16,9 @@ from tuner.service.http.models import ID
 MOST_TRIALS = 100_000
 """Trials of one optimization."""
 
+MOST_MODELLED = 10_000
+"""Trials of one optimization whose sampler has a model, which a new process reads before its first suggestion."""
+
 MOST_COUNT = 100
 """Trials of one suggestion."""
 
@@ -53,7 +56,9 @@ class NewOptimization(_Body):
     objectives: Annotated[list[ObjectiveBody], Field(min_length=1, max_length=8)]
     sampler: Literal["random", "tpe", "residual"] = "residual"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    trials: Annotated[int, Field(ge=1, le=MOST_TRIALS, description="most trials to suggest")] = MOST_TRIALS
+    trials: Annotated[
+        int | None, Field(ge=1, le=MOST_TRIALS, description="most trials to suggest; none: as many as are possible")
+    ] = None
     lost_after_s: Annotated[
         float, Field(ge=10, le=7 * 86400, description="seconds without a sign of a client until others get its trials")
     ] = 600.0

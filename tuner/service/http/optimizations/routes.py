@@ -14,6 +14,8 @@ from tuner.scoring.objectives import Objective
 from tuner.service.http.access import Caller, Known, User, log_action
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.optimizations.bodies import (
+    MOST_MODELLED,
+    MOST_TRIALS,
     BestView,
     NewOptimization,
     OptimizationChange,
@@ -27,9 +29,9 @@ from tuner.service.http.optimizations.bodies import (
 )
 from tuner.service.http.optimizations.refusals import refusals
 from tuner.service.http.problems import Problem, not_found
-from tuner.service.optimizer.draws import random_config
+from tuner.service.optimizer.draws import check_rules
 from tuner.service.optimizer.front import best as best_of
-from tuner.service.optimizer.settings import OptimizerSettings, make_spec, read_space, read_spec
+from tuner.service.optimizer.settings import RANDOM, OptimizerSettings, make_spec, read_space, read_spec
 
 router = APIRouter(prefix="/v1/optimizations", tags=["optimizations"])
 Context = Annotated[ServiceContext, Depends(context_of)]
@@ -49,9 +51,9 @@ def create(body: NewOptimization, who: User, context: Context, response: Respons
     settings = OptimizerSettings(read_space(body.space), tuple(objectives), body.sampler, body.seed)
     now = datetime.now(UTC)
     spec = make_spec(body.space, objectives, body.sampler, body.seed)
-    new = Optimization(id, who.owner, spec, now, body.lost_after_s, body.trials, body.shared)
+    new = Optimization(id, who.owner, spec, now, body.lost_after_s, _trials(body), body.shared)
     with refusals():
-        random_config(settings, 0)
+        check_rules(settings)
         known = context.service.optimization(id)
         if known is not None and not (who.is_admin or known.owner == who.owner):
             raise SettingError("id", id, "this id is taken", "choose another one")
@@ -62,6 +64,19 @@ def create(body: NewOptimization, who: User, context: Context, response: Respons
     response.headers["Location"] = f"/v1/optimizations/{id}"
     log_action(context, who, "create optimization", id, "created" if created else "known")
     return optimization_view(found)
+
+
+def _trials(body: NewOptimization) -> int:
+    """Return the most trials to suggest.
+
+    Raises:
+        SettingError: if they are too many for the sampler.
+    """
+    most = MOST_TRIALS if body.sampler == RANDOM else MOST_MODELLED
+    if body.trials is not None and body.trials > most:
+        rule = f"with the sampler {body.sampler!r}, {most:,} are the most"
+        raise SettingError("trials", body.trials, rule, "lower it, or use the sampler 'random'")
+    return body.trials or most
 
 
 @router.get("")
