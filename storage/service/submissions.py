@@ -30,6 +30,7 @@ from storage.tables.models import KEYWORD_LENGTH
 from storage.transactions import Transactions
 
 CANCELLED_WAITING = "ended on request before it started"
+DELETABLE = "only an ended submission can be deleted; cancel it first"
 CANCELLED_AGAIN = "ended on request while it waited"
 
 
@@ -218,7 +219,7 @@ class SubmissionStore(Transactions):
             row = locked(session, id)
             state = SubmissionState(row.state)
             if state not in ENDED:
-                raise WrongState(id, state, "only an ended submission can be deleted; cancel it first")
+                raise WrongState(id, state, DELETABLE)
             session.execute(delete(EventRow).where(EventRow.submission_id == row.id))
             session.delete(row)
             if with_study:

@@ -20,7 +20,7 @@ import httpx
 from tuner.processes.identity import read_process_table
 
 DEADLINE_S = 240.0
-"""How long a state may take on a busy machine; a hang is found after it."""
+"""How long nothing may happen on a busy machine; a hang is found after it."""
 
 ENDED = ("DONE", "STOPPED", "CANCELLED", "FAILED")
 
@@ -53,7 +53,13 @@ class Service:
 
     def wait(self, id: str, *states: str) -> Any:
         """Wait until a study is in one of the states, ended ones by default, and return it."""
-        return wait_for(lambda: found if (found := self.study(id))["state"] in (states or ENDED) else None, id)
+        deadline, last = time.monotonic() + DEADLINE_S, None
+        while (found := self.study(id))["state"] not in (states or ENDED):
+            if (now := (found["state"], found["progress"])) != last:
+                deadline, last = time.monotonic() + DEADLINE_S, now
+            assert time.monotonic() < deadline, f"{id}: nothing happened within {DEADLINE_S:.0f} s: {found}"
+            time.sleep(0.1)
+        return found
 
     def wait_for_trials(self, id: str, count: int) -> Any:
         """Wait until a study has so many finished trials."""

@@ -9,8 +9,8 @@ START_S = 300
 """How long the parts of a local Ray wait for each other to start. Ray's own 30 s are too short on a busy machine."""
 
 CONTROL_STORE_S = 60
-"""How long a part waits for each step of the control store. Nothing tells it that a control store has died, and a driver
-waits for it three times in a row: for two connections, and before it ends itself."""
+"""How long a part waits for each step of the control store. Nothing tells it that a control store has died. A driver
+waits three times in a row: for two connections, and before it ends itself."""
 
 _PATIENCE = {
     "RAY_gcs_server_port_wait_time_s": str(2 * CONTROL_STORE_S),  # the driver, for the port of the control store

@@ -99,16 +99,16 @@ def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
     Raises:
         UserError: for a cluster without a usable vLLM, or a GPU that does not answer.
     """
-    from tuner.use_cases.devices import find_cluster_devices, find_devices, leave_cluster
+    from tuner.use_cases.devices import devices_by_kind, find_cluster_devices, leave_cluster
     from tuner.use_cases.places import home
 
-    if settings.ray_address is not None:
+    if settings.ray_address is None:
+        kinds = devices_by_kind()
+    else:
         found = find_cluster_devices(settings.ray_address, None, settings.vllm, home()).devices
         leave_cluster()
-    else:
-        found = find_devices(None)
-    kind = found.profile.key or "gpu"
-    kinds = {kind: tuple(f"{kind}:{index}" for index in range(len(found.names)))}
+        kind = found.profile.key
+        kinds = {kind: tuple(f"{kind}:{index}" for index in range(len(found.names)))}
     if settings.simulated:
         kinds[SIMULATED] = tuple(f"{SIMULATED}:{index}" for index in range(settings.simulated))
     return kinds

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import optuna
@@ -27,6 +28,22 @@ RULED_OUT, DROPPED = "ruled_out", "dropped"
 _BUSY_TIMEOUT_S = 30.0
 
 T = TypeVar("T")
+
+
+def delete_optuna_study(url: str, name: str) -> None:
+    """Delete a study from Optuna's tables; without one of that name, nothing happens.
+
+    Args:
+        url: of the database.
+        name: of the study.
+    """
+    storage = optuna.storages.RDBStorage(url, engine_kwargs=_engine_arguments(url, _BUSY_TIMEOUT_S))
+    try:
+        with suppress(KeyError):
+            storage.delete_study(storage.get_study_id_from_name(name))
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 class TrialStorage(Protocol):

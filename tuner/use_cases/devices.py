@@ -57,8 +57,30 @@ def find_devices(workers: int | None) -> Devices:
     names = tuple(devices[0].name for _ in range(count))
     profile = gpu.hardware_profile(devices[0].index)
     if profile is None:
-        raise UserError(f"GPU {devices[0].index} ({devices[0].name}) does not answer; see `nvidia-smi`")
+        raise _silent(devices[0])
     return Devices(names, profile, gpus=True, drivers=(devices[0].driver,))
+
+
+def devices_by_kind() -> dict[str, tuple[str, ...]]:
+    """Return the names of this machine's devices by kind: `cpu:0`, or for each GPU its card and NVML's index.
+
+    Raises:
+        UserError: for a GPU that does not answer.
+    """
+    found = gpu.devices()
+    if not found:
+        return {"cpu": ("cpu:0",)}
+    kinds: dict[str, tuple[str, ...]] = {}
+    for device in found:
+        profile = gpu.hardware_profile(device.index)
+        if profile is None:
+            raise _silent(device)
+        kinds[profile.key] = (*kinds.get(profile.key, ()), f"{profile.key}:{device.index}")
+    return kinds
+
+
+def _silent(device: gpu.Device) -> UserError:
+    return UserError(f"GPU {device.index} ({device.name}) does not answer; see `nvidia-smi`")
 
 
 def find_cluster_devices(address: str, workers: int | None, vllm: str | None, home: Path) -> ClusterDevices:

@@ -44,7 +44,7 @@ from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.levers.find import Kept, find_levers
-from tuner.use_cases.places import DEFAULT_FOLDER, database_url, home, storage_url, tracking_uri
+from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
     refuse_simulation_options,
@@ -102,10 +102,10 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
         asks_here = not simulated and run.engine.ray_address is None
         task = quality_task(plan.goals.slos, settings.goals.quality_task, len(devices.names), here=asks_here)
-        folder = _folder(run.storage)
+        artifacts = artifacts_folder(database_url(run.storage))
         if settings.search.learn_from:
             storage_url(run.storage, create=False)  # source studies need a database that exists
-        _check_disk(folder)
+        _check_disk(artifacts.parent)
         _check_output(run.output)
         if engine_settings.executable is not None and run.engine.ray_address is None:
             check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
@@ -117,7 +117,7 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         executor = _executor(checked, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
-        spec = _with_facts(build_spec(plan, engine, devices.profile, folder / "artifacts"), task, devices)
+        spec = _with_facts(build_spec(plan, engine, devices.profile, artifacts), task, devices)
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
         url = storage_url(run.storage, create=True)
@@ -250,15 +250,6 @@ def _engine_of_cluster(choice: EngineChoice, address: str) -> tuple[EngineSettin
     found = find_cluster_devices(address, choice.workers, choice.vllm, home())
     # Workers run on other hosts, where this process cannot be the owner of a server.
     return EngineSettings("vllm", found.vllm, home(), warm_start=choice.warm_start, driver=None), found.devices
-
-
-def _folder(storage: str | None) -> Path:
-    """Return the folder of artifacts: that of the SQLite file, else the default one."""
-    if storage is not None:
-        url = normalise_url(storage)
-        if url.startswith("sqlite:///"):
-            return Path(url.removeprefix("sqlite:///")).resolve().parent
-    return DEFAULT_FOLDER.resolve()
 
 
 def _check_disk(folder: Path) -> None:

@@ -68,12 +68,24 @@ def find_study(store: Store, name: str | None) -> StudyRecord:
     raise SettingError("study", name, f"the database has no study of this name; studies: {names}")
 
 
-def tracking_uri(store_url: str) -> str:
-    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's."""
+def tracking_uri(store_url: str, folder: Path = DEFAULT_FOLDER) -> str:
+    """Return MLflow's tracking URI: MLFLOW_TRACKING_URI, or its own database beside the study's.
+
+    Args:
+        store_url: of the study's database.
+        folder: where MLflow's database is if the study's is no file.
+    """
     given = os.environ.get("MLFLOW_TRACKING_URI")
-    if given:
-        return given
-    folder = DEFAULT_FOLDER
+    return given or f"sqlite:///{data_folder(store_url, folder) / 'mlflow.db'}"
+
+
+def data_folder(store_url: str, folder: Path = DEFAULT_FOLDER) -> Path:
+    """Return the folder of MLflow's database and of the artifacts, absolute: that of an SQLite file, else `folder`."""
     if store_url.startswith("sqlite:///"):
-        folder = Path(store_url.removeprefix("sqlite:///")).parent
-    return f"sqlite:///{(folder / 'mlflow.db').resolve()}"
+        return Path(store_url.removeprefix("sqlite:///")).resolve().parent
+    return folder.resolve()
+
+
+def artifacts_folder(store_url: str) -> Path:
+    """Return the folder of all studies' artifacts."""
+    return data_folder(store_url) / "artifacts"

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from search_spaces import hardware_named
+from tests.unit.test_gpu import FakeNvml
+from tuner import gpu
 from tuner.errors import SettingError
 from tuner.executors.node_facts import NodeFacts
-from tuner.use_cases.devices import choose_devices
+from tuner.use_cases.devices import choose_devices, devices_by_kind
 
 HEAD = NodeFacts(
     host="head",
@@ -61,3 +63,17 @@ def test_a_cluster_without_a_gpu_has_one_worker() -> None:
 def test_a_cluster_that_cannot_run_the_study(nodes: list[NodeFacts], workers: int | None, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         choose_devices(nodes, workers, None)
+
+
+def test_the_devices_of_a_machine_are_named_by_card_and_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (("Tesla T4", (7, 5), 15.0), ("NVIDIA H200", (9, 0), 140.0), ("Tesla T4", (7, 5), 15.0))
+    monkeypatch.setattr(gpu, "_pynvml", lambda: FakeNvml(cards))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices_by_kind() == {"t4": ("t4:0", "t4:2"), "h200": ("h200:1",)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert devices_by_kind() == {"t4": ("t4:2",), "h200": ("h200:1",)}
+
+
+def test_a_machine_without_a_gpu_has_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_pynvml", lambda: None)
+    assert devices_by_kind() == {"cpu": ("cpu:0",)}

@@ -12,18 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
 from storage.records import Culprit
 from storage.service.errors import NotYours
 from storage.service.records import Driver, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore
 from tuner.cancellation import Wishes
-from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.errors import InfrastructureError, TunerError, UserError
 from tuner.processes.identity import own_identity
 from tuner.service.asked.contents import files_of, with_files
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
+from tuner.study.lock import StudyIsRunning, wait_until_free
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
 from tuner.use_cases.keywords import Keywords
@@ -33,6 +35,9 @@ BEAT_S = 2.0
 """Seconds between two heartbeats, and the longest time until a request is noticed."""
 
 SIMULATED = "simulated"
+
+LOCK_WAIT_S = 120.0
+"""How long a driver waits for another process that still runs its study, such as a predecessor that is being ended."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,8 @@ class Heartbeat:
     """Writes heartbeats in a thread, and turns requests into wishes."""
 
     def __init__(self, store: ServiceStore, submission: str, driver: Driver, wishes: Wishes) -> None:
-        self._store, self._submission, self._driver, self._wishes = store, submission, driver, wishes
+        self._store, self._submission, self._driver = store, submission, driver
+        self._wishes = {Request.STOP: wishes.conclude, Request.CANCEL: wishes.stop, Request.YIELD: wishes.pause}
         self._ended = threading.Event()
         self.lost = False
         """Whether the submission is no longer this driver's."""
@@ -87,7 +93,7 @@ class Heartbeat:
                 request = self._store.beat(self._submission, self._driver, datetime.now(UTC))
             except NotYours:
                 self.lost = True
-                self._wishes.stop.set()
+                self._wishes[Request.CANCEL].set()
                 return
             except StorageError:
                 continue
@@ -95,9 +101,8 @@ class Heartbeat:
 
     def obey(self, request: Request | None) -> None:
         """Set the wish of a request."""
-        wishes = {Request.STOP: "conclude", Request.CANCEL: "stop", Request.YIELD: "pause"}
         if request is not None:
-            getattr(self._wishes, wishes[request]).set()
+            self._wishes[request].set()
 
     def close(self) -> None:
         """End the thread."""
@@ -117,6 +122,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     """
     observer = EventObserver(StoreJournal(store, submission.id, driver))
     try:
+        wait_until_free(job.storage, submission.id, LOCK_WAIT_S, wishes.stop)
         keywords = _keywords(job, submission)
         simulated = submission.kind == SIMULATED
         choice = EngineChoice(
@@ -129,12 +135,10 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
         )
         run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")
         result = optimize(keywords.study_settings(), run, observer, wishes)
-    except InfrastructureError as error:
+    except (InfrastructureError, StorageUnavailable, StudyIsRunning) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
-    except (SettingError, UserError) as error:
+    except (UserError, SpaceError) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.CONFIGURATION)
-    except StorageUnavailable as error:
-        return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
     except (TunerError, StorageError) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.TUNER)
     return _ending(result, wishes)

@@ -15,6 +15,7 @@ from storage.errors import StorageError, StorageUnavailable
 from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, UnknownToken, WrongState
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.service.http.models import rule_of
+from tuner.study.lock import StudyIsRunning
 
 MEDIA_TYPE = "application/problem+json"
 _TITLES = {
@@ -83,6 +84,8 @@ def problem_of(error: Exception) -> Problem:
     """Return the answer for an error of the program's own types; others are errors of the server."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, StudyIsRunning):
+        return Problem(409, str(error))
     if isinstance(error, SettingError):
         value = error.value if isinstance(error.value, str | int | float | None) else str(error.value)
         return Problem(422, str(error), error.field, value, error.rule, remedy=error.remedy or None)

@@ -17,6 +17,7 @@ from tuner.service.asked.rules import check_rules
 from tuner.service.asked.settings import read_settings
 from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.deletion import delete_study
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
@@ -40,7 +41,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     if known is not None and not (who.is_admin or known.owner == who.owner):
         raise SettingError("id", id, "this id is taken", "choose another one")
     if known is None:
-        _check_waiting(who, context)
+        _check_new(id, who, context)
     now = datetime.now(UTC)
     asked = Submission(id, who.owner, body.settings, kind, body.gpus, body.priority, now, now, shared=body.shared)
     found, created = context.service.submit(asked)
@@ -72,7 +73,10 @@ def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
     return kind
 
 
-def _check_waiting(who: Caller, context: ServiceContext) -> None:
+def _check_new(id: str, who: Caller, context: ServiceContext) -> None:
+    """Refuse a submission of a caller who has too many, or one that continues a study of the command line."""
+    if not who.is_admin and context.store.study(id) is not None:
+        raise SettingError("id", id, "this id is taken", "choose another one")
     page = context.service.submissions(
         owner=who.owner, states=[SubmissionState.QUEUED], limit=MOST_WAITING, with_settings=False
     )
@@ -142,9 +146,9 @@ def change(id: str, body: StudyChange, who: User, context: Context) -> StudyView
 
 @router.delete("/{id}", status_code=204)
 def delete(id: str, who: User, context: Context) -> None:
-    """Delete an ended study with its trials and files."""
+    """Delete an ended study with its trials and files; what MLflow has of it stays there."""
     changeable(id, who, context)
-    context.service.delete(id, with_study=True)
+    delete_study(id, context)
     log_action(context, who, "delete", id, "done")
 
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -16,8 +15,11 @@ from typing import Protocol
 from storage.service.records import Driver, Submission
 from tuner.processes.identity import Identity, is_alive, send_signal
 from tuner.service.driver.job import Job
+from tuner.use_cases.places import tracking_uri
 
 LOG = "driver.log"
+WITHOUT_GPU = frozenset({"cpu", "simulated"})
+"""Kinds of devices that are no GPUs."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -62,7 +64,7 @@ class ProcessLauncher:
         folder = self.folder_of(submission.id)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address)
-        environment = {**os.environ, **job.environment(), **_visible_devices(submission.granted)}
+        environment = {**os.environ, **job.environment(), **self.variables_of(submission)}
         with (folder / LOG).open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-m", "tuner.service.driver"],
@@ -73,6 +75,17 @@ class ProcessLauncher:
                 start_new_session=True,
             )
         self._children[submission.id, submission.runs] = child
+
+    def variables_of(self, submission: Submission) -> dict[str, str]:
+        """Return the variables that name a driver's GPUs and where it logs.
+
+        Names of this machine's GPUs are `KIND:INDEX`, by NVML's index. A cluster places its own GPUs.
+        """
+        variables = {"MLFLOW_TRACKING_URI": tracking_uri(self._storage, self._folder)}
+        if self._ray_address is None and submission.kind not in WITHOUT_GPU:
+            indices = [name.rpartition(":")[2] for name in submission.granted]
+            variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)}
+        return variables
 
     def runs(self, driver: Driver) -> bool | None:
         """Return whether a driver of this host and boot still runs; None for another host."""
@@ -107,9 +120,3 @@ class ProcessLauncher:
 def end_driver(driver: Driver) -> bool:
     """Kill a driver of this host that no longer writes heartbeats; return False if it has ended."""
     return send_signal(Identity(driver.pid, driver.started), signal.SIGKILL)
-
-
-def _visible_devices(granted: Sequence[str]) -> dict[str, str]:
-    """Return the variable that leaves a driver its GPUs; names of GPUs are `KIND:INDEX`."""
-    indices = [name.rpartition(":")[2] for name in granted if not name.startswith(("cpu:", "simulated:"))]
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)} if indices else {}
