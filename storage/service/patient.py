@@ -65,6 +65,7 @@ class PatientServiceStore(ServiceStore):
     owners = _repeated(ServiceStore.owners)
     set_owner = _repeated(ServiceStore.set_owner)
     token = _repeated(ServiceStore.token)
+    tokens_of = _repeated(ServiceStore.tokens_of)
     tokens = _repeated(ServiceStore.tokens)
     revoke_token = _repeated(ServiceStore.revoke_token)
     touch_token = _repeated(ServiceStore.touch_token)

@@ -13,6 +13,8 @@ from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
 from tuner.service.http.access import touch
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.edge.described import describe
+from tuner.service.http.edge.streams import Streams
 from tuner.service.http.optimizations import routes, verbs
 from tuner.service.http.page import documents, files, predictions
 from tuner.service.optimizer.batches import Batches
@@ -43,13 +45,13 @@ def create_app(context: ServiceContext) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.reader = reader = events.Reader(context.service)
-        reader.start()
+        app.state.streams = streams = Streams(context.service, context.clock)
+        streams.start()
         app.state.clients = clients = _clients(context)
         clients.start()
         yield
         clients.close()
-        await reader.close()
+        await streams.close()
 
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
@@ -57,6 +59,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     app.add_middleware(Guard)
     for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
         app.include_router(part.router)
+    describe(app)
     return app
 
 

@@ -17,7 +17,8 @@ from tuner.errors import InfrastructureError, SettingError, TunerError, UserErro
 from tuner.service.http.models import rule_of
 
 MEDIA_TYPE = "application/problem+json"
-_TITLES = {
+NO_JSON = "the body is not JSON in UTF-8"
+TITLES = {
     400: "the request cannot work",
     401: "a token is needed",
     403: "not allowed",
@@ -63,7 +64,7 @@ class Problem(Exception):
         """Return the answer."""
         body: dict[str, Any] = {
             "type": "about:blank",
-            "title": _TITLES.get(self.status, "the request failed"),
+            "title": TITLES.get(self.status, "the request failed"),
             "status": self.status,
             "detail": self.detail,
         }
@@ -108,6 +109,8 @@ def install(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # a body that is no UTF-8
+            return Problem(422, NO_JSON, "body", rule=NO_JSON).response()
         headers = dict(error.headers) if error.headers else None
         return Problem(error.status_code, str(error.detail), headers=headers).response()
 

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from storage.records import TrialRecord, with_keeps
 from tuner.service.http.access import Known, readable
 from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.edge.described import text
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
 from tuner.use_cases.files.copies import study_lines
@@ -104,7 +105,7 @@ def chart(id: str, name: str, who: Known, context: Context) -> Response:
     return Response(figure.to_json(), media_type="application/json")
 
 
-@router.get("/{id}/records", response_class=Response)
+@router.get("/{id}/records", response_class=Response, responses=text("application/x-ndjson"))
 def records(id: str, who: Known, context: Context) -> Response:
     """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt."""
     readable(id, who, context)
@@ -114,7 +115,7 @@ def records(id: str, who: Known, context: Context) -> Response:
     return Response(lines, media_type="application/x-ndjson")
 
 
-@router.get("/{id}/report", response_class=Response)
+@router.get("/{id}/report", response_class=Response, responses=text("text/html"))
 def report(
     id: str, who: Known, context: Context, other: Annotated[list[str] | None, Query(max_length=MOST_OTHERS)] = None
 ) -> Response:
@@ -130,7 +131,10 @@ def report(
     return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
 
 
-@router.get("/{id}/export", response_class=Response)
+EXPORTED = {200: {"content": {"text/plain": {"schema": {"type": "string"}}, "application/json": {"schema": {"type": "object"}}}}}
+
+
+@router.get("/{id}/export", response_class=Response, responses=EXPORTED)
 def export(
     id: str,
     who: Known,
@@ -164,7 +168,7 @@ def _suffix(form: str) -> str:
     return default_file(form).suffix
 
 
-@router.get("/{id}/log", response_class=Response)
+@router.get("/{id}/log", response_class=Response, responses=text("text/plain"))
 def log(
     id: str,
     who: Known,

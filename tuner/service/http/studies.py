@@ -26,7 +26,7 @@ MOST_WAITING = 200
 """Submissions of one owner that may wait."""
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={200: {"model": StudyView}})
 def submit(body: NewStudy, who: User, context: Context, response: Response) -> StudyView:
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
