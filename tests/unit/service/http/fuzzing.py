@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from storage import normalise_url, open_store
+from storage import Store, normalise_url, open_store
 from storage.service.records import Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
@@ -38,6 +38,7 @@ from tuner.service.asked.rules import ServerRules
 from tuner.service.asked.settings import names
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.edge.rates import Rates
 from tuner.service.http.problems import MEDIA_TYPE
 from tuner.use_cases.files.copies import add_study
 
@@ -106,14 +107,7 @@ def make_world(folder: Path) -> dict[str, str]:
         for id in SUBMISSIONS:
             served.submit(id, "ben" if id in ("bens", "shared") else "ada", shared=id == "shared")
         _advance(served)
-        add_study(store, map(json.loads, gzip.decompress(STUDY.read_bytes()).splitlines()))
-        for id in ("stopped", "running", "shared"):
-            store.create_study(store_samples.study(id))
-            for number, outcome in enumerate([store_samples.success(), store_samples.failed()]):
-                store.add_trial(store_samples.pending(number, study=id))
-                judged = None if number else store_samples.verdict(1.5)
-                store.finish_trial(id, number, 0, outcome, judged)
-            store.add_trial(store_samples.pending(2, study=id))
+        _studies(store)
         _optimizations(served)
         log = folder / "submissions" / "first" / "driver.log"
         log.parent.mkdir(parents=True)
@@ -129,6 +123,24 @@ def _advance(served: Served) -> None:
     served.service.concluding("concluding", DRIVER, served.now())
     for id, state in (("stopped", S.STOPPED), ("cancelled", S.CANCELLED), ("failed", S.FAILED), ("first", S.DONE)):
         served.end(id, state, "why")
+
+
+def _studies(store: Store) -> None:
+    """Store a simulated study that was run: whole, twice; its first half with a failed and a pending trial; a failure."""
+    lines = [json.loads(line) for line in gzip.decompress(STUDY.read_bytes()).splitlines()]
+    add_study(store, lines)
+    record, trials = store.study("first"), store.trials("first")
+    assert record is not None
+    for id, kept in (("shared", len(trials)), ("stopped", 4), ("running", 1), ("failed", 0)):
+        store.create_study(replace(record, name=id, conclusion=record.conclusion if id == "shared" else None))
+        for trial in trials[:kept]:
+            store.add_trial(replace(trial, study=id, outcome=None, verdict=None))
+            assert trial.outcome is not None
+            store.finish_trial(id, trial.number, trial.round, trial.outcome, trial.verdict)
+        if id != "shared":
+            for number in (50, 51):
+                store.add_trial(replace(trials[0], study=id, number=number, outcome=None, verdict=None))
+            store.finish_trial(id, 50, 0, store_samples.failed(), None)
 
 
 def _optimizations(served: Served) -> None:
@@ -153,7 +165,7 @@ def client_of(folder: Path) -> Iterator[TestClient]:
     """Serve the database of a folder."""
     url = normalise_url(str(folder / "t.db"))
     with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
-        app = create_app(ServiceContext(service, store, url, folder, DEVICES, ServerRules()))
+        app = create_app(ServiceContext(service, store, url, folder, DEVICES, ServerRules()), Rates(limited=False))
         with TestClient(app, base_url=HOST, raise_server_exceptions=False) as client:
             yield client
 
@@ -170,7 +182,7 @@ def description(app: FastAPI) -> dict[str, Any]:
     for name in ("NewStudy", "WhatIf"):
         schemas[name]["properties"]["settings"] |= {"properties": known, "additionalProperties": ANYTHING}
     space = schemas["NewOptimization"]["properties"]["space"]
-    space["anyOf"] = [{"enum": [SPACE, "parameters: {}", "a: ["]}, *space["anyOf"]]
+    space["anyOf"] = [{"enum": [SPACE, "parameters: {}", "a: ["]}, {"type": "object", "additionalProperties": True}]
     for body in ("SuggestBody", "BeatBody", "CompleteBody", "InfeasibleBody"):
         _choose(schemas[body]["properties"], "client_id", ["c", "d"])
     _choose(schemas["Session"]["properties"], "token", [f"tnr_{'0' * 64}"])
@@ -187,7 +199,8 @@ def _prefer(path: str, parameter: dict[str, Any]) -> None:
 
 
 def _choose(holder: dict[str, Any], key: str, values: Sequence[Any]) -> None:
-    holder[key] = {"anyOf": [{"enum": [*values]}, holder[key]]}
+    """Replace a schema by values; the generator of wrong requests finds others by itself."""
+    holder[key] = {"enum": [*values]}
 
 
 def operations(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from storage import normalise_url, open_store
 from tests.store_samples import failed, pending, study, success, verdict
 from tests.unit.service.http.conftest import Api
-from tuner.service.http.app import EMPTY_STYLE
+from tuner.service.http.edge.guard import EMPTY_STYLE
 from tuner.service.http.page.predictions import MOST_PROMPTS
 
 PAGES = Path(str(files("tuner.service.pages")))
