@@ -94,7 +94,9 @@ def test_a_busy_server_is_asked_again_when_it_says(run: Callable[..., tuple[Any,
     assert client.slept == [3.0, 10.0]
 
 
-def test_a_server_that_is_asked_too_often_is_asked_again_also_for_a_token(run: Callable[..., tuple[Any, Script]]) -> None:
+def test_a_server_that_is_asked_too_often_is_asked_again_also_for_a_token(
+    run: Callable[..., tuple[Any, Script]],
+) -> None:
     client, script = run(problem(429, **{"Retry-After": "2"}), ok(TOKEN_BODY, 201))
     assert client.add_token("z").token == "tnr_z"
     assert (len(script.requests), client.slept) == (2, [2.0])

@@ -24,6 +24,7 @@ from tuner.service.asked.contents import files_of, with_files
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
+from tuner.service.queue.rules import SIMULATED
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
 from tuner.use_cases.keywords import Keywords
@@ -31,8 +32,6 @@ from tuner.use_cases.optimize import OptimizeResult, optimize
 
 BEAT_S = 2.0
 """Seconds between two heartbeats, and the longest time until a request is noticed."""
-
-SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tuner.service.optimizer.clients import Clients
 from tuner.service.optimizer.draws import Draws
 from tuner.service.optimizer.models import Models
 
+
 def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     """Return the application of one API process.
 

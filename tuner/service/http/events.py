@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from storage.service.records import Event
 from tuner.service.http.access import Known, given_digest, readable
 from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.edge.described import text
+from tuner.service.http.edge.described import event_stream
 from tuner.service.http.edge.streams import PAGE, Stream, Streams
 
 router = APIRouter(prefix="/v1/studies", tags=["events"])
@@ -25,7 +25,7 @@ KEEP_ALIVE_S = 15.0
 """Seconds without an event after which a comment keeps the connection alive."""
 
 
-@router.get("/{id}/events", response_class=Response, responses=text("text/event-stream"))
+@router.get("/{id}/events", response_class=Response, responses=event_stream())
 async def events(
     id: str,
     request: Request,

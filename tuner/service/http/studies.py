@@ -18,10 +18,10 @@ from tuner.service.asked.settings import read_settings
 from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
+from tuner.service.queue.rules import SIMULATED
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 Context = Annotated[ServiceContext, Depends(context_of)]
-SIMULATED = "simulated"
 MOST_WAITING = 200
 """Submissions of one owner that may wait."""
 

@@ -28,6 +28,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from storage import Store, normalise_url, open_store
+from storage.records import Provenance
 from storage.service.records import Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
@@ -126,7 +127,7 @@ def _advance(served: Served) -> None:
 
 
 def _studies(store: Store) -> None:
-    """Store a simulated study that was run: whole, twice; its first half with a failed and a pending trial; a failure."""
+    """Store a simulated study that was run: whole, twice; and parts of it with a failed and a pending trial."""
     lines = [json.loads(line) for line in gzip.decompress(STUDY.read_bytes()).splitlines()]
     add_study(store, lines)
     record, trials = store.study("first"), store.trials("first")
@@ -140,7 +141,7 @@ def _studies(store: Store) -> None:
         if id != "shared":
             for number in (50, 51):
                 store.add_trial(replace(trials[0], study=id, number=number, outcome=None, verdict=None))
-            store.finish_trial(id, 50, 0, store_samples.failed(), None)
+            store.finish_trial(id, 50, 0, replace(store_samples.failed(), provenance=Provenance.SIMULATED), None)
 
 
 def _optimizations(served: Served) -> None:

@@ -39,6 +39,14 @@ def text(media_type: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
 
 
+def event_stream() -> dict[int | str, dict[str, Any]]:
+    """Return the description of a stream of events; its schema is that of each event."""
+    fields = {"id": "its number", "event": "its kind", "data": "its time `at`, and what belongs to its kind, as JSON"}
+    properties = {name: {"type": "string", "description": what} for name, what in fields.items()}
+    event = {"type": "object", "properties": properties, "required": [*fields]}
+    return {200: {"content": {"text/event-stream": {"schema": event}}}}
+
+
 def describe(app: FastAPI) -> None:
     """Let an application describe its problem details and its security."""
     made = app.openapi

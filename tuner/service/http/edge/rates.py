@@ -1,6 +1,6 @@
 """Rates of requests: so many a second for each token, and for each address without a valid one.
 
-A token bucket each: it holds `burst` requests, and is filled with `rate` requests a second. Each process counts its own.
+A token bucket each: it holds `burst` requests, and is filled with `rate` requests a second. A process has its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ HEALTH = frozenset({"/healthz", "/readyz"})
 
 SESSION = "/v1/session"
 Key = tuple[str, Rate]
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass
