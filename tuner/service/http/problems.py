@@ -72,7 +72,13 @@ class Problem(Exception):
         value = self.value if is_json else str(self.value)
         more = {"field": self.field, "value": value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
-        return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
+        shown = {name: _shown(value) for name, value in body.items()}
+        return JSONResponse(shown, self.status, self.headers, MEDIA_TYPE)
+
+
+def _shown(value: object) -> object:
+    """Return a value as UTF-8 can have it: JSON escapes may be halves of a character."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def not_found(what: str, name: str) -> Problem:

@@ -218,45 +218,46 @@ def app_of(client: TestClient) -> FastAPI:
     return app
 
 
-def attack(world: Path, folder: Path, label: str, secret: str, examples: int, number: int, count: Count) -> None:
-    """Send generated requests of one operation to a copy of a world, and check each answer.
+def described(client: TestClient) -> Any:
+    """Return schemathesis' view of the application's description."""
+    load_all_checks()
+    return schemathesis.openapi.from_dict(description(app_of(client)))
+
+
+def attack(client: TestClient, schema: Any, label: str, secret: str, examples: int, number: int, count: Count) -> None:
+    """Send generated requests of one operation, and check each answer.
 
     Raises:
         Exception: schemathesis' own, if an answer is a server error or not as described.
     """
-    shutil.copytree(world, folder)
-    load_all_checks()
     checks = CHECKS.get_by_names([*CHECKED])
     method, path = label.split(" ")
-    with client_of(folder) as client:
-        schema = schemathesis.openapi.from_dict(description(app_of(client)))
-        operation = schema[path][method]
-        modes = [operation.as_strategy(generation_mode=mode) for mode in GenerationMode]
+    modes = [schema[path][method].as_strategy(generation_mode=mode) for mode in GenerationMode]
 
-        @seed(number)
-        @settings(
-            max_examples=examples,
-            deadline=None,
-            database=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(case=st.one_of(modes))
-        def send(case: Any) -> None:
-            if path.endswith("/events") and _follows(case.query):
-                case.query = {**case.query, "follow": "false"}  # it would not end
-            sent = case.as_transport_kwargs(base_url=HOST, headers={"Authorization": f"Bearer {secret}"})
-            if "data" in sent:
-                sent["content"] = sent.pop("data")
-            sent.pop("cookies", None)
-            answer = client.request(**sent)
-            count.statuses[answer.status_code] += 1
-            if answer.is_success:
-                count.accepted.add(label)
-            case.validate_response(answer, checks=checks)
-            assert answer.is_success or answer.headers["content-type"] == MEDIA_TYPE
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=st.one_of(modes))
+    def send(case: Any) -> None:
+        if path.endswith("/events") and _follows(case.query):
+            case.query = {**case.query, "follow": "false"}  # it would not end
+        sent = case.as_transport_kwargs(base_url=HOST, headers={"Authorization": f"Bearer {secret}"})
+        if "data" in sent:
+            sent["content"] = sent.pop("data")
+        sent.pop("cookies", None)
+        answer = client.request(**sent)
+        count.statuses[answer.status_code] += 1
+        if answer.is_success:
+            count.accepted.add(label)
+        case.validate_response(answer, checks=checks)
+        assert answer.is_success or answer.headers["content-type"] == MEDIA_TYPE
 
-        send()
+    send()
 
 
 def _follows(query: Mapping[str, Any]) -> bool:
@@ -275,8 +276,10 @@ def main(examples: int, number: int) -> int:
         secrets = make_world(world)
         for index, label in enumerate(operations(world)):
             for who in ("ada", "root"):
+                folder = shutil.copytree(world, Path(name) / f"{index}-{who}")
                 try:
-                    attack(world, Path(name) / f"{index}-{who}", label, secrets[who], examples, number, count)
+                    with client_of(folder) as client:
+                        attack(client, described(client), label, secrets[who], examples, number, count)
                 except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  (every failure is printed)
                     failures += 1
                     print(f"--- {label} as {who}: {type(error).__name__}\n{error}\n", flush=True)
