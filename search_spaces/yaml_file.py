@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ NODE_LIMIT = 20_000
 
 NUMBER_LIMIT = 2**63
 """Whole numbers are below this, and above its negative."""
+
+NAMING_FILES = ("file", "include")
+"""Keys of traffic files and search spaces whose values are names of files."""
 
 _SHOWN_CHARS = 200
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*")
@@ -171,3 +174,16 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 _PlainDumper.add_representer(str, _PlainDumper.represent_text)
+
+
+def named_files(value: object) -> Iterator[object]:
+    """Yield the value of each key that names a file, at any depth of a document."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key in NAMING_FILES:
+                yield from each if isinstance(each, list) else [each]
+            else:
+                yield from named_files(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from named_files(each)

@@ -69,6 +69,11 @@ class AccessStore(Transactions):
             row = session.scalar(select(TokenRow).where(TokenRow.digest == digest))
             return None if row is None else _token(row)
 
+    def tokens_of(self, digests: Collection[str]) -> dict[str, Token]:
+        """Return the tokens of some digests by digest, also expired or revoked ones."""
+        with self._reading() as session:
+            return read_tokens(session, digests)
+
     def tokens(self) -> list[Token]:
         """Return all tokens, in the order in which they were added."""
         with self._reading() as session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
@@ -9,10 +10,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Engine
 
+from storage.errors import StorageError
 from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
 from storage.service.optimizations.errors import UnknownOptimization
 from storage.service.optimizations.records import Optimization
-from storage.service.records import Driver, Lease, Request, Submission, SubmissionState, Token
+from storage.service.records import Lease, Submission, Token
 from storage.service.store import ServiceStore
 from storage.tables.mapping import to_json_value
 from storage.waiting import DatabaseWait
@@ -30,6 +32,36 @@ def _repeated(method: Callable[Concatenate[ServiceStore, P], T]) -> Callable[Con
     @wraps(method)
     def waiting(self: ServiceStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.wait.run(lambda _: method(self, *args, **kwargs))
+
+    return waiting
+
+
+def _found_again(
+    method: Callable[Concatenate[ServiceStore, P], Submission], refusal: type[StorageError], *times: str
+) -> Callable[Concatenate[ServiceStore, P], Submission]:
+    """Return a change of a submission that is repeated.
+
+    Args:
+        method: the change, of the submission `id` at the time `now`.
+        refusal: raised by a second change, because of the first one.
+        times: attributes of the submission of which the change sets one to `now`.
+    """
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def waiting(self: ServiceStore, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
+        given = signature.bind(self, *args, **kwargs).arguments
+
+        def once(again: bool) -> Submission:
+            try:
+                return method(self, *args, **kwargs)
+            except refusal:
+                stored = ServiceStore.submission(self, given["id"]) if again else None
+                if stored is not None and given["now"] in [getattr(stored, name) for name in times]:
+                    return stored
+                raise
+
+        return self.wait.run(once)
 
     return waiting
 
@@ -65,6 +97,7 @@ class PatientServiceStore(ServiceStore):
     owners = _repeated(ServiceStore.owners)
     set_owner = _repeated(ServiceStore.set_owner)
     token = _repeated(ServiceStore.token)
+    tokens_of = _repeated(ServiceStore.tokens_of)
     tokens = _repeated(ServiceStore.tokens)
     revoke_token = _repeated(ServiceStore.revoke_token)
     touch_token = _repeated(ServiceStore.touch_token)
@@ -80,6 +113,9 @@ class PatientServiceStore(ServiceStore):
     client_trials = _repeated(ServiceStore.client_trials)
     changed_trials = _repeated(ServiceStore.changed_trials)
     measured = _repeated(ServiceStore.measured)
+    request = _found_again(ServiceStore.request, WrongState, "ended_at")
+    resume = _found_again(ServiceStore.resume, WrongState, "queued_at")
+    end = _found_again(ServiceStore.end, NotYours, "ended_at", "queued_at")
 
     def submit(self, submission: Submission) -> tuple[Submission, bool]:
         """Store a submission, see `SubmissionStore`."""
@@ -113,36 +149,6 @@ class PatientServiceStore(ServiceStore):
                     raise
 
         self.wait.run(once)
-
-    def request(self, id: str, request: Request, now: datetime) -> Submission:
-        """Ask for the end of a submission or for its devices, see `SubmissionStore`."""
-        change, read = super().request, super().submission
-
-        def once(again: bool) -> Submission:
-            try:
-                return change(id, request, now)
-            except WrongState:
-                stored = read(id)
-                if again and stored is not None and stored.ended_at == now:
-                    return stored
-                raise
-
-        return self.wait.run(once)
-
-    def resume(self, id: str, now: datetime) -> Submission:
-        """Queue a submission again, see `SubmissionStore`."""
-        change, read = super().resume, super().submission
-
-        def once(again: bool) -> Submission:
-            try:
-                return change(id, now)
-            except WrongState:
-                stored = read(id)
-                if again and stored is not None and stored.queued_at == now:
-                    return stored
-                raise
-
-        return self.wait.run(once)
 
     def delete(self, id: str, with_study: bool = False) -> None:
         """Delete a submission, see `SubmissionStore`."""
@@ -183,29 +189,6 @@ class PatientServiceStore(ServiceStore):
         def once(again: bool) -> int:
             number = stored() if again else None
             return change(id, kind, data, now) if number is None else number
-
-        return self.wait.run(once)
-
-    def end(
-        self,
-        id: str,
-        driver: Driver,
-        state: SubmissionState,
-        reason: str | None,
-        culprit: str | None,
-        now: datetime,
-    ) -> Submission:
-        """End a run, see `DrivingStore`."""
-        change, read = super().end, super().submission
-
-        def once(again: bool) -> Submission:
-            try:
-                return change(id, driver, state, reason, culprit, now)
-            except NotYours:
-                stored = read(id)
-                if again and stored is not None and now in (stored.ended_at, stored.queued_at):
-                    return stored
-                raise
 
         return self.wait.run(once)
 

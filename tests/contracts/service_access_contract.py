@@ -48,6 +48,14 @@ class AccessContract(ServiceFixture):
         assert store.token("0" * 64) is None
         assert store.tokens() == [first, second]
 
+    def test_some_tokens_are_read_at_once(self, store: ServiceStore) -> None:
+        revoked = token("ci", revoked_at=at(5))
+        for each in (token(), revoked, token("phone")):
+            store.add_token(each)
+        wanted = {token().digest: token(), revoked.digest: revoked}
+        assert store.tokens_of([*wanted, "0" * 64]) == wanted
+        assert store.tokens_of([]) == {}
+
     def test_names_and_digests_of_tokens_are_unique(self, store: ServiceStore) -> None:
         store.add_token(token())
         for other in (token(digest="f" * 64), dataclasses.replace(token("other"), digest=token().digest)):

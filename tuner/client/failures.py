@@ -58,7 +58,8 @@ def wait_before_repeating(
     if isinstance(outcome, httpx.Response):
         if outcome.is_success:
             return None
-        if last or outcome.status_code not in _AGAIN or not call.repeatable:
+        undone = call.repeatable or outcome.status_code == 429  # which refuses before anything is done
+        if last or outcome.status_code not in _AGAIN or not undone:
             raise error_of(outcome, server)
         return max(_jittered(waits[attempt]), _asked_wait(outcome))
     unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
@@ -103,7 +104,9 @@ def error_of(reply: httpx.Response, server: str) -> Exception:
     if reply.is_redirect:
         place = reply.headers.get("location", "another address")
         return RefusedError(f"{server} has moved to {place}; give that address", status)
-    if status >= 500 or status == 429:
+    if status == 429:
+        return InfrastructureError(f"the server {server} is asked too often: {detail}")
+    if status >= 500:
         return InfrastructureError(f"the server {server} failed: {detail}; try again later, or ask its admin")
     field, rule = body.get("field"), body.get("rule")
     if status == 422 and isinstance(field, str):

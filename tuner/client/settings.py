@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -13,9 +13,6 @@ from tuner.processes.secrets import REFERENCE, is_secret_variable
 
 LARGEST_FILE = 1_000_000
 """Most bytes of a file whose content is sent."""
-
-_REFERENCES = ("file", "include")
-"""Keys of traffic files and search spaces whose values are names of files."""
 
 _YAML = (".yaml", ".yml")
 
@@ -110,7 +107,7 @@ def _content(name: str, path: Path, files: dict[str, str]) -> str:
 
 
 def _add_references(name: str, path: Path, text: str, files: dict[str, str]) -> None:
-    for other in _references(_document(path, text)):
+    for other in _named_files(path, text):
         if not isinstance(other, str) or other in files:
             continue
         if Path(other).name != other:
@@ -121,26 +118,13 @@ def _add_references(name: str, path: Path, text: str, files: dict[str, str]) -> 
             _add_references(name, path.with_name(other), content, files)
 
 
-def _document(path: Path, text: str) -> Any:
-    from search_spaces.yaml_file import YamlError, parse_yaml
+def _named_files(path: Path, text: str) -> list[object]:
+    from search_spaces.yaml_file import YamlError, named_files, parse_yaml
 
     try:
-        return parse_yaml(text.encode(), path).data
+        return [*named_files(parse_yaml(text.encode(), path).data)]
     except YamlError:
-        return None  # the server says what is wrong
-
-
-def _references(value: object) -> Iterator[object]:
-    """Yield the value of each key that names files, at any depth."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if key in _REFERENCES:
-                yield from each if isinstance(each, list) else [each]
-            else:
-                yield from _references(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _references(each)
+        return []  # the server says what is wrong
 
 
 def _read(name: str, path: Path) -> str:

@@ -24,13 +24,13 @@ from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.server import run_server
+from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import ProcessLauncher
 from tuner.service.scheduler.scheduler import QueueState, Scheduler
 
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""
 
-SIMULATED = "simulated"
 ENDING_S = 60.0
 """Seconds that drivers have to end their servers when the service is stopped."""
 

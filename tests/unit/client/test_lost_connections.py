@@ -94,6 +94,18 @@ def test_a_busy_server_is_asked_again_when_it_says(run: Callable[..., tuple[Any,
     assert client.slept == [3.0, 10.0]
 
 
+def test_a_server_that_is_asked_too_often_is_asked_again_also_for_a_token(
+    run: Callable[..., tuple[Any, Script]],
+) -> None:
+    client, script = run(problem(429, **{"Retry-After": "2"}), ok(TOKEN_BODY, 201))
+    assert client.add_token("z").token == "tnr_z"
+    assert (len(script.requests), client.slept) == (2, [2.0])
+    client, script = run(*[problem(429, "too many requests: wait 1 s", **{"Retry-After": "1"})] * 5)
+    with pytest.raises(InfrastructureError, match="is asked too often: too many requests: wait 1 s"):
+        client.study("s")
+    assert len(script.requests) == 5
+
+
 def test_an_internal_error_is_not_asked_for_again(run: Callable[..., tuple[Any, Script]]) -> None:
     client, script = run(problem(500, "internal error:\nKeyError"))
     with pytest.raises(InfrastructureError, match="internal error: KeyError; try again later"):

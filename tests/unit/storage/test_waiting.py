@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 
 from storage import StorageError, Store, open_store
@@ -20,6 +19,7 @@ from storage.locks import LockLost, study_lock
 from storage.records import FailureKind
 from storage.waiting import DatabaseWait, may_pass
 from tests import store_samples as samples
+from tests.lost_commits import losing_one
 from tests.postgres import PostgresServer
 
 
@@ -138,23 +138,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
 def test_a_write_whose_acknowledgement_is_lost_happens_once(
     store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = DefaultDialect.do_commit
-    lost: list[str] = []
-    with store._engine.connect() as connection:
-        before = connection.connection.total_changes
-
-    def without_acknowledgement(dialect: DefaultDialect, connection: sqlite3.Connection) -> None:
-        commit(dialect, connection)  # type: ignore[no-untyped-call]
-        if connection.total_changes > before and not lost:
-            lost.append(name)
-            error = sqlite3.OperationalError("database is locked")
-            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-            raise error
-
-    monkeypatch.setattr(DefaultDialect, "do_commit", without_acknowledgement)
-    result = WRITES[name](store)
-    monkeypatch.undo()
-    assert lost == [name]
+    result = losing_one(store._engine, lambda: WRITES[name](store), monkeypatch)
     with closing(begun(tmp_path / "other", None)) as other:
         assert WRITES[name](other) == result
         assert content(store) == content(other)

@@ -7,12 +7,12 @@ submission's own files, so that no file of the server is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search_spaces.yaml_file import YamlError, parse_yaml
+from search_spaces.yaml_file import YamlError, named_files, parse_yaml
 from tuner.errors import SettingError
 from tuner.service.asked.settings import FILES, LARGEST_CONTENT
 from tuner.use_cases.keywords import Keywords
@@ -22,8 +22,6 @@ CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_FILES = 20
-REFERENCES = ("file", "include")
-"""Keys of YAML files whose values are names of files."""
 
 
 def files_of(given: Mapping[str, Any]) -> dict[str, str]:
@@ -58,23 +56,10 @@ def check_contents(keywords: Keywords, files: Mapping[str, str]) -> None:
             document = parse_yaml(text.encode(), Path(field)).data
         except YamlError as error:
             raise SettingError(field, None, f"{field}: {error}") from None
-        for name in _references(document):
+        for name in named_files(document):
             if not isinstance(name, str) or name not in files:
                 rule = f"{field}: {str(name)[:100]!r} is not one of the submission's files"
                 raise SettingError(field, None, rule, "send its content in `files`, under that name")
-
-
-def _references(value: object) -> Iterator[object]:
-    """Yield the value of each key that names files, at any depth."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if key in REFERENCES:
-                yield from each if isinstance(each, list) else [each]
-            else:
-                yield from _references(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _references(each)
 
 
 def with_files(keywords: Keywords, files: Mapping[str, str], folder: Path) -> Keywords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -18,6 +19,7 @@ FILES = "files"
 NAMED_BY_ID = "study"
 """The keyword that a submission lacks: its id is the study's name."""
 
+LARGEST_NUMBER = 2**63
 LARGEST_CONTENT = 1_000_000
 """Most characters of one file's content."""
 
@@ -47,6 +49,7 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
         raise SettingError(NAMED_BY_ID, str(given[NAMED_BY_ID]), "a submission has an id instead", "give the id")
     for name, value in given.items():
         _check_length(name, value)
+        _check_storable(name, value)
     try:
         keywords = _adapter().validate_python({name: value for name, value in given.items() if name != FILES})
     except ValidationError as error:
@@ -59,6 +62,16 @@ def _check_length(name: str, value: object) -> None:
         if isinstance(text, str) and len(text) > LARGEST_CONTENT:
             rule = f"its content has {len(text):,} characters, and {LARGEST_CONTENT:,} are the most"
             raise SettingError(name, None, f"{name}: {rule}", "shorten it")
+
+
+def _check_storable(name: str, value: object) -> None:
+    """Refuse what JSON can have and a database or a file name cannot: halves of characters, and endless numbers."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise SettingError(name, None, f"{name}: the value is not UTF-8, or nested too deeply", "correct it") from None
+    if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
+        raise SettingError(name, None, f"{name}: the number is not below 2^63", "lower it")
 
 
 def _explained(error: ValidationError) -> SettingError:

@@ -25,6 +25,7 @@ from tuner.service.asked.contents import files_of, with_files
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
+from tuner.service.queue.rules import SIMULATED
 from tuner.study.lock import StudyIsRunning, wait_until_free
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
@@ -33,8 +34,6 @@ from tuner.use_cases.optimize import OptimizeResult, optimize
 
 BEAT_S = 2.0
 """Seconds between two heartbeats, and the longest time until a request is noticed."""
-
-SIMULATED = "simulated"
 
 LOCK_WAIT_S = 120.0
 """How long a driver waits for another process that still runs its study, such as a predecessor that is being ended."""

@@ -82,12 +82,19 @@ def given_digest(request: Request) -> str:
     Raises:
         Problem: 401 without a token; 403 for a change that another site's page asks for.
     """
-    given, by_cookie = _given_token(request)
-    if given is None or not TOKEN.fullmatch(given):
+    digest = digest_of_request(request)
+    if digest is None:
         raise _no_token()
+    _, by_cookie = _given_token(request)
     if by_cookie and request.method not in SAFE and not _same_origin(request):
         raise Problem(403, "a change by a page of another site is refused")
-    return digest_of(given)
+    return digest
+
+
+def digest_of_request(request: Request) -> str | None:
+    """Return the digest of a request's token, whether it is valid or not; None without one."""
+    given, _ = _given_token(request)
+    return digest_of(given) if given is not None and TOKEN.fullmatch(given) else None
 
 
 def caller_of(token: Token | None, now: datetime) -> Caller:

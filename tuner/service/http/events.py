@@ -4,90 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from storage.errors import StorageError
-from storage.service.records import Event, EventPosition
-from storage.service.store import ServiceStore
-from tuner.service.http.access import Caller, Known, readable
+from storage.service.records import Event
+from tuner.service.http.access import Known, given_digest, readable
 from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.problems import Problem
+from tuner.service.http.edge.described import event_stream
+from tuner.service.http.edge.streams import PAGE, Stream, Streams
 
 router = APIRouter(prefix="/v1/studies", tags=["events"])
 Context = Annotated[ServiceContext, Depends(context_of)]
 
-POLL_S = 0.5
-"""Seconds between two reads of the new events of all studies, by one reader in each process."""
-
-PAGE = 500
-"""Events that one read returns at most."""
-
 KEEP_ALIVE_S = 15.0
 """Seconds without an event after which a comment keeps the connection alive."""
 
-MOST_STREAMS = 20
-"""Open streams of one owner in one process."""
 
-
-class Reader:
-    """Reads the new events of all studies once for all streams of a process, and wakes the streams of each study."""
-
-    def __init__(self, store: ServiceStore) -> None:
-        self._store = store
-        self._position: EventPosition | None = None
-        self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self.streams: dict[str, int] = defaultdict(int)
-        """Open streams by owner."""
-        self._task: asyncio.Task[None] | None = None
-        self.closed = False
-        """Whether the process ends, and every stream with it."""
-
-    def start(self) -> None:
-        """Start reading, in the running loop."""
-        self._task = asyncio.create_task(self._read())
-
-    async def close(self) -> None:
-        """Stop reading, and end every stream."""
-        self.closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for events in self._waiting.values():
-            for event in events:
-                event.set()
-
-    async def _read(self) -> None:
-        while True:
-            try:
-                found, self._position = await run_in_threadpool(self._store.new_events, self._position, PAGE)
-            except StorageError:
-                found = []
-            for name in {event.submission for event in found}:
-                for event in self._waiting.get(name, ()):
-                    event.set()
-            if len(found) < PAGE:
-                await asyncio.sleep(POLL_S)
-
-    def wake(self, submission: str) -> asyncio.Event:
-        """Return an event that is set when a study has new events."""
-        event = asyncio.Event()
-        self._waiting[submission].add(event)
-        return event
-
-    def forget(self, submission: str, event: asyncio.Event) -> None:
-        """Stop setting an event."""
-        self._waiting[submission].discard(event)
-        if not self._waiting[submission]:
-            del self._waiting[submission]
-
-
-@router.get("/{id}/events", response_class=Response)
+@router.get("/{id}/events", response_class=Response, responses=event_stream())
 async def events(
     id: str,
     request: Request,
@@ -97,44 +35,52 @@ async def events(
     follow: bool = True,
     last_event_id: Annotated[int | None, Header(ge=0)] = None,
 ) -> Response:
-    """Return the events of a study after a number as a stream, which goes on while the study does.
+    """Return the events of a study after a number as a stream, which goes on until the client closes it.
 
     `Last-Event-ID`, which browsers send when they connect again, replaces `after`. With `follow=false` the stream ends
-    with the last event so far.
+    with the last event so far. It also ends within seconds after its token was revoked or has expired, or the study is
+    no longer there for its owner.
     """
     await run_in_threadpool(readable, id, who, context)
-    reader: Reader = request.app.state.reader
-    if reader.streams[who.owner] >= MOST_STREAMS:
-        rule = f"{MOST_STREAMS} streams of {who.owner} are open; close some"
-        raise Problem(429, rule, headers={"Retry-After": "10"})
+    streams: Streams = request.app.state.streams
+    stream = streams.add(id, who.owner, given_digest(request))
     number = after if last_event_id is None else last_event_id
-    stream = _stream(id, number, who, context, reader, follow=follow)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return EventResponse(_texts(stream, number, context, follow=follow), stream, streams)
 
 
-async def _stream(
-    id: str, number: int, who: Caller, context: ServiceContext, reader: Reader, *, follow: bool
-) -> AsyncIterator[str]:
-    reader.streams[who.owner] += 1
-    wake = reader.wake(id)
-    try:
-        while True:
-            wake.clear()
-            found = await run_in_threadpool(context.service.events_after, id, number, PAGE)
-            for event in found:
-                number = event.number
-                yield text_of(event)
-            if len(found) == PAGE:
-                continue
-            if not follow or reader.closed:
+class EventResponse(StreamingResponse):
+    """A stream of events, which counts as open until it is sent or its client has gone."""
+
+    def __init__(self, content: AsyncIterator[str], stream: Stream, streams: Streams) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._stream, self._streams = stream, streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.remove(self._stream)
+
+
+async def _texts(stream: Stream, number: int, context: ServiceContext, *, follow: bool) -> AsyncIterator[str]:
+    """Yield the events after a number, and comments where none comes."""
+    while True:
+        stream.wake.clear()
+        found = await run_in_threadpool(context.service.events_after, stream.study, number, PAGE)
+        for event in found:
+            if stream.ended:
                 return
-            try:
-                await asyncio.wait_for(wake.wait(), KEEP_ALIVE_S)
-            except TimeoutError:
-                yield ": still here\n\n"
-    finally:
-        reader.forget(id, wake)
-        reader.streams[who.owner] -= 1
+            number = event.number
+            yield text_of(event)
+        if len(found) == PAGE:
+            continue
+        if not follow or stream.ended:
+            return
+        try:
+            await asyncio.wait_for(stream.wake.wait(), KEEP_ALIVE_S)
+        except TimeoutError:
+            yield ": still here\n\n"
 
 
 def text_of(event: Event) -> str:

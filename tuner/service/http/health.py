@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from storage.service.records import ACTIVE
 from tuner.service.http.access import Known
 from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.edge.described import text
 
 router = APIRouter(tags=["health"])
 Context = Annotated[ServiceContext, Depends(context_of)]
@@ -28,7 +29,7 @@ def readyz(context: Context) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, responses=text("text/plain"))
 def metrics(who: Known, context: Context) -> Response:
     """Return the metrics of the whole service, in Prometheus' format."""
     registry = CollectorRegistry()

@@ -18,7 +18,8 @@ from tuner.service.http.models import rule_of
 from tuner.study.lock import StudyIsRunning
 
 MEDIA_TYPE = "application/problem+json"
-_TITLES = {
+NO_JSON = "the body is not JSON in UTF-8"
+TITLES = {
     400: "the request cannot work",
     401: "a token is needed",
     403: "not allowed",
@@ -64,7 +65,7 @@ class Problem(Exception):
         """Return the answer."""
         body: dict[str, Any] = {
             "type": "about:blank",
-            "title": _TITLES.get(self.status, "the request failed"),
+            "title": TITLES.get(self.status, "the request failed"),
             "status": self.status,
             "detail": self.detail,
         }
@@ -72,7 +73,13 @@ class Problem(Exception):
         value = self.value if is_json else str(self.value)
         more = {"field": self.field, "value": value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
-        return JSONResponse(body, self.status, self.headers, MEDIA_TYPE)
+        shown = {name: _shown(value) for name, value in body.items()}
+        return JSONResponse(shown, self.status, self.headers, MEDIA_TYPE)
+
+
+def _shown(value: object) -> object:
+    """Return a value as UTF-8 can have it: JSON escapes may be halves of a character."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def not_found(what: str, name: str) -> Problem:
@@ -111,6 +118,8 @@ def install(app: FastAPI) -> None:
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # a body that is no UTF-8
+            return Problem(422, NO_JSON, "body", rule=NO_JSON).response()
         headers = dict(error.headers) if error.headers else None
         return Problem(error.status_code, str(error.detail), headers=headers).response()
 

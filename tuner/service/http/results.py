@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from storage.records import TrialRecord, with_keeps
-from tuner.service.http.access import Known, readable
+from tuner.service.http.access import Caller, Known, readable
 from tuner.service.http.context import ServiceContext, context_of
+from tuner.service.http.edge.described import text
 from tuner.service.http.problems import Problem, not_found
 from tuner.service.scheduler.launcher import LOG
 from tuner.use_cases.files.copies import study_lines
@@ -23,6 +24,16 @@ from tuner.use_cases.report.write import report as write_report
 
 router = APIRouter(prefix="/v1/studies", tags=["results"])
 Context = Annotated[ServiceContext, Depends(context_of)]
+EXPORTED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "text/plain": {"schema": {"type": "string"}},
+            "application/json": {"schema": {"type": "object", "additionalProperties": {"type": "string"}}},
+        }
+    }
+}
+"""The description of an exported file, and of several."""
+
 FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 MOST_OTHERS = 20
 LARGEST_RANGE = 256 * 1024
@@ -83,7 +94,13 @@ def conclusion(id: str, who: Known, context: Context) -> dict[str, Any]:
     return dict(_conclusion(id, context))
 
 
-def _reported(id: str, context: ServiceContext) -> ReportedStudy:
+def reported(id: str, who: Caller, context: ServiceContext) -> ReportedStudy:
+    """Return a study that the caller may read.
+
+    Raises:
+        Problem: 404 if there is none, or it has no finished trial.
+    """
+    readable(id, who, context)
     study = context.store.study(id)
     records = () if study is None else tuple(context.store.trials(id))
     if study is None or all(record.outcome is None for record in records):
@@ -94,9 +111,8 @@ def _reported(id: str, context: ServiceContext) -> ReportedStudy:
 @router.get("/{id}/charts/{name}")
 def chart(id: str, name: str, who: Known, context: Context) -> Response:
     """Return a figure of the report as Plotly's JSON; 404 if the study has nothing to draw it from."""
-    readable(id, who, context)
     try:
-        figure = draw(_reported(id, context), name)
+        figure = draw(reported(id, who, context), name)
     except KeyError:
         figure = None
     if figure is None:
@@ -104,7 +120,7 @@ def chart(id: str, name: str, who: Known, context: Context) -> Response:
     return Response(figure.to_json(), media_type="application/json")
 
 
-@router.get("/{id}/records", response_class=Response)
+@router.get("/{id}/records", response_class=Response, responses=text("application/x-ndjson"))
 def records(id: str, who: Known, context: Context) -> Response:
     """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt."""
     readable(id, who, context)
@@ -114,7 +130,7 @@ def records(id: str, who: Known, context: Context) -> Response:
     return Response(lines, media_type="application/x-ndjson")
 
 
-@router.get("/{id}/report", response_class=Response)
+@router.get("/{id}/report", response_class=Response, responses=text("text/html"))
 def report(
     id: str, who: Known, context: Context, other: Annotated[list[str] | None, Query(max_length=MOST_OTHERS)] = None
 ) -> Response:
@@ -123,14 +139,14 @@ def report(
     for name in names:
         readable(name, who, context)
     for name in names:
-        _reported(name, context)
+        reported(name, who, context)
     with TemporaryDirectory(prefix="tuner-report-") as folder:
         path = write_report(names, Path(folder) / "report.html", context.url)
         content = path.read_bytes()
     return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
 
 
-@router.get("/{id}/export", response_class=Response)
+@router.get("/{id}/export", response_class=Response, responses=EXPORTED)
 def export(
     id: str,
     who: Known,
@@ -143,8 +159,7 @@ def export(
 
     `file` is the name that the file will have: a second file is named after it.
     """
-    readable(id, who, context)
-    _reported(id, context)
+    reported(id, who, context)
     with TemporaryDirectory(prefix="tuner-export-") as folder:
         paths = export_file(id, trial, Path(folder) / (file or f"{id}{_suffix(format)}"), context.url, format)
         contents = {path.name: path.read_text(encoding="utf-8") for path in paths}
@@ -164,7 +179,7 @@ def _suffix(form: str) -> str:
     return default_file(form).suffix
 
 
-@router.get("/{id}/log", response_class=Response)
+@router.get("/{id}/log", response_class=Response, responses=text("text/plain"))
 def log(
     id: str,
     who: Known,

@@ -19,15 +19,15 @@ from tuner.service.http.access import Caller, Known, User, changeable, log_actio
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.deletion import delete_study
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
+from tuner.service.queue.rules import SIMULATED
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 Context = Annotated[ServiceContext, Depends(context_of)]
-SIMULATED = "simulated"
 MOST_WAITING = 200
 """Submissions of one owner that may wait."""
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={200: {"model": StudyView}})
 def submit(body: NewStudy, who: User, context: Context, response: Response) -> StudyView:
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Quotas of owners: devices at once, and GPU-hours in seven days."""
+"""Quotas of owners: GPUs at once, and GPU-hours in seven days. Simulated devices are no GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tuner.service.queue.reasons import hours, is_are
-from tuner.service.queue.rules import TRIALS_A_START
+from tuner.service.queue.rules import SIMULATED, TRIALS_A_START
 from tuner.service.queue.view import OwnerShare, QueueView, Running, Waiting
 
 
@@ -23,13 +23,15 @@ class Allowance:
 
     def __init__(self, share: OwnerShare, running: Iterable[Running]) -> None:
         self._share = share
-        runs = list(running)
+        runs = [run for run in running if run.kind != SIMULATED]
         self._held = sum(len(run.devices) for run in runs)
         self._set_aside_s = sum(len(run.devices) * run.trial_s for run in runs)
 
     def most(self, submission: Waiting) -> int:
         """Return the most devices that the submission may get now, at most `gpus`."""
         most = submission.gpus
+        if submission.kind == SIMULATED:
+            return most
         if self._share.most_gpus is not None:
             most = min(most, self._share.most_gpus - self._held)
         if self._share.gpu_hours_a_week is not None:
@@ -39,17 +41,25 @@ class Allowance:
 
     def claim(self, submissions: Iterable[Waiting]) -> int:
         """Return how many devices these submissions could use together now."""
-        wanted = sum(each.gpus for each in submissions if self.most(each) >= each.least_gpus)
-        return wanted if self._share.most_gpus is None else max(min(wanted, self._share.most_gpus - self._held), 0)
+        fit = [each for each in submissions if self.most(each) >= each.least_gpus]
+        simulated = sum(each.gpus for each in fit if each.kind == SIMULATED)
+        wanted = sum(each.gpus for each in fit) - simulated
+        if self._share.most_gpus is not None:
+            wanted = max(min(wanted, self._share.most_gpus - self._held), 0)
+        return wanted + simulated
 
     def grant(self, submission: Waiting, devices: int) -> None:
         """Count devices that the submission gets."""
+        if submission.kind == SIMULATED:
+            return
         self._held += devices
         self._set_aside_s += devices * start_need_s(submission)
 
     def never(self, submission: Waiting) -> str | None:
         """Return why the quotas never let the submission start; None if they do."""
         least, share = submission.least_gpus, self._share
+        if submission.kind == SIMULATED:
+            return None
         if share.most_gpus is not None and least > share.most_gpus:
             return f"quota of {share.most_gpus} GPUs, {least} {is_are(least)} asked"
         need_s = least * start_need_s(submission)
@@ -92,7 +102,7 @@ def quota_yields(view: QueueView) -> list[Running]:
     asked: list[Running] = []
     for name in sorted({run.owner for run in view.running}):
         share = view.owners.get(name, OwnerShare())
-        runs = [run for run in view.running if run.owner == name]
+        runs = [run for run in view.running if run.owner == name and run.kind != SIMULATED]
         stay = sorted((run for run in runs if not run.leaving), key=lambda run: (run.started_s, run.id), reverse=True)
         if share.gpu_hours_a_week is not None:
             end_s = share.week_s + sum(len(run.devices) * run.trial_s for run in runs)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from storage.service.records import Owner, Use
-from tuner.service.queue.rules import HALF_LIFE_S, WEEK_S
+from tuner.service.queue.rules import HALF_LIFE_S, SIMULATED, WEEK_S
 from tuner.service.queue.view import OwnerShare, Running
 
 
@@ -82,7 +82,8 @@ def owner_shares(owners: Iterable[Owner], intervals: Iterable[Interval], now_s: 
     for each in intervals:
         by_kind = use.setdefault(each.owner, {})
         by_kind[each.kind] = by_kind.get(each.kind, 0.0) + decayed_use(each, now_s)
-        week_s[each.owner] = week_s.get(each.owner, 0.0) + week_use(each, now_s)
+        if each.kind != SIMULATED:
+            week_s[each.owner] = week_s.get(each.owner, 0.0) + week_use(each, now_s)
     records = {name: Owner(name) for name in use} | {owner.name: owner for owner in owners}
     return {
         name: OwnerShare(

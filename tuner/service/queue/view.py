@@ -76,8 +76,8 @@ class OwnerShare:
     Attributes:
         weight: share of the devices relative to others.
         use: decayed GPU-seconds by kind.
-        week_s: GPU-seconds of the last seven days, all kinds.
-        most_gpus: quota of devices at once, all kinds; None: no quota.
+        week_s: GPU-seconds of the last seven days, of all kinds but simulated ones.
+        most_gpus: quota of devices at once, of all kinds but simulated ones; None: no quota.
         gpu_hours_a_week: quota of GPU-hours in seven days; None: no quota.
 
     Raises:

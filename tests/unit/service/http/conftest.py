@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.edge.rates import Rates
 
 HOST = "http://tuner.test"
 
@@ -48,14 +50,15 @@ class Api:
         return self.call("POST", "/v1/studies", token, json=body)
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
-    url = normalise_url(str(tmp_path / "t.db"))
+@contextmanager
+def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
+    """Serve a new database in a folder."""
+    url = normalise_url(str(folder / "t.db"))
     devices = {"cpu": ("cpu:0",), "simulated": ("simulated:0", "simulated:1")}
     service, store = open_service_store(url), open_store(url)
-    context = ServiceContext(service, store, url, tmp_path, devices, ServerRules())
-    with TestClient(create_app(context), base_url=HOST, raise_server_exceptions=False) as client:
-        found = Api(client, service, tmp_path)
+    context = ServiceContext(service, store, url, folder, devices, ServerRules())
+    with TestClient(create_app(context, rates), base_url=HOST, raise_server_exceptions=False) as client:
+        found = Api(client, service, folder)
         found.add("ada", "ada", Role.USER)
         found.add("ben", "ben", Role.USER)
         found.add("eve", "ada", Role.VIEWER)
@@ -66,3 +69,9 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield found
     store.close()
     service.close()
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with serving_with(tmp_path) as found:
+        yield found

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.service.http.conftest import HOST, Api
 from tuner.service.http.access import COOKIE
-from tuner.service.http.app import LARGEST_BODY
+from tuner.service.http.edge.guard import LARGEST_BODY
 
 READS = ["", "/trials", "/conclusion", "/charts/progress", "/records", "/report", "/export", "/log", "/events"]
 VERBS = [":stop", ":cancel", ":resume"]

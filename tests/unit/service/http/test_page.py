@@ -15,7 +15,7 @@ import pytest
 from storage import normalise_url, open_store
 from tests.store_samples import failed, pending, study, success, verdict
 from tests.unit.service.http.conftest import Api
-from tuner.service.http.app import EMPTY_STYLE
+from tuner.service.http.edge.guard import EMPTY_STYLE
 from tuner.service.http.page.predictions import MOST_PROMPTS
 
 PAGES = Path(str(files("tuner.service.pages")))
@@ -117,7 +117,6 @@ def test_scores_are_in_the_order_of_the_trials_and_only_those_of_readable_studie
         "/studies/secret/summary",
         "/studies/secret/charts?name=progress",
         "/comparison?study=secret",
-        "/report?study=secret",
     ],
 )
 def test_another_owners_results_do_not_exist(api: Api, path: str) -> None:
@@ -126,9 +125,7 @@ def test_another_owners_results_do_not_exist(api: Api, path: str) -> None:
     assert api.call("GET", f"/v1{path}", "ben").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "path", ["/studies/new/summary", "/studies/new/charts?name=progress", "/comparison?study=new", "/report?study=new"]
-)
+@pytest.mark.parametrize("path", ["/studies/new/summary", "/studies/new/charts?name=progress", "/comparison?study=new"])
 def test_a_study_without_a_trial_has_no_results(api: Api, path: str) -> None:
     api.submit("new", "ada")
     answer = api.call("GET", f"/v1{path}", "ada")

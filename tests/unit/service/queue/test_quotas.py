@@ -105,3 +105,14 @@ def test_devices_that_a_quota_frees_are_counted_as_coming() -> None:
     decisions = decide(view([waits("eve-1")], running, week(12.0, 12.0)))
     assert decisions.yields == ("ann-1",)
     assert decisions.waits == {"eve-1": "1 h200 comes free at the end of running trials"}
+
+
+def test_quotas_count_no_simulated_device() -> None:
+    """GPUs: 1 of 1 in use, and the week is used up; simulated studies start nevertheless."""
+    owners = {"ann": OwnerShare(week_s=12 * HOUR_S, most_gpus=1, gpu_hours_a_week=12.0)}
+    submissions = [waits("ann-2", gpus=2, kind="simulated"), waits("ann-3")]
+    decisions = decide(view(submissions, owners=owners, others={"simulated": devices(2, "simulated")}))
+    assert decisions.starts == (Start("ann-2", ("simulated-0", "simulated-1")),)
+    assert decisions.waits == {"ann-3": "12.0 of 12 GPU-hours of this week are used"}
+    running = [runs("ann-4", (0, 1), kind="simulated", for_s=9 * HOUR_S)]
+    assert decide(view([], running, owners, others={"simulated": devices(2, "simulated")})).yields == ()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy.engine.default import DefaultDialect
 
 from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
 from storage.service.patient import PatientServiceStore
@@ -17,6 +15,7 @@ from storage.service.records import Lease, Owner, Request, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from storage.transactions import Transactions
 from storage.waiting import DatabaseWait
+from tests.lost_commits import losing_one
 from tests.service_samples import DRIVER, OTHER, START, at, run, submission, token
 
 S = SubmissionState
@@ -76,24 +75,8 @@ PROBE = ("scheduler", "probe", 10.0, at(30))
 def test_a_write_whose_acknowledgement_is_lost_happens_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = DefaultDialect.do_commit
-    lost: list[str] = []
     with closing(prepared(tmp_path / "waits", DatabaseWait(first_delay_s=0))) as store:
-        with store._engine.connect() as connection:
-            before = connection.connection.total_changes
-
-        def without_acknowledgement(dialect: DefaultDialect, connection: sqlite3.Connection) -> None:
-            commit(dialect, connection)  # type: ignore[no-untyped-call]
-            if connection.total_changes > before and not lost:
-                lost.append(name)
-                error = sqlite3.OperationalError("database is locked")
-                error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-                raise error
-
-        monkeypatch.setattr(DefaultDialect, "do_commit", without_acknowledgement)
-        result = WRITES[name](store)
-        monkeypatch.undo()
-        assert lost == [name]
+        result = losing_one(store._engine, lambda: WRITES[name](store), monkeypatch)
         with closing(prepared(tmp_path / "other", None)) as other:
             assert WRITES[name](other) == result
             assert content(store) == content(other)

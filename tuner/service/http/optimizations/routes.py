@@ -39,7 +39,7 @@ MOST_ACTIVE = 1000
 """Active optimizations of one owner."""
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={200: {"model": OptimizationView}})
 def create(body: NewOptimization, who: User, context: Context, response: Response) -> OptimizationView:
     """Create an optimization; 200 instead of 201 if it was created before."""
     id = body.id or f"optimization-{secrets.token_hex(4)}"

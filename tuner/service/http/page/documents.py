@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query
 
 from dashboards.report.page import Command, Figure, Page, Table
 from tuner.errors import SettingError
-from tuner.service.http.access import Caller, Known, readable
+from tuner.service.http.access import Known
 from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.problems import not_found
-from tuner.service.http.results import SANDBOX
+from tuner.service.http.results import reported
 from tuner.use_cases.report.charts import figures
 from tuner.use_cases.report.page import CAPTIONS, origin_of, result_page
-from tuner.use_cases.report.reported import ReportedStudy
 from tuner.use_cases.report.several import page_of_several
-from tuner.use_cases.report.write import report as write_report
 
 router = APIRouter(prefix="/v1", tags=["results"])
 Context = Annotated[ServiceContext, Depends(context_of)]
@@ -50,7 +45,7 @@ def scores(
 @router.get("/studies/{id}/summary")
 def summary(id: str, who: Known, context: Context) -> dict[str, Any]:
     """Return the result of a study as the report has it, with its tables: verdict, winner against defaults, flags."""
-    return document(result_page(_reported(id, who, context)))
+    return document(result_page(reported(id, who, context)))
 
 
 @router.get("/studies/{id}/charts")
@@ -58,7 +53,7 @@ def charts(
     id: str, who: Known, context: Context, name: Annotated[list[str], Query(min_length=1, max_length=len(CAPTIONS))]
 ) -> dict[str, Any]:
     """Return figures of the report by their names, with title and note; those without numbers are left out."""
-    study = _reported(id, who, context)
+    study = reported(id, who, context)
     unknown = next((each for each in name if each not in CAPTIONS), None)
     if unknown is not None:
         raise SettingError("name", unknown, f"the charts are {', '.join(CAPTIONS)}", "choose some")
@@ -69,31 +64,7 @@ def charts(
 @router.get("/comparison")
 def comparison(study: Compared, who: Known, context: Context) -> dict[str, Any]:
     """Return studies side by side, as the report of several has them."""
-    return document(page_of_several([_reported(each, who, context) for each in dict.fromkeys(study)]))
-
-
-@router.get("/report", response_class=Response)
-def report(study: Compared, who: Known, context: Context) -> Response:
-    """Return the report of several studies as one HTML file."""
-    for each in study:
-        _reported(each, who, context)
-    with TemporaryDirectory(prefix="tuner-report-") as folder:
-        content = write_report(study, Path(folder) / "report.html", context.url).read_bytes()
-    return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
-
-
-def _reported(id: str, who: Caller, context: ServiceContext) -> ReportedStudy:
-    """Return a study that the caller may read.
-
-    Raises:
-        Problem: 404 if there is none, or it has no finished trial.
-    """
-    readable(id, who, context)
-    study = context.store.study(id)
-    records = () if study is None else tuple(context.store.trials(id))
-    if study is None or all(record.outcome is None for record in records):
-        raise not_found("finished trial of the study", id)
-    return ReportedStudy(study, records, context.url)
+    return document(page_of_several([reported(each, who, context) for each in dict.fromkeys(study)]))
 
 
 def document(page: Page) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from tuner.service.http.access import Caller, Known, User
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy
 from tuner.service.http.problems import Problem
-from tuner.service.http.studies import SIMULATED, kind_of
+from tuner.service.http.studies import kind_of
+from tuner.service.queue.rules import SIMULATED
 from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.preview.documents import preset_document, shown_metrics, simulation_document
 from tuner.use_cases.preview.study import preview, preview_document

@@ -1,6 +1,6 @@
 // Two or more studies side by side, as the report of several has them.
 
-import { get, query } from "../api.js";
+import { get, ofStudy, query } from "../api.js";
 import { el, fill } from "../dom.js";
 import { parts } from "../document.js";
 import { attempt } from "../messages.js";
@@ -23,7 +23,7 @@ export async function show(root, asked, signal) {
     const names = [...chosen];
     history.replaceState(null, "", `#/compare${query({ study: names })}`);
     open.hidden = names.length < 2;
-    open.href = `/v1/report${query({ study: names })}`;
+    if (names.length) open.href = ofStudy(names[0], `/report${query({ other: names.slice(1) })}`);
     hint.textContent = names.length < 2 ? "Choose two or more studies." : "";
     if (names.length < 2) return void fill(result);
     const own = AbortSignal.any([signal, stop.signal]);

@@ -1,0 +1,158 @@
+"""The open streams of events of a process: who may go on reading, how many may be open, and what wakes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from fastapi.concurrency import run_in_threadpool
+
+from storage.errors import StorageError
+from storage.service.records import EventPosition, Role, Token
+from storage.service.store import ServiceStore
+from tuner.service.http.access import is_valid
+from tuner.service.http.problems import Problem
+
+POLL_S = 0.5
+"""Seconds between two reads of the new events of all studies, by one reader in each process."""
+
+PAGE = 500
+"""Events that one read returns at most."""
+
+CHECK_S = 2.0
+"""Seconds between two looks at whether the open streams are still allowed."""
+
+MOST_STREAMS = 20
+"""Open streams of one owner in one process."""
+
+MOST_IN_ALL = 500
+"""Open streams of one process: each is a connection, of which the server has 1000."""
+
+AGAIN_S = 10
+"""Seconds after which a stream that is one too many may be asked for again."""
+
+
+@dataclass(eq=False)
+class Stream:
+    """An open stream.
+
+    Attributes:
+        study: whose events it sends.
+        owner: of the token that it was opened with.
+        digest: of that token.
+        wake: is set when the study has new events, and when the stream has to end.
+        ended: whether it has to end.
+    """
+
+    study: str
+    owner: str
+    digest: str
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+
+    def end(self) -> None:
+        """Let the stream end."""
+        self.ended = True
+        self.wake.set()
+
+
+class Streams:
+    """The open streams of a process.
+
+    One task reads the new events of all studies and wakes the streams of each study. Another one ends the streams whose
+    token was revoked or has expired, and those of studies that their owner may no longer read.
+    """
+
+    def __init__(self, store: ServiceStore, clock: Callable[[], datetime]) -> None:
+        self._store, self._clock = store, clock
+        self._position: EventPosition | None = None
+        self._open: dict[str, set[Stream]] = defaultdict(set)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.closed = False
+        """Whether the process ends, and every stream with it."""
+
+    def start(self) -> None:
+        """Start reading and checking, in the running loop."""
+        self._tasks = [asyncio.create_task(each) for each in (self._read(), self._check())]
+
+    async def close(self) -> None:
+        """Stop reading and checking, and end every stream."""
+        self.closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stream in self._all():
+            stream.end()
+
+    def add(self, study: str, owner: str, digest: str) -> Stream:
+        """Add a stream, which counts until it is removed.
+
+        Raises:
+            Problem: 429 if too many are open.
+        """
+        streams = self._all()
+        own = sum(each.owner == owner for each in streams)
+        if own >= MOST_STREAMS or len(streams) >= MOST_IN_ALL:
+            whose = f"{MOST_STREAMS} streams of {owner}" if own >= MOST_STREAMS else f"{MOST_IN_ALL} streams"
+            rule = f"{whose} are open, and no more may be"
+            raise Problem(429, f"{rule}; close some", rule=rule, headers={"Retry-After": str(AGAIN_S)})
+        stream = Stream(study, owner, digest)
+        self._open[study].add(stream)
+        if self.closed:
+            stream.end()
+        return stream
+
+    def remove(self, stream: Stream) -> None:
+        """Count a stream no more."""
+        streams = self._open[stream.study]
+        streams.discard(stream)
+        if not streams:
+            del self._open[stream.study]
+
+    def _all(self) -> list[Stream]:
+        return [each for streams in self._open.values() for each in streams]
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                found, self._position = await run_in_threadpool(self._store.new_events, self._position, PAGE)
+            except StorageError:
+                found = []
+            for name in {event.submission for event in found}:
+                for stream in self._open.get(name, ()):
+                    stream.wake.set()
+            if len(found) < PAGE:
+                await asyncio.sleep(POLL_S)
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            streams = self._all()
+            with suppress(StorageError):  # without its database, the server has no new event to send either
+                for stream in await run_in_threadpool(self._refused, streams) if streams else ():
+                    stream.end()
+
+    def _refused(self, streams: Iterable[Stream]) -> list[Stream]:
+        """Return the streams that have to end, with a query for the tokens and one for the studies of each owner."""
+        now = self._clock()
+        found = self._store.tokens_of({each.digest for each in streams})
+        tokens = {digest: token for digest, token in found.items() if is_valid(token, now)}
+        studies: dict[str | None, set[str]] = defaultdict(set)
+        for each in streams:
+            if each.digest in tokens:
+                studies[_reads_as(tokens[each.digest])].add(each.study)
+        allowed = {owner: set(self._store.readable_of(names, owner)) for owner, names in studies.items()}
+        return [
+            each
+            for each in streams
+            if each.digest not in tokens or each.study not in allowed[_reads_as(tokens[each.digest])]
+        ]
+
+
+def _reads_as(token: Token) -> str | None:
+    """Return whose studies a token reads; None: everybody's."""
+    return None if token.role is Role.ADMIN else token.owner
