@@ -80,6 +80,7 @@ class PatientServiceStore(ServiceStore):
     client_trials = _repeated(ServiceStore.client_trials)
     changed_trials = _repeated(ServiceStore.changed_trials)
     measured = _repeated(ServiceStore.measured)
+    figures = _repeated(ServiceStore.figures)
 
     def submit(self, submission: Submission) -> tuple[Submission, bool]:
         """Store a submission, see `SubmissionStore`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -36,10 +36,15 @@ MOST_STREAMS = 20
 
 
 class Reader:
-    """Reads the new events of all studies once for all streams of a process, and wakes the streams of each study."""
+    """Reads the new events of all studies once for all streams of a process, and wakes the streams of each study.
 
-    def __init__(self, store: ServiceStore) -> None:
-        self._store = store
+    Args:
+        store: the service's.
+        happened: gets the new events of each read, for the metrics.
+    """
+
+    def __init__(self, store: ServiceStore, happened: Callable[[Sequence[Event]], None] = lambda _: None) -> None:
+        self._store, self._happened = store, happened
         self._position: EventPosition | None = None
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
         self.streams: dict[str, int] = defaultdict(int)
@@ -68,6 +73,7 @@ class Reader:
                 found, self._position = await run_in_threadpool(self._store.new_events, self._position, PAGE)
             except StorageError:
                 found = []
+            self._happened(found)
             for name in {event.submission for event in found}:
                 for event in self._waiting.get(name, ()):
                     event.set()
