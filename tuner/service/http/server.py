@@ -31,6 +31,7 @@ def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, P
     file, key = (None, None) if certificate is None else certificate
     config = uvicorn.Config(
         app,
+        log_config=None,  # the process has its own
         log_level="warning",
         access_log=False,
         server_header=False,
