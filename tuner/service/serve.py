@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -78,6 +79,7 @@ def serve(settings: ServeSettings) -> None:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
     settings = replace(settings, url=_absolute(settings.url), folder=settings.folder.resolve())
+    check_certificate(settings.certificate)
     set_up(settings.log_format, sys.stderr)
     os.environ[LOG_FORMAT] = settings.log_format.value  # drivers inherit it
     devices = find_kinds(settings)
@@ -98,6 +100,27 @@ def serve(settings: ServeSettings) -> None:
                 secure=settings.certificate is not None,
             )
             run_server(create_app(context), listener, settings.certificate)
+
+
+def check_certificate(files: tuple[Path, Path] | None) -> None:
+    """Check that a certificate and its key can be used, before anything is started.
+
+    Raises:
+        SettingError: if one cannot be read, or they do not belong together.
+    """
+    if files is None:
+        return
+    for name, path in zip(("tls_certificate", "tls_key"), files, strict=True):
+        if not os.access(path, os.R_OK) or path.is_dir():
+            raise SettingError(name, str(path), "there is no such file that can be read", "give a PEM file")
+    try:
+        # A password would be asked for at the terminal; an empty one makes an encrypted key an error.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password="")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        rule = f"it cannot be used with its key {files[1]}: {reason}"
+        remedy = "give a certificate and its key as PEM files without a password"
+        raise SettingError("tls_certificate", str(files[0]), rule, remedy) from None
 
 
 def _announce(settings: ServeSettings, text: str, service: ServiceStore) -> None:
