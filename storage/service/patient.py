@@ -113,6 +113,7 @@ class PatientServiceStore(ServiceStore):
     client_trials = _repeated(ServiceStore.client_trials)
     changed_trials = _repeated(ServiceStore.changed_trials)
     measured = _repeated(ServiceStore.measured)
+    figures = _repeated(ServiceStore.figures)
     request = _found_again(ServiceStore.request, WrongState, "ended_at")
     resume = _found_again(ServiceStore.resume, WrongState, "queued_at")
     end = _found_again(ServiceStore.end, NotYours, "ended_at", "queued_at")

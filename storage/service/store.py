@@ -13,13 +13,16 @@ from storage.service.events import EventStore
 from storage.service.optimizations.store import OptimizationStore
 from storage.service.scheduling import SchedulingStore
 from storage.service.submissions import SubmissionStore
+from storage.service.watching.figures import FigureStore
 from storage.waiting import DatabaseWait
 
 IDLE_TRANSACTION_S = 60
 """How long PostgreSQL keeps a transaction, and its locks, whose program sends nothing: its host may have died."""
 
 
-class ServiceStore(SubmissionStore, SchedulingStore, DrivingStore, EventStore, AccessStore, OptimizationStore):
+class ServiceStore(
+    SubmissionStore, SchedulingStore, DrivingStore, EventStore, AccessStore, OptimizationStore, FigureStore
+):
     """What the service stores beside the studies; threads, processes and hosts can share the database.
 
     Every method is one transaction, and either all of its changes happen or none. Times are arguments; a datetime has a

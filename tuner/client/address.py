@@ -5,9 +5,12 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+import httpx
 
 from tuner.errors import SettingError
 
@@ -27,6 +30,13 @@ class Address:
     def is_loopback(self) -> bool:
         """Whether the server is on this machine."""
         return _is_loopback(urlsplit(self.url).hostname or "")
+
+    def authorities(self) -> ssl.SSLContext | bool:
+        """Return the authorities whose certificates count, with SSL_CERT_FILE and SSL_CERT_DIR also on this machine.
+
+        Without this, a client that ignores the environment's proxies, as one of this machine does, ignores them too.
+        """
+        return httpx.create_ssl_context() if self.url.startswith("https:") else True
 
 
 def find_address(

@@ -50,6 +50,7 @@ class AsyncClient:
             base_url=address.url,
             headers={"Authorization": f"Bearer {address.token}"},
             trust_env=not address.is_loopback,
+            verify=address.authorities(),
             transport=transport,
         )
 

@@ -65,6 +65,7 @@ class Client:
             base_url=address.url,
             headers={"Authorization": f"Bearer {address.token}"},
             trust_env=not address.is_loopback,
+            verify=address.authorities(),
             transport=transport,
         )
 

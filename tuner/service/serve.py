@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,8 @@ from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import ProcessLauncher
 from tuner.service.scheduler.scheduler import QueueState, Scheduler
+from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
+from tuner.service.watching.logs import LogFormat, say, set_up
 
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""
@@ -51,6 +55,7 @@ class ServeSettings:
         certificate: files of the certificate and its key, for HTTPS; None: HTTP.
         schedules: whether this process may schedule.
         keeps_running: whether drivers go on when this process is stopped.
+        log_format: of this process and its drivers.
     """
 
     url: str
@@ -64,6 +69,7 @@ class ServeSettings:
     certificate: tuple[Path, Path] | None = None
     schedules: bool = True
     keeps_running: bool = False
+    log_format: LogFormat = LogFormat.TEXT
 
 
 def serve(settings: ServeSettings) -> None:
@@ -73,15 +79,18 @@ def serve(settings: ServeSettings) -> None:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
     settings = replace(settings, url=_absolute(settings.url), folder=settings.folder.resolve())
+    check_certificate(settings.certificate)
+    set_up(settings.log_format, sys.stderr)
+    os.environ[LOG_FORMAT] = settings.log_format.value  # drivers inherit it
     devices = find_kinds(settings)
     settings.folder.mkdir(parents=True, exist_ok=True)
     with closing(open_service_store(settings.url)) as service, closing(open_store(settings.url)) as store:
         listener = _listen(settings, service)
-        first = first_token(service)
+        first = first_token(service) if settings.log_format is LogFormat.TEXT else None
         scheme = "http" if settings.certificate is None else "https"
         host, port = listener.getsockname()[:2]
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"tuner serves {address}; devices: {_summary(devices)}", flush=True)
+        _announce(settings, f"tuner serves {address}; devices: {_summary(devices)}", service)
         if first is not None:
             print(f"token of the admin, shown once: {first}", flush=True)
         queue = QueueState()
@@ -91,6 +100,37 @@ def serve(settings: ServeSettings) -> None:
                 secure=settings.certificate is not None,
             )
             run_server(create_app(context), listener, settings.certificate)
+
+
+def check_certificate(files: tuple[Path, Path] | None) -> None:
+    """Check that a certificate and its key can be used, before anything is started.
+
+    Raises:
+        SettingError: if one cannot be read, or they do not belong together.
+    """
+    if files is None:
+        return
+    for name, path in zip(("tls_certificate", "tls_key"), files, strict=True):
+        if not os.access(path, os.R_OK) or path.is_dir():
+            raise SettingError(name, str(path), "there is no such file that can be read", "give a PEM file")
+    try:
+        # A password would be asked for at the terminal; an empty one makes an encrypted key an error.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password="")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        rule = f"it cannot be used with its key {files[1]}: {reason}"
+        remedy = "give a certificate and its key as PEM files without a password"
+        raise SettingError("tls_certificate", str(files[0]), rule, remedy) from None
+
+
+def _announce(settings: ServeSettings, text: str, service: ServiceStore) -> None:
+    """Say where the service is. A log is kept and sent to other hosts, so no token is in one."""
+    if settings.log_format is LogFormat.TEXT:
+        print(text, flush=True)
+        return
+    say(logging.INFO, text)
+    if not service.tokens():
+        say(logging.WARNING, "there is no token; run `tuner token add NAME` with the same database")
 
 
 def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
@@ -180,7 +220,7 @@ def _signals() -> Iterator[None]:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
-        print("stopping: studies are saved and queued again; Ctrl-C ends at once", file=sys.stderr, flush=True)
+        say(logging.WARNING, "stopping: studies are saved and queued again; Ctrl-C ends at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -223,5 +263,5 @@ def _scheduling(
                 _note(f"some studies did not end within {ENDING_S:.0f} s; they end by themselves")
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _note(text: str, study: str | None = None) -> None:
+    say(logging.WARNING, text, study=study)

@@ -5,10 +5,10 @@ The job is in the environment. The exit code is 0 if the run's end is in the dat
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
-import traceback
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 
@@ -20,6 +20,8 @@ from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.service.driver.job import VARIABLE, Job
 from tuner.service.driver.run import Ending, Heartbeat, remove_contents, run_submission, this_driver
+from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
+from tuner.service.watching.logs import LogFormat, say, set_up
 
 
 def main() -> int:
@@ -28,14 +30,15 @@ def main() -> int:
     del os.environ[VARIABLE]  # the database's password is not for servers
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: wishes.stop.set())
+    set_up(LogFormat(os.environ.get(LOG_FORMAT, "text")), sys.stdout, times=True, study=job.submission)
     job.folder.mkdir(parents=True, exist_ok=True)
     os.chdir(job.folder)
-    wait = DatabaseWait(lambda text: print(text, flush=True), wishes.stop)
+    wait = DatabaseWait(lambda text: say(logging.WARNING, text), wishes.stop)
     with closing(open_service_store(job.storage, wait)) as store:
         with suppress(NotYours):
             store.set_driver(job.submission, driver, datetime.now(UTC), job.run)
             return _drive(job, store, driver, wishes)
-        print("the submission has another driver by now", flush=True)
+        say(logging.WARNING, "the submission has another driver by now")
     return 0
 
 
@@ -48,7 +51,7 @@ def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int
     try:
         ending = run_submission(job, submission, store, driver, wishes)
     except Exception as error:  # noqa: BLE001  the run's boundary: whatever it raises, the submission ends
-        traceback.print_exc()
+        say(logging.ERROR, f"internal error: {type(error).__name__}", error, culprit=Culprit.TUNER.value)
         ending = Ending(SubmissionState.FAILED, f"internal error: {type(error).__name__}: {error}", Culprit.TUNER)
     finally:
         heartbeat.close()
@@ -59,6 +62,9 @@ def _drive(job: Job, store: ServiceStore, driver: Driver, wishes: Wishes) -> int
     if request is Request.CANCEL and ending.state is not SubmissionState.DONE:
         ending = Ending(SubmissionState.CANCELLED, "ended on request")
     culprit = None if ending.culprit is None else ending.culprit.value
+    level = logging.ERROR if ending.state is SubmissionState.FAILED else logging.INFO
+    text = f"{ending.state.value}: {ending.reason or 'no reason given'}"
+    say(level, text, state=ending.state.value, culprit=culprit, run=job.run)
     store.end(job.submission, driver, ending.state, ending.reason, culprit, datetime.now(UTC))
     return 0
 

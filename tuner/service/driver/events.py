@@ -81,6 +81,7 @@ class EventObserver:
                 "constraints": {} if verdict is None else dict(verdict.constraints),
                 "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
                 "config": dict(record.config),
+                "seconds": {} if outcome is None else dict(outcome.timings),
             },
         )
 

@@ -26,6 +26,7 @@ from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
+from tuner.service.watching.logs import say_event
 from tuner.study.lock import StudyIsRunning, wait_until_free
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
@@ -62,7 +63,8 @@ class StoreJournal:
         self._store, self._submission, self._driver = store, submission, driver
 
     def write(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Store an event."""
+        """Store an event, and log it."""
+        say_event(self._submission, kind, data)
         self._store.event(self._submission, kind, data, datetime.now(UTC))
 
     def concluding(self) -> None:

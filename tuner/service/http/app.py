@@ -33,7 +33,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.streams = streams = Streams(context.service, context.clock)
+        app.state.streams = streams = Streams(context.service, context.clock, context.meters.happened)
         streams.start()
         app.state.clients = clients = _clients(context)
         clients.start()
@@ -44,7 +44,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     problems.install(app)
-    app.add_middleware(Guard, rates=Rates() if rates is None else rates)
+    app.add_middleware(Guard, rates=Rates() if rates is None else rates, meters=context.meters)
     for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
         app.include_router(part.router)
     describe(app)

@@ -13,6 +13,7 @@ from storage.service.store import ServiceStore
 from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.scheduler.scheduler import QueueState
+from tuner.service.watching.meters import Meters
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ServiceContext:
         queue: what the scheduler of this process found last.
         clock: returns the time of operations on optimizations.
         secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
+        meters: counts requests and trials for `/metrics`.
     """
 
     service: ServiceStore
@@ -40,6 +42,7 @@ class ServiceContext:
     queue: QueueState = field(default_factory=QueueState)
     secure: bool = False
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    meters: Meters = field(default_factory=Meters)
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

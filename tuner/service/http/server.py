@@ -28,9 +28,15 @@ def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, P
         certificate: files of the certificate and its key; None: HTTP.
     """
     sys.setswitchinterval(SWITCH_S)
+    make_server(app, certificate).run(sockets=[listener])
+
+
+def make_server(app: FastAPI, certificate: tuple[Path, Path] | None) -> uvicorn.Server:
+    """Return the server of an application; see `run_server`."""
     file, key = (None, None) if certificate is None else certificate
     config = uvicorn.Config(
         app,
+        log_config=None,  # the process has its own
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -39,4 +45,4 @@ def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, P
         ssl_certfile=file,
         ssl_keyfile=key,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)

@@ -15,9 +15,9 @@ from tuner.service.asked.check import check_plan
 from tuner.service.asked.contents import check_contents, files_of
 from tuner.service.asked.rules import check_rules
 from tuner.service.asked.settings import read_settings
+from tuner.service.deletion import delete_study
 from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
-from tuner.service.http.deletion import delete_study
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 from tuner.service.queue.rules import SIMULATED
 
@@ -148,7 +148,7 @@ def change(id: str, body: StudyChange, who: User, context: Context) -> StudyView
 def delete(id: str, who: User, context: Context) -> None:
     """Delete an ended study with its trials and files; what MLflow has of it stays there."""
     changeable(id, who, context)
-    delete_study(id, context)
+    delete_study(id, context.service, context.url, context.folder_of(id))
     log_action(context, who, "delete", id, "done")
 
 

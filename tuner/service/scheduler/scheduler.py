@@ -56,8 +56,7 @@ class Scheduler:
         launcher: starts drivers.
         devices: names of the devices by kind.
         now: the present time.
-        note: gets a line about everything that went wrong.
-        state: gets what each step finds.
+        note: gets a line about everything that went wrong, and the study that it is about; None: about all.
         state: gets what each step finds.
     """
 
@@ -66,7 +65,7 @@ class Scheduler:
         store: ServiceStore,
         launcher: Launcher,
         devices: Mapping[str, Sequence[str]],
-        note: Callable[[str], None],
+        note: Callable[[str, str | None], None],
         state: QueueState | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -83,7 +82,7 @@ class Scheduler:
             try:
                 lease = self.step()
             except StorageError as error:
-                self._note(f"nothing was scheduled: {error}")
+                self._note(f"nothing was scheduled: {error}", None)
             stop.wait(STEP_S)
         if lease is not None:
             with suppress(StorageError):
@@ -118,14 +117,14 @@ class Scheduler:
         try:
             self._launcher.launch(submission)
         except OSError as error:
-            self._note(f"no driver for {id} can be started: {error}")
+            self._note(f"no driver for {id} can be started: {error}", id)
             self._store.lost(id, None, lease, self._now(), MOST_LOSSES)
 
     def _found(self, submission: Submission, lease: Lease) -> Submission:
         """Return a submission, after its driver was found lost if it is."""
         if submission.state not in ACTIVE or not self._is_lost(submission):
             return submission
-        self._note(f"the driver of {submission.id} is lost")
+        self._note(f"the driver of {submission.id} is lost", submission.id)
         return self._store.lost(submission.id, submission.driver, lease, self._now(), MOST_LOSSES)
 
     def _is_lost(self, submission: Submission) -> bool:

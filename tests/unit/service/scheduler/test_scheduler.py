@@ -64,7 +64,9 @@ class Bench:
 
     def scheduler(self, launcher: FakeLauncher | None = None, gpus: int = 2) -> Scheduler:
         devices = {"h200": tuple(f"h200:{index}" for index in range(gpus))}
-        return Scheduler(self.store, launcher or self.launcher, devices, self.notes.append, now=self.clock)
+        return Scheduler(
+            self.store, launcher or self.launcher, devices, lambda text, _: self.notes.append(text), now=self.clock
+        )
 
     def submit(self, id: str, owner: str = "ada", gpus: int = 1) -> None:
         self.store.submit(Submission(id, owner, {}, "h200", gpus, 0, self.clock.now, self.clock.now))

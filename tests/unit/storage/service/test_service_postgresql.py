@@ -7,6 +7,7 @@ import pytest
 from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
 from tests.contracts.service_events_contract import EventContract, RaceContract
+from tests.contracts.service_figures_contract import FigureContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 
 
@@ -58,3 +59,7 @@ class TestPostgresqlEvents(EventContract):
 
 class TestPostgresqlRaces(RaceContract):
     """Threads on PostgreSQL."""
+
+
+class TestPostgresqlFigures(FigureContract):
+    """The queue in numbers on PostgreSQL."""

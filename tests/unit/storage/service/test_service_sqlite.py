@@ -9,6 +9,7 @@ import pytest
 from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
 from tests.contracts.service_events_contract import EventContract, RaceContract
+from tests.contracts.service_figures_contract import FigureContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 
 
@@ -60,3 +61,7 @@ class TestSqliteEvents(EventContract):
 
 class TestSqliteRaces(RaceContract):
     """Threads on SQLite."""
+
+
+class TestSqliteFigures(FigureContract):
+    """The queue in numbers on SQLite."""

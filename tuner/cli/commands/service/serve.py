@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tuner.cli.help import flag, option
 from tuner.cli.options import RayAddress, Storage, Vllm
+
+if TYPE_CHECKING:
+    from tuner.service.watching.logs import LogFormat
 
 SERVER = "Server"
 QUEUE = "Studies"
@@ -49,6 +53,12 @@ def serve(
         list[str] | None,
         option(POLICY, "NAME", "Users may refer to this variable of this command as ${NAME}.", shown="none"),
     ] = None,
+    log_format: Annotated[
+        str,
+        option(
+            SERVER, "text|json", "Lines for people, or one JSON object a line.", shown="$TUNER_LOG_FORMAT, else text"
+        ),
+    ] = "",
 ) -> None:
     """Serve studies to several people.
 
@@ -79,5 +89,22 @@ def serve(
         *(url, folder, host, port, simulated, vllm, ray_address, rules, certificate),
         schedules=not no_scheduler,
         keeps_running=keep_running,
+        log_format=_format(log_format),
     )
     serve(settings)
+
+
+def _format(given: str) -> LogFormat:
+    """Return the format of the log.
+
+    Raises:
+        SettingError: for another one.
+    """
+    from tuner.errors import SettingError
+    from tuner.service.watching.logs import VARIABLE, LogFormat
+
+    text = given or os.environ.get(VARIABLE) or LogFormat.TEXT
+    try:
+        return LogFormat(text)
+    except ValueError:
+        raise SettingError("log_format", text, "a log is text or json", "give one of them") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tuner.service.http.access import digest_of_request
 from tuner.service.http.edge.rates import Key, Rates
 from tuner.service.http.problems import Problem
+from tuner.service.watching.meters import Meters
 
 LARGEST_BODY = 4 * 1024 * 1024
 """Most bytes of a request's body."""
@@ -30,34 +33,46 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses a body that is too large or has no size, and too many requests; adds the headers of every answer.
+    """Refuses bodies without a size or with too large ones, and too many requests; counts answers, and adds headers.
 
     Starlette's own base class for this costs a quarter of a small request.
     """
 
-    def __init__(self, app: ASGIApp, rates: Rates) -> None:
-        self._app, self._rates = app, rates
+    def __init__(self, app: ASGIApp, rates: Rates, meters: Meters) -> None:
+        self._app, self._rates, self._meters = app, rates, meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        began, status = time.perf_counter(), 0
         digest = digest_of_request(Request(scope))
+        address = scope["client"][0] if scope.get("client") else ""
+        key = self._rates.key(scope["method"], scope["path"], digest, address)
+        refusal = _refused_body(Headers(scope=scope)) or self._refused_rate(key)
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                if digest is not None and answer is self._app:
+                status = message["status"]
+                self._count(scope, status, began)
+                if digest is not None and refusal is None:
                     self._rates.answered(digest, scope["path"], message["status"])
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        address = scope["client"][0] if scope.get("client") else ""
-        key = self._rates.key(scope["method"], scope["path"], digest, address)
-        answer = _refused_body(Headers(scope=scope)) or self._refused_rate(key) or self._app
-        await answer(scope, receive, send_with_headers)
+        try:
+            await (refusal or self._app)(scope, receive, send_with_headers)
+        finally:
+            if not status:  # an exception, which Starlette answers around this class
+                self._count(scope, 500, began)
+
+    def _count(self, scope: Scope, status: int, began: float) -> None:
+        route = getattr(scope.get("route"), "path", None)
+        self._meters.answered(scope["method"], route, status, time.perf_counter() - began)
 
     def _refused_rate(self, key: Key | None) -> Response | None:
         """Count a request, and return the answer to one that is too many."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +12,7 @@ from datetime import datetime
 from fastapi.concurrency import run_in_threadpool
 
 from storage.errors import StorageError
-from storage.service.records import EventPosition, Role, Token
+from storage.service.records import Event, EventPosition, Role, Token
 from storage.service.store import ServiceStore
 from tuner.service.http.access import is_valid
 from tuner.service.http.problems import Problem
@@ -65,10 +65,20 @@ class Streams:
 
     One task reads the new events of all studies and wakes the streams of each study. Another one ends the streams whose
     token was revoked or has expired, and those of studies that their owner may no longer read.
+
+    Args:
+        store: the service's.
+        clock: returns the present time.
+        happened: gets the new events of each read, for the metrics.
     """
 
-    def __init__(self, store: ServiceStore, clock: Callable[[], datetime]) -> None:
-        self._store, self._clock = store, clock
+    def __init__(
+        self,
+        store: ServiceStore,
+        clock: Callable[[], datetime],
+        happened: Callable[[Sequence[Event]], None] = lambda _: None,
+    ) -> None:
+        self._store, self._clock, self._happened = store, clock, happened
         self._position: EventPosition | None = None
         self._open: dict[str, set[Stream]] = defaultdict(set)
         self._tasks: list[asyncio.Task[None]] = []
@@ -122,6 +132,7 @@ class Streams:
                 found, self._position = await run_in_threadpool(self._store.new_events, self._position, PAGE)
             except StorageError:
                 found = []
+            self._happened(found)
             for name in {event.submission for event in found}:
                 for stream in self._open.get(name, ()):
                     stream.wake.set()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from storage.service.errors import WrongState
 from storage.service.records import ENDED
+from storage.service.store import ServiceStore
 from storage.service.submissions import DELETABLE
-from tuner.service.http.context import ServiceContext
 from tuner.study.lock import study_lock
 from tuner.use_cases.places import artifacts_folder
 
 
-def delete_study(id: str, context: ServiceContext) -> None:
+def delete_study(id: str, service: ServiceStore, url: str, folder: Path) -> None:
     """Delete an ended submission, its study in the tuner's and in Optuna's tables, and its files.
 
     The lock of the study is held meanwhile, so no driver runs it. Optuna's study comes first: the submission stays
     until everything else in the database is gone, so an interrupted deletion can be repeated.
+
+    Args:
+        id: the submission, and the study's name.
+        service: the service's store.
+        url: of the database.
+        folder: the submission's folder.
 
     Raises:
         UnknownSubmission: if there is none of that id.
@@ -25,11 +32,11 @@ def delete_study(id: str, context: ServiceContext) -> None:
     """
     from tuner.study.optuna_storage import delete_optuna_study
 
-    with study_lock(context.url, id):
-        found = context.service.submission(id)
+    with study_lock(url, id):
+        found = service.submission(id)
         if found is not None and found.state not in ENDED:
             raise WrongState(id, found.state, DELETABLE)
-        delete_optuna_study(context.url, id)
-        context.service.delete(id, with_study=True)
-        for folder in (context.folder_of(id), artifacts_folder(context.url) / id):
-            shutil.rmtree(folder, ignore_errors=True)
+        delete_optuna_study(url, id)
+        service.delete(id, with_study=True)
+        for place in (folder, artifacts_folder(url) / id):
+            shutil.rmtree(place, ignore_errors=True)

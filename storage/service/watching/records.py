@@ -1,0 +1,32 @@
+"""Records of what those who watch a service get: plain, frozen, without SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from storage.service.records import SubmissionState
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Submissions of one kind of devices that wait: how many, and since when the oldest one has waited."""
+
+    count: int
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The queue in numbers.
+
+    Attributes:
+        states: number of submissions in each state, 0 included.
+        waiting: those that wait, by kind of devices; a kind without one is left out.
+        granted: names of the devices that submissions have.
+    """
+
+    states: Mapping[SubmissionState, int]
+    waiting: Mapping[str, Waiting]
+    granted: tuple[str, ...]

@@ -1,0 +1,1 @@
+"""What those who watch a service get from it: metrics, logs as JSON, and webhooks."""

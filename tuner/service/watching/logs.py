@@ -1,0 +1,153 @@
+"""Logs of the service and its drivers: lines for people, or one JSON object a line.
+
+Every line of a log is one line whatever its message contains: control characters of a text are written as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import TracebackType
+from typing import IO, Any
+
+from storage.failures import FailureKind
+
+VARIABLE = "TUNER_LOG_FORMAT"
+"""The environment variable with the format: drivers have that of the service that started them."""
+
+_LOG = logging.getLogger("tuner.service")
+_FIELDS = "tuner_fields"
+_CULPRITS = {kind.value: kind.culprit.value for kind in FailureKind}
+
+
+class LogFormat(StrEnum):
+    """How a log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def say(level: int, message: str, error: BaseException | None = None, **fields: Any) -> None:
+    """Write a line.
+
+    Args:
+        level: such as `logging.WARNING`.
+        message: for people.
+        error: what happened; its type and its traceback are logged.
+        fields: of a JSON line, such as `study` and `trial`; those that are None are left out.
+    """
+    _LOG.log(level, "%s", message, exc_info=error, extra={_FIELDS: fields})
+
+
+def set_up(form: LogFormat, stream: IO[str], times: bool = False, **fields: Any) -> None:
+    """Send every log of this process to a stream, libraries' warnings included.
+
+    Args:
+        form: of the lines.
+        stream: where they go.
+        times: whether a text begins with the time, as a JSON line always does.
+        fields: of every JSON line.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines(fields) if form is LogFormat.JSON else TextLines(times))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    if form is LogFormat.JSON:
+        logging.captureWarnings(True)
+        threading.excepthook = _log_thread
+
+
+def _log_thread(about: threading.ExceptHookArgs) -> None:
+    """Log an exception that ends a thread."""
+    name = None if about.thread is None else about.thread.name
+    say(logging.ERROR, f"the thread {name} ended", about.exc_value)
+
+
+class TextLines(logging.Formatter):
+    """Writes the message, after its time if that is asked for, and the lines of a traceback."""
+
+    def __init__(self, times: bool) -> None:
+        super().__init__()
+        self._times = times
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        time = f"{_time(record):%Y-%m-%d %H:%M:%S} " if self._times else ""
+        trace = _trace(self, record)
+        return time + escaped(record.getMessage()) + (f"\n{trace}" if trace else "")
+
+
+class JsonLines(logging.Formatter):
+    """Writes a JSON object with `time`, `level`, `logger`, `message` and the record's fields."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._fields = dict(fields)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record on one line."""
+        line = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        more = {**self._fields, **getattr(record, _FIELDS, {})}
+        if record.exc_info and record.exc_info[0] is not None:
+            more |= {"error": record.exc_info[0].__name__, "trace": _trace(self, record)}
+        line |= {name: value for name, value in more.items() if value is not None and name not in line}
+        return json.dumps(line, default=str)
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    info: tuple[type[BaseException], BaseException, TracebackType | None] | Any = record.exc_info
+    return formatter.formatException(info) if info and info[0] is not None else ""
+
+
+def escaped(text: str) -> str:
+    """Return a text on one line: control characters and separators of lines become escapes such as `\\n`."""
+    return "".join(
+        repr(char)[1:-1] if unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Cs") else char for char in text
+    )
+
+
+def say_event(study: str, kind: str, data: Mapping[str, Any]) -> None:
+    """Log an event of a study, if a line about it helps: stages, trials, failures with type and culprit, notes."""
+    if kind == "stage":
+        say(logging.INFO, f"stage {data['stage']} begins", study=study, stage=data["stage"])
+    elif kind == "note":
+        say(logging.WARNING, data["text"], study=study)
+    elif kind == "trial_started":
+        about = {name: data[name] for name in ("round", "attempt", "worker")}
+        say(logging.INFO, f"trial {_name(data)} starts", study=study, trial=data["number"], **about)
+    elif kind == "trial_retried":
+        _say_trial(study, data, data, "failed and runs again")
+    elif kind == "trial":
+        _say_trial(study, data, data.get("failure"), str(data["state"]))
+
+
+def _say_trial(study: str, data: Mapping[str, Any], failure: Mapping[str, Any] | None, how: str) -> None:
+    """Log how a trial's attempt ended."""
+    about = {"study": study, "trial": data["number"], "round": data["round"], "score": data.get("score")}
+    if failure is None:
+        say(logging.INFO, f"trial {_name(data)}: {how}", **about, state=how)
+        return
+    kind, culprit = failure["kind"], _CULPRITS.get(failure["kind"])
+    text = f"trial {_name(data)}: {how}: {kind} ({culprit}): {failure['message']}"
+    say(logging.WARNING, text, **about, state=data.get("state"), failure=kind, culprit=culprit)
+
+
+def _name(data: Mapping[str, Any]) -> str:
+    return f"#{data['number']}" + (f" r{data['round']}" if data["round"] else "")
