@@ -21,7 +21,7 @@ from tests.postgres import PostgresServer
 from tests.service.running import Service, start_service, wait_for
 
 SIMULATED, CPU = "simulated", "cpu"
-TRIALS = {SIMULATED: 60, CPU: 10}
+TRIALS = {SIMULATED: 40, CPU: 8}
 DEVICES = 2
 """For simulated studies; the CPU is one more device."""
 BENCHMARK_S = 0.4

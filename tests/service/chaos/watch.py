@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -106,6 +107,14 @@ class Watch(threading.Thread):
         folders = Path(tempfile.gettempdir()).glob("tuner-*-*-*")
         kept = [str(each) for each in folders if each.name.split("-")[2] in owners]
         return "; ".join([*([described(left)] if left else []), *records, *kept])
+
+    def keep_logs(self, folder: Path) -> None:
+        """Copy the logs of each Ray that runs now."""
+        owners = {str(each.pid) for each in self.below if is_alive(each)}
+        for logs in Path(tempfile.gettempdir()).glob("tuner-ray-*/r/session_2*/logs"):
+            if (owner := logs.parts[-4].split("-")[2]) in owners:
+                with suppress(OSError, shutil.Error):
+                    shutil.copytree(logs, folder / owner)
 
     def _records(self, place: str) -> list[ProcessRecord]:
         folder = self._home / place
