@@ -18,13 +18,15 @@ import psycopg
 from tests.fakes import install_fake_vllm
 from tests.mlflow_server import MlflowServer
 from tests.postgres import PostgresServer
-from tests.service.running import Service, start_service, wait_for
+from tests.service.running import ENDED, Service, start_service, wait_for
 
 SIMULATED, CPU = "simulated", "cpu"
 TRIALS = {SIMULATED: 40, CPU: 8}
 DEVICES = 2
 """For simulated studies; the CPU is one more device."""
 BENCHMARK_S = 0.4
+STATES = ("queued", "started", "lost", *(state.lower() for state in ENDED))
+"""Events that change whether a study has ended; a lost driver may end it, too, which its next look tells."""
 ANSWER_S = 20.0
 """How long a client waits for an answer: a frozen process gives none."""
 
@@ -149,6 +151,8 @@ class Follower(threading.Thread):
         self._around, self._id = around, id
         self.numbers: list[int] = []
         self.trials = 0
+        self.has_ended = False
+        """Whether the last event that changed the state ended the study."""
         self.ended = threading.Event()
 
     def run(self) -> None:
@@ -169,6 +173,8 @@ class Follower(threading.Thread):
                 if line.startswith("id: "):
                     self.numbers.append(int(line.removeprefix("id: ")))
                 self.trials += line == "event: trial"
+                if line.startswith("event: ") and line.removeprefix("event: ") in STATES:
+                    self.has_ended = line.removeprefix("event: ").upper() in ENDED
                 if self.ended.is_set():
                     return
 
