@@ -99,14 +99,23 @@ class Memory:
 
 
 @contextmanager
-def service(folder: Path, url: str) -> Iterator[tuple[int, str, str]]:
-    """Run `tuner serve`; yield its process id, address and token."""
+def service(folder: Path, url: str, *options: str, first: bool = True) -> Iterator[tuple[int, str, str]]:
+    """Run `tuner serve`; yield its process id, address and token.
+
+    Args:
+        folder: where it works.
+        url: of its database.
+        options: further ones of the command.
+        first: whether the database has no token yet; else the token is empty.
+    """
     command = [sys.executable, "-m", "tuner", "serve", "--port", "0", "--storage", url, "--folder", str(folder / "s")]
+    command += options
+    pattern = re.compile(r"serves (\S+);.*?(tnr_\w+)" if first else r"serves (\S+);()", re.DOTALL)
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         text = ""
-        while (found := re.search(r"serves (\S+);.*?(tnr_\w+)", text, re.DOTALL)) is None:
+        while (found := pattern.search(text)) is None:
             line = process.stdout.readline()
             if not line:
                 raise SystemExit(f"the server did not start: {text}")

@@ -38,7 +38,7 @@ class Service:
     def call(self, method: str, path: str, **more: Any) -> Any:
         """Return the JSON of an answer; an error is an exception."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        response = httpx.request(method, f"{self.address}{path}", headers=headers, timeout=60, **more)
+        response = httpx.request(method, f"{self.address}{path}", headers=headers, **{"timeout": 60, **more})
         response.raise_for_status()
         return response.json() if response.content else None
 
@@ -126,7 +126,7 @@ def start_service(
         token: of an admin; None: the first start prints it.
         environment: further variables.
     """
-    log = folder / "serve.log"
+    log = folder / f"serve-{len(list(folder.glob('serve-*.log')))}.log"
     command = [sys.executable, "-m", "tuner", "serve", "--port", "0", *options]
     variables = {**os.environ, "TUNER_HOME": str(folder / "home"), **(environment or {})}
     with log.open("w") as output:

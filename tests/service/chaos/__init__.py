@@ -1,0 +1,1 @@
+"""Random faults while services run studies, and what must hold after them."""
