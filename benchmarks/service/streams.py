@@ -34,7 +34,7 @@ from storage.service.records import Role, Submission, Token
 from storage.service.store import ServiceStore, open_service_store
 from tests.postgres import find_programs, postgres_server
 from tuner.service.http.access import new_token
-from tuner.service.http.events import MOST_STREAMS
+from tuner.service.http.edge.streams import MOST_STREAMS
 
 OPEN_S = 120.0
 """How long the streams may take to open."""

@@ -22,7 +22,7 @@ from tuner.export.formats.registry import NAMES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-WINDOWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+WINDOWS = [(1280, "light"), (390, "dark")]
 SOME = re.compile(r"([3-9]|\d\d+) of 400")
 """Progress of a study with at least three trials."""
 

@@ -25,6 +25,8 @@ COMMANDS = (
     "benchmarks.service.fairness",
     "benchmarks.service.load",
     "benchmarks.service.pages",
+    "benchmarks.service.streams",
+    "benchmarks.service.studies",
 )
 
 

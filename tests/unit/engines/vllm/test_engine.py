@@ -398,7 +398,9 @@ def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
 
 
 def test_inherited_settings_of_vllm_and_ray_are_left_out() -> None:
-    assert base_environment({"VLLM_X": "1", "RAY_Y": "2", "HF_HUB_OFFLINE": "1"}) == {"HF_HUB_OFFLINE": "1"}
+    assert base_environment({"VLLM_X": "1", "RAY_Y": "2", "PGPASSWORD": "3", "HF_HUB_OFFLINE": "1"}) == {
+        "HF_HUB_OFFLINE": "1"
+    }
 
 
 def test_the_command_text_is_quoted() -> None:
