@@ -33,6 +33,9 @@ from tuner.processes.records import ProcessRecords
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
+MOST_ATTEMPTS = 6
+"""Attempts while `START_S` lasts. A raylet ends itself if its agents have not started within 15 s, a constant of Ray
+(https://github.com/ray-project/ray/issues/65983), which a busy machine exceeds."""
 SESSIONS = "r"
 """Ray opens its temporary folder to all users, so it gets one inside a folder that only this user can enter."""
 NO_LEADER = Identity(2**31 - 1, 0)
@@ -154,7 +157,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
-    """Start a Ray of this command, with a second attempt if the first fails.
+    """Start a Ray of this command: in `ATTEMPTS` attempts, or up to `MOST_ATTEMPTS` within `START_S` seconds.
 
     Args:
         slots: how many workers will run.
@@ -162,9 +165,10 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
         records: folder of the records of its processes.
 
     Raises:
-        InfrastructureError: if both attempts fail.
+        InfrastructureError: if all attempts fail.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    begun = time.monotonic()
+    for attempt in range(1, MOST_ATTEMPTS + 1):
         local = LocalRay(records)
         try:
             with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder):
@@ -182,10 +186,11 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
             local.end_processes()
         else:
             return local
-        if attempt < ATTEMPTS:
-            _log.warning("Ray did not start (%s); starting it once more", reason)
+        if attempt >= ATTEMPTS and (attempt == MOST_ATTEMPTS or time.monotonic() - begun > START_S):
+            break
+        _log.warning("Ray did not start (%s); starting it once more", reason)
     raise InfrastructureError(
-        f"Ray did not start in {ATTEMPTS} attempts: {reason}; the machine may be overloaded or short of memory"
+        f"Ray did not start in {attempt} attempts: {reason}; the machine may be overloaded or short of memory"
     )
 
 
@@ -194,7 +199,8 @@ def _patient_registration(folder: Path) -> Iterator[None]:
     """Make `ray.init` wait for the raylet's registration as long as the raylet runs, at most `START_S` seconds.
 
     Ray waits 30 s, a constant in `Node.__init__` of `ray/_private/node.py`, and raises "The current node timed out
-    during startup". No setting changes that, so the function that it calls in this wait is replaced.
+    during startup". No setting changes that, so the function that it calls in this wait is replaced. Ray also waits
+    the 30 s for a raylet that has ended; the replacement raises another error then, which ends Ray's wait.
     """
     query: Any = services.get_node
 
@@ -205,7 +211,9 @@ def _patient_registration(folder: Path) -> Iterator[None]:
                 return query(gcs_address, node_id)
             except RuntimeError:
                 now = time.monotonic()
-                if now - begun > START_S or not _processes(folder, "raylet"):
+                if not _processes(folder, "raylet"):
+                    raise InfrastructureError("its raylet ended while it started") from None
+                if now - begun > START_S:
                     raise
                 if now - noticed > NOTICE_S:
                     noticed = now

@@ -59,8 +59,9 @@ def signal_driver(number: signal.Signals) -> Callable[[Scene], str | None]:
         began = time.monotonic()
         if not send_signal(driver, number):
             return None
-        wait_for(lambda: _is_gone(scene, driver, began), f"the end of what the driver of {id} has started")
-        scene.figures.cleanup_s.append(round(time.monotonic() - began, 2))
+        if number is signal.SIGKILL:
+            wait_for(lambda: _is_gone(scene, driver, began), f"the end of what the driver of {id} has started")
+            scene.figures.cleanup_s.append(round(time.monotonic() - began, 2))
         return id
 
     return strike
@@ -82,8 +83,10 @@ def freeze_driver(bounds: tuple[float, float]) -> Callable[[Scene], str | None]:
         found = scene.driver()
         if found is None or not send_signal(found[1], signal.SIGSTOP):
             return None
-        time.sleep(scene.wait_s(bounds))
-        send_signal(found[1], signal.SIGCONT)
+        try:
+            time.sleep(scene.wait_s(bounds))
+        finally:
+            send_signal(found[1], signal.SIGCONT)
         return found[0]
 
     return strike

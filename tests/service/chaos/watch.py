@@ -38,6 +38,7 @@ class Watch(threading.Thread):
         self._root, self._home, self._figures = str(folder / "tuner_service" / "submissions"), home, figures
         self._jobs: dict[Identity, str] = {}
         self._since: dict[frozenset[Identity], float] = {}
+        self._told: set[frozenset[Identity]] = set()
         self.below: dict[Identity, set[Identity]] = defaultdict(set)
         """Every process that was seen below a driver, by driver."""
         self.ended = threading.Event()
@@ -57,7 +58,7 @@ class Watch(threading.Thread):
             if state.alive and (submission := self._submission_of(state.identity)):
                 found[submission].append(state.identity)
         for driver in [each for drivers in found.values() for each in drivers]:
-            waiting = list(children[driver.pid])
+            waiting, _ = list(children[driver.pid]), self.below[driver]
             while waiting:
                 child = waiting.pop()
                 self.below[driver].add(child)
@@ -88,10 +89,13 @@ class Watch(threading.Thread):
         for pair in pairs:
             self._since.setdefault(pair, now)
         for pair in [each for each in self._since if each not in pairs or now - self._since[each] > MOST_OVERLAP_S]:
-            lasted = now - self._since.pop(pair)
-            self._figures.overlaps_s.append(round(lasted, 2))
-            if lasted > MOST_OVERLAP_S:
-                self._figures.problems.append(f"{pairs.get(pair)} has two drivers for {lasted:.0f} s: {set(pair)}")
+            lasted = now - self._since[pair]
+            if pair not in pairs:
+                self._since.pop(pair)
+                self._figures.overlaps_s.append(round(lasted, 2))
+            elif pair not in self._told:
+                self._told.add(pair)
+                self._figures.problems.append(f"{pairs[pair]} has two drivers for {lasted:.0f} s: {set(pair)}")
 
     def leftovers(self) -> str:
         """Return what is left when no driver runs: processes, records of processes and temporary folders."""

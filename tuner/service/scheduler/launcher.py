@@ -40,6 +40,9 @@ class Launcher(Protocol):
     def ended(self) -> set[tuple[str, int]]:
         """Return submission and run of each driver of this launcher that has ended since the last call."""
 
+    def abandon(self, submission: str, run: int) -> None:
+        """Kill the process of a run that did not become its driver in time, if this launcher started it."""
+
 
 class ProcessLauncher:
     """Starts each driver as a process in a session of its own, so that it outlives this one.
@@ -101,6 +104,11 @@ class ProcessLauncher:
         found = {run for run, child in self._children.items() if child.poll() is not None}
         self._children = {run: child for run, child in self._children.items() if run not in found}
         return found
+
+    def abandon(self, submission: str, run: int) -> None:
+        """Kill the process; a frozen one would stay for good, and its run is over."""
+        if (child := self._children.get((submission, run))) is not None:
+            child.kill()
 
     def interrupt(self) -> None:
         """Ask the drivers of this process to end at once; their submissions are queued again."""

@@ -125,7 +125,10 @@ class Scheduler:
         if submission.state not in ACTIVE or not self._is_lost(submission):
             return submission
         self._note(f"the driver of {submission.id} is lost", submission.id)
-        return self._store.lost(submission.id, submission.driver, lease, self._now(), MOST_LOSSES)
+        found = self._store.lost(submission.id, submission.driver, lease, self._now(), MOST_LOSSES)
+        if submission.driver is None and found.state not in ACTIVE:
+            self._launcher.abandon(submission.id, submission.runs)
+        return found
 
     def _is_lost(self, submission: Submission) -> bool:
         """Return whether the driver has ended, or has been silent for too long."""

@@ -25,6 +25,7 @@ class FakeLauncher:
     launched: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     ended_now: set[tuple[str, int]] = field(default_factory=set)
     alive: dict[Driver, bool | None] = field(default_factory=dict)
+    abandoned: list[tuple[str, int]] = field(default_factory=list)
     fails: bool = False
 
     def launch(self, submission: Submission) -> None:
@@ -38,6 +39,9 @@ class FakeLauncher:
     def ended(self) -> set[tuple[str, int]]:
         found, self.ended_now = self.ended_now, set()
         return found
+
+    def abandon(self, submission: str, run: int) -> None:
+        self.abandoned.append((submission, run))
 
 
 @dataclass
@@ -153,11 +157,13 @@ def test_a_driver_that_never_says_who_it_is_is_lost_after_a_while(bench: Bench) 
     bench.clock.pass_s(START_S)
     scheduler.step()
     assert bench.state("a") is SubmissionState.RUNNING
+    assert bench.launcher.abandoned == []
     bench.clock.pass_s(1)
     scheduler.step()
     found = bench.store.submission("a")
     assert found is not None
     assert found.runs == 2
+    assert bench.launcher.abandoned == [("a", 1)]
 
 
 def test_a_silent_driver_of_another_host_is_lost_after_a_while(bench: Bench) -> None:
