@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from storage.service.records import SubmissionState
-from tests.service.running import Service, running_service
+from tests.service.running import Service, running_service, wait_for
 
 FORGED = "/v1/studies/%0d%0a%7B%22level%22:%20%22forged%22%7D"
 RAW = [
@@ -36,20 +36,26 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield found
 
 
+def log_of(service: Service, id: str, state: SubmissionState) -> list[dict[str, object]]:
+    """Return the lines of an ended study's driver, which writes the last one after the study's end is stored."""
+    assert service.wait(id)["state"] == state
+    path = service.folder / "tuner_service" / "submissions" / id / "driver.log"
+    wait_for(lambda: f'"state": "{state.value}"' in path.read_text() or None, f"the last line of {id}")
+    return objects(path)
+
+
 def objects(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_service_and_driver_write_json_lines_with_study_and_trial(service: Service) -> None:
     service.submit("logged", trials=3)
-    assert service.wait("logged")["state"] == SubmissionState.DONE
-    lines = objects(service.folder / "tuner_service" / "submissions" / "logged" / "driver.log")
+    lines = log_of(service, "logged", SubmissionState.DONE)
     assert {line["study"] for line in lines} == {"logged"}
     assert {line["trial"] for line in lines if "trial" in line} == {0, 1, 2}
     assert (lines[-1]["state"], lines[-1]["level"]) == ("DONE", "info")
     service.call("POST", "/v1/studies", json={"id": "broken", "settings": {"trials": 2}, "kind": "cpu"})
-    assert service.wait("broken")["state"] == SubmissionState.FAILED
-    last = objects(service.folder / "tuner_service" / "submissions" / "broken" / "driver.log")[-1]
+    last = log_of(service, "broken", SubmissionState.FAILED)[-1]
     assert (last["level"], last["culprit"], last["study"]) == ("error", "configuration", "broken")
 
 
