@@ -67,7 +67,7 @@ def test_no_request_forges_a_line_or_a_header(service: Service) -> None:
             head = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")[0]
         assert head.split(b" ")[1] in (b"400", b"401", b"404"), (request, head)
         assert b"forged" not in head
-    lines = objects(service.folder / "serve.log")
+    lines = objects(service.folder / "serve-0.log")
     assert lines[0]["message"].startswith("tuner serves http://")  # type: ignore[attr-defined]
     assert {line["level"] for line in lines} <= {"info", "warning", "error"}
-    assert "tnr_" not in (service.folder / "serve.log").read_text()
+    assert "tnr_" not in (service.folder / "serve-0.log").read_text()
