@@ -75,7 +75,9 @@ def listening(context: ServiceContext, port: int = 0) -> Iterator[int]:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
-    config = uvicorn.Config(create_app(context), log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        create_app(context), log_level="warning", access_log=False, log_config=None, timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="api")
     thread.start()

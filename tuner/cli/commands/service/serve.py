@@ -56,7 +56,7 @@ def serve(
     log_format: Annotated[
         str,
         option(
-            SERVER, "text|json", "Lines for people, or one JSON object a line.", shown="$TUNER_LOG_FORMAT, else text"
+            SERVER, "FORMAT", "text: lines for people; json: an object a line.", shown="$TUNER_LOG_FORMAT, else text"
         ),
     ] = "",
 ) -> None:
