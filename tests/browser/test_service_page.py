@@ -110,7 +110,7 @@ def read_the_rest(person: Walk, name: str) -> None:
     assert page.locator(".no-webgl").count() == 0
     person.check("charts")
     person.go(f"study/{name}/log")
-    person.see("The log is empty")
+    person.see("stage search begins")
     person.check("log")
     person.go(f"study/{name}/settings")
     person.see("As JSON")
