@@ -1,1 +1,1 @@
-"""What those who watch a service ask of its database: the figures of its queue, and the events sent to webhooks."""
+"""Figures of the queue, for those who watch a service."""

@@ -22,7 +22,8 @@ VARIABLE = "TUNER_LOG_FORMAT"
 
 _LOG = logging.getLogger("tuner.service")
 _FIELDS = "tuner_fields"
-_CULPRITS = {kind.value: kind.culprit.value for kind in FailureKind}
+CULPRITS = {kind.value: kind.culprit.value for kind in FailureKind}
+"""The culprit of each type of failure."""
 
 
 class LogFormat(StrEnum):
@@ -144,7 +145,7 @@ def _say_trial(study: str, data: Mapping[str, Any], failure: Mapping[str, Any] |
     if failure is None:
         say(logging.INFO, f"trial {_name(data)}: {how}", **about, state=how)
         return
-    kind, culprit = failure["kind"], _CULPRITS.get(failure["kind"])
+    kind, culprit = failure["kind"], CULPRITS.get(failure["kind"])
     text = f"trial {_name(data)}: {how}: {kind} ({culprit}): {failure['message']}"
     say(logging.WARNING, text, **about, state=data.get("state"), failure=kind, culprit=culprit)
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from storage.failures import FailureKind, Phase
+from storage.failures import Phase
 from storage.service.records import Event, SubmissionState
 from storage.service.watching.records import Figures
+from tuner.service.watching.logs import CULPRITS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 """The label of what has no name of its own: methods and addresses that do not exist."""
 
-CULPRITS = {kind.value: kind.culprit.value for kind in FailureKind}
 OWN = "own"
 """The name of the tuner's own work among a trial's phases."""
 
@@ -74,12 +74,12 @@ class Meters:
             if event.kind == "trial":
                 self._count_trial(event.data)
             elif event.kind == "trial_retried":
-                self._retries.labels(event.data["kind"]).inc()
+                self._retries.labels(event.data.get("kind", "")).inc()
 
     def _count_trial(self, data: Mapping[str, Any]) -> None:
         """Count a trial; an event of another version of the driver may have other types of failure, or no seconds."""
         kind = (data.get("failure") or {}).get("kind", "")
-        self._trials.labels(data["state"], kind, CULPRITS.get(kind, "")).inc()
+        self._trials.labels(data.get("state", ""), kind, CULPRITS.get(kind, "")).inc()
         for phase, seconds in data.get("seconds", {}).items():
             self._seconds.labels(phase).inc(max(0.0, seconds))
 
