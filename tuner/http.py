@@ -7,8 +7,11 @@ import json
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import httpx
+
+Answer = TypeVar("Answer")
 
 BODY_LIMIT = 2**20
 """The largest body in bytes, unless the caller gives another."""
@@ -123,19 +126,52 @@ def post_json(url: str, body: object, limits: ReadLimits, headers: Mapping[str, 
     return _run(client, "POST", url, limits, json.dumps(body).encode())
 
 
+def post(url: str, content: bytes, headers: Mapping[str, str], deadline_s: float) -> int:
+    """Return the status of the answer to a POST, whose body is not read; no redirect is followed.
+
+    Proxies of the environment are used.
+
+    Args:
+        url: of `http` or `https`.
+        content: body of the request.
+        headers: of the request, with the type of the body.
+        deadline_s: seconds from the start of the connection to the answer's head.
+
+    Raises:
+        HttpError: for text that is no URL, and without a valid answer in time.
+    """
+
+    async def send() -> int:
+        client = httpx.AsyncClient(headers=headers, timeout=None)
+        sent = client.stream("POST", url, content=content)
+        async with asyncio.timeout(deadline_s), client, sent as response:
+            return response.status_code
+
+    return _in_time(send(), deadline_s)
+
+
 def _run(client: httpx.AsyncClient, method: str, url: str, limits: ReadLimits, content: bytes | None = None) -> Reply:
     """Send the request in an event loop of its own: only a cancelled task ends a read of a trickled head."""
+    return _in_time(_read(client, method, url, limits, content), limits.deadline_s)
+
+
+def _in_time(reading: Coroutine[None, None, Answer], deadline_s: float) -> Answer:
+    """Return what a request returns.
+
+    Raises:
+        HttpError: without a valid answer in time.
+    """
     try:
-        return _in_own_loop(_read(client, method, url, limits, content))
+        return _in_own_loop(reading)
     except TimeoutError:
-        raise HttpError(f"no whole answer within {limits.deadline_s:.3g} s") from None
+        raise HttpError(f"no whole answer within {deadline_s:.3g} s") from None
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise HttpError(_reason(error), connected=False) from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise HttpError(str(error) or type(error).__name__) from None
 
 
-def _in_own_loop(reading: Coroutine[None, None, Reply]) -> Reply:
+def _in_own_loop(reading: Coroutine[None, None, Answer]) -> Answer:
     """Run the coroutine to its end, in a thread if this one has a running event loop, as a notebook's has."""
     if not _loop_runs():
         return asyncio.run(reading)

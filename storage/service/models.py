@@ -61,6 +61,7 @@ class SubmissionRow(Base):
     gpu_seconds: Mapped[float]
     losses: Mapped[int]
     events: Mapped[int]
+    webhook: Mapped[str | None] = mapped_column(String(KEYWORD_LENGTH))
 
 
 class EventRow(Base):
@@ -134,6 +135,21 @@ class LeaseRow(Base):
     expires_at: Mapped[datetime | None]
 
 
+class MessageRow(Base):
+    """A message to a webhook that is still to be sent: the fields of `storage.service.watching.records.Message`."""
+
+    __tablename__ = "tuner_messages"
+    __table_args__ = (Index("ix_tuner_messages_next_at", "next_at", "id"), _NEVER_AGAIN)
+
+    id: Mapped[int] = mapped_column(_ROW_NUMBER, primary_key=True)
+    webhook: Mapped[str] = mapped_column(String(KEYWORD_LENGTH))
+    key: Mapped[str] = mapped_column(String(KEYWORD_LENGTH))
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    next_at: Mapped[datetime]
+    attempts: Mapped[int]
+
+
 class AuditRow(Base):
     """An entry of the audit log: the fields of `storage.service.records.AuditEntry`, of which `id` is the number."""
 
@@ -156,6 +172,7 @@ __all__ = [
     "ClientTrialRow",
     "EventRow",
     "LeaseRow",
+    "MessageRow",
     "OptimizationRow",
     "OwnerRow",
     "SubmissionRow",

@@ -90,6 +90,7 @@ class Submission:
         gpu_seconds: device-seconds used by all its runs.
         losses: drivers that were lost since its last finished trial.
         events: number of its last event.
+        webhook: name of the server's webhook that gets a message when it ends; None: none.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Submission:
     gpu_seconds: float = 0.0
     losses: int = 0
     events: int = 0
+    webhook: str | None = None
 
 
 @dataclass(frozen=True)

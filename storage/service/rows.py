@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from storage.errors import StorageError
 from storage.service.errors import InvalidCursor, NotYours, UnknownSubmission
-from storage.service.models import EventRow, SubmissionRow, UseRow
+from storage.service.models import EventRow, MessageRow, SubmissionRow, UseRow
 from storage.service.records import ACTIVE, ENDED, Driver, Request, Submission, SubmissionState
 from storage.tables.mapping import to_json_value
 from storage.tables.models import NAME_LENGTH, Base, UtcDateTime
@@ -66,6 +66,7 @@ def submission_record(row: SubmissionRow, with_settings: bool = True) -> Submiss
         gpu_seconds=row.gpu_seconds,
         losses=row.losses,
         events=row.events,
+        webhook=row.webhook,
     )
 
 
@@ -155,7 +156,19 @@ def move(
         row.queued_at, row.ended_at = now, None
     about = {"state": state.value, "reason": reason, "culprit": culprit}
     known = {key: value for key, value in about.items() if value is not None}
-    add_event(session, row, kind, {**known, **(data or {})}, now)
+    number = add_event(session, row, kind, {**known, **(data or {})}, now)
+    if state in ENDED and row.webhook is not None:
+        _add_message(session, row, row.webhook, number, now)
+
+
+def _add_message(session: Session, row: SubmissionRow, webhook: str, number: int, now: datetime) -> None:
+    """Keep the message about the end of a submission in the transaction that ends it."""
+    key = f"end_{row.id}_{number}"
+    facts = {"id": row.name, "owner": row.owner, "kind": row.kind, "gpu_seconds": row.gpu_seconds}
+    facts |= {"state": row.state, "reason": row.reason, "culprit": row.culprit}
+    times = {"created_at": row.created_at.isoformat(), "ended_at": now.isoformat()}
+    data = to_json_value("data", {**facts, **times})
+    session.add(MessageRow(webhook=webhook, key=key, data=data, created_at=now, next_at=now, attempts=0))
 
 
 def count_use(row: SubmissionRow, now: datetime) -> None:

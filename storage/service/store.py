@@ -14,6 +14,7 @@ from storage.service.optimizations.store import OptimizationStore
 from storage.service.scheduling import SchedulingStore
 from storage.service.submissions import SubmissionStore
 from storage.service.watching.figures import FigureStore
+from storage.service.watching.messages import MessageStore
 from storage.waiting import DatabaseWait
 
 IDLE_TRANSACTION_S = 60
@@ -21,7 +22,14 @@ IDLE_TRANSACTION_S = 60
 
 
 class ServiceStore(
-    SubmissionStore, SchedulingStore, DrivingStore, EventStore, AccessStore, OptimizationStore, FigureStore
+    SubmissionStore,
+    SchedulingStore,
+    DrivingStore,
+    EventStore,
+    AccessStore,
+    OptimizationStore,
+    FigureStore,
+    MessageStore,
 ):
     """What the service stores beside the studies; threads, processes and hosts can share the database.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
@@ -231,7 +232,7 @@ def _insert(session: Session, new: Submission) -> bool:
 
     A rival transaction that inserts the same id is waited for.
     """
-    values = {
+    values: dict[str, Any] = {
         "name": new.id,
         "owner": new.owner,
         "state": SubmissionState.QUEUED.value,
@@ -240,6 +241,7 @@ def _insert(session: Session, new: Submission) -> bool:
         "gpus": new.gpus,
         "priority": new.priority,
         "shared": new.shared,
+        "webhook": new.webhook,
         "granted": [],
         "created_at": new.created_at,
         "queued_at": new.queued_at,

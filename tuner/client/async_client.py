@@ -75,10 +75,11 @@ class AsyncClient:
         gpus: int = 1,
         priority: int = 0,
         shared: bool = False,
+        webhook: str | None = None,
         **settings: Unpack[OptimizeSettings],
     ) -> SubmittedStudy:
         """As `Client.submit`."""
-        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared}
+        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared, "webhook": webhook}
         return await self._ask(calls.submit(id, settings, asked))
 
     async def study(self, id: str) -> SubmittedStudy:

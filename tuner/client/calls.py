@@ -65,7 +65,8 @@ def _nothing(_: httpx.Response) -> None:
 
 def submit(id: str | None, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> Call[SubmittedStudy]:
     """Submit a study. It always has an id, so a repetition changes nothing."""
-    body = {"id": id or new_id(), "settings": with_contents(settings), **asked}
+    given = {name: value for name, value in asked.items() if value is not None}  # an older server may lack some
+    body = {"id": id or new_id(), "settings": with_contents(settings), **given}
     return Call("POST", "/v1/studies", _study, body=body)
 
 

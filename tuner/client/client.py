@@ -90,6 +90,7 @@ class Client:
         gpus: int = 1,
         priority: int = 0,
         shared: bool = False,
+        webhook: str | None = None,
         **settings: Unpack[OptimizeSettings],
     ) -> SubmittedStudy:
         """Submit a study. The same id with the same settings is accepted again and changes nothing.
@@ -100,9 +101,10 @@ class Client:
             gpus: most devices at once.
             priority: larger is sooner, among your own, -100 to 100.
             shared: whether every token may read it.
+            webhook: of the server, which gets a message when the study ends; None: the server's choice.
             settings: the keywords of `tuner.optimize`; the contents of the files that they name are sent.
         """
-        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared}
+        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared, "webhook": webhook}
         return self._ask(calls.submit(id, settings, asked))
 
     def study(self, id: str) -> SubmittedStudy:

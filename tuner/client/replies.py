@@ -57,6 +57,7 @@ class SubmittedStudy(_Reply):
         gpu_seconds: device-seconds used so far.
         settings: keywords of `tuner.optimize`; None in a list of studies.
         progress: None before its first run.
+        webhook: of the server, which gets a message at its end; None: none, or the server is of an older version.
     """
 
     id: str
@@ -78,6 +79,7 @@ class SubmittedStudy(_Reply):
     gpu_seconds: float
     settings: Mapping[str, Any] | None
     progress: StudyProgress | None
+    webhook: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -31,6 +31,8 @@ from tuner.service.scheduler.launcher import ProcessLauncher
 from tuner.service.scheduler.scheduler import QueueState, Scheduler
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
+from tuner.service.watching.messages import Messenger
+from tuner.service.watching.webhooks import Webhooks
 
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""
@@ -56,6 +58,7 @@ class ServeSettings:
         schedules: whether this process may schedule.
         keeps_running: whether drivers go on when this process is stopped.
         log_format: of this process and its drivers.
+        webhooks: which submissions may name.
     """
 
     url: str
@@ -70,6 +73,7 @@ class ServeSettings:
     schedules: bool = True
     keeps_running: bool = False
     log_format: LogFormat = LogFormat.TEXT
+    webhooks: Webhooks = field(default_factory=Webhooks)
 
 
 def serve(settings: ServeSettings) -> None:
@@ -98,6 +102,7 @@ def serve(settings: ServeSettings) -> None:
             context = ServiceContext(
                 *(service, store, settings.url, settings.folder, devices, settings.rules, queue),
                 secure=settings.certificate is not None,
+                webhooks=settings.webhooks,
             )
             run_server(create_app(context), listener, settings.certificate)
 
@@ -250,13 +255,19 @@ def _scheduling(
             if not stop.is_set():  # a server that no longer schedules must not look healthy
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=schedule, name="scheduler")
-    thread.start()
+    messenger = Messenger(service, settings.webhooks, _note, queue)
+    threads = [
+        threading.Thread(target=schedule, name="scheduler"),
+        threading.Thread(target=messenger.run, args=(stop,), name="messenger"),
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
         if not settings.keeps_running:
             launcher.interrupt()
             if launcher.wait(ENDING_S):

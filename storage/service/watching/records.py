@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from storage.service.records import SubmissionState
 
@@ -30,3 +31,25 @@ class Figures:
     states: Mapping[SubmissionState, int]
     waiting: Mapping[str, Waiting]
     granted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message to a webhook that is still to be sent.
+
+    Attributes:
+        number: of its row.
+        webhook: name of the server's webhook.
+        key: the same for each attempt, and for no other message.
+        data: what it says, of a submission: `id`, `owner`, `kind`, `state`, `reason`, `culprit`, `gpu_seconds`, and
+            `created_at` and `ended_at` in ISO 8601.
+        created_at: when the submission ended.
+        attempts: attempts that failed.
+    """
+
+    number: int
+    webhook: str
+    key: str
+    data: Mapping[str, Any]
+    created_at: datetime
+    attempts: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import optuna
@@ -22,6 +22,7 @@ from storage.service.records import Page
 from storage.service.store import open_service_store
 from storage.tables.models import ServerFactsRow
 from tests import store_samples as samples
+from tests.service_samples import at, submission
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -113,6 +114,20 @@ def test_a_database_of_the_third_schema_gets_the_optimizations(url: str, engine:
     assert differences(engine) == []
 
 
+def test_a_database_of_the_fourth_schema_gets_the_webhooks(url: str, engine: Engine) -> None:
+    service = open_service_store(url)
+    service.submit(submission("s"))
+    service.close()
+    with database.writing_engine(engine).begin() as connection:
+        command.downgrade(database.migration_config(connection), "0004")
+    assert "tuner_messages" not in inspect(engine).get_table_names()
+    service = open_service_store(url)
+    assert service.submission("s") == replace(submission("s"), events=1)
+    assert service.due_messages(at(1)) == []
+    service.close()
+    assert differences(engine) == []
+
+
 def test_opening_again_keeps_the_studies(url: str) -> None:
     store = open_store(url)
     store.create_study(samples.study())
@@ -149,7 +164,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0004\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0005\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]

@@ -14,6 +14,7 @@ from storage.store import Store
 from tuner.service.asked.rules import ServerRules
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.meters import Meters
+from tuner.service.watching.webhooks import Webhooks
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ServiceContext:
         clock: returns the time of operations on optimizations.
         secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
         meters: counts requests and trials for `/metrics`.
+        webhooks: which submissions may name.
     """
 
     service: ServiceStore
@@ -43,6 +45,7 @@ class ServiceContext:
     secure: bool = False
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     meters: Meters = field(default_factory=Meters)
+    webhooks: Webhooks = field(default_factory=Webhooks)
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

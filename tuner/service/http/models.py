@@ -42,6 +42,7 @@ class NewStudy(_Body):
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS, description="most devices at once")] = 1
     priority: Annotated[int, Field(ge=-100, le=100, description="larger is sooner, among your own")] = 0
     shared: Annotated[bool, Field(description="whether every token may read it")] = False
+    webhook: Annotated[str | None, Field(description="webhook of the server; by default the server's choice")] = None
 
 
 class StudyChange(_Body):
@@ -80,6 +81,7 @@ class StudyView(BaseModel):
     ended_at: datetime | None
     heartbeat_at: datetime | None
     gpu_seconds: float
+    webhook: Annotated[str | None, Field(description="name of the webhook that gets a message at its end")]
     settings: dict[str, Any] | None
     progress: Progress | None
 
@@ -149,6 +151,7 @@ def study_view(
         ended_at=found.ended_at,
         heartbeat_at=found.heartbeat_at,
         gpu_seconds=found.gpu_seconds,
+        webhook=found.webhook,
         settings=dict(found.settings) if settings else None,
         progress=progress,
     )

@@ -42,13 +42,18 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
         raise SettingError("id", id, "this id is taken", "choose another one")
     if known is None:
         _check_new(id, who, context)
-    now = datetime.now(UTC)
-    asked = Submission(id, who.owner, body.settings, kind, body.gpus, body.priority, now, now, shared=body.shared)
+    asked = _asked(body, id, who.owner, kind, context.webhooks.chosen(body.webhook))
     found, created = context.service.submit(asked)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{id}"
     log_action(context, who, "submit", id, "created" if created else "known")
     return _view(found, context)
+
+
+def _asked(body: NewStudy, id: str, owner: str, kind: str, webhook: str | None) -> Submission:
+    now = datetime.now(UTC)
+    whose = (id, owner, body.settings, kind)
+    return Submission(*whose, body.gpus, body.priority, now, now, shared=body.shared, webhook=webhook)
 
 
 def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:

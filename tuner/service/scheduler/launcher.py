@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +17,7 @@ from storage.service.records import Driver, Submission
 from tuner.processes.identity import Identity, is_alive, send_signal
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
+from tuner.service.watching.webhooks import PREFIX as WEBHOOKS
 from tuner.use_cases.places import tracking_uri
 
 LOG = "driver.log"
@@ -68,7 +70,7 @@ class ProcessLauncher:
         folder = self.folder_of(submission.id)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address)
-        environment = {**os.environ, **job.environment(), **self.variables_of(submission)}
+        environment = {**inherited(os.environ), **job.environment(), **self.variables_of(submission)}
         with (folder / LOG).open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-m", "tuner.service.driver"],
@@ -124,6 +126,11 @@ class ProcessLauncher:
                 child.wait(timeout=max(deadline - time.monotonic(), 0.0))
         self.ended()
         return len(self._children)
+
+
+def inherited(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the service's variables without the addresses of its webhooks: drivers send nothing there."""
+    return {name: value for name, value in variables.items() if not name.startswith(WEBHOOKS)}
 
 
 def end_driver(driver: Driver) -> bool:

@@ -28,4 +28,5 @@ def test_compiled_headers_outlive_a_trials_temporary_files(tmp_path: Path, monke
 
 def test_inherited_variables_of_vllm_are_dropped() -> None:
     inherited = {"PATH": "/bin", "VLLM_USE_V1": "1", "RAY_ADDRESS": "x", "HF_HOME": "/hf"}
+    inherited |= {"PGPASSWORD": "p", "TUNER_WEBHOOK_TEAM": "https://hooks.example/T0"}
     assert base_environment(inherited) == {"PATH": "/bin", "HF_HOME": "/hf"}

@@ -20,6 +20,7 @@ from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.rates import Rates
+from tuner.service.watching.webhooks import find_webhooks
 
 HOST = "http://tuner.test"
 
@@ -56,7 +57,8 @@ def serving_with(folder: Path, rates: Rates | None = None) -> Iterator[Api]:
     url = normalise_url(str(folder / "t.db"))
     devices = {"cpu": ("cpu:0",), "simulated": ("simulated:0", "simulated:1")}
     service, store = open_service_store(url), open_store(url)
-    context = ServiceContext(service, store, url, folder, devices, ServerRules())
+    webhooks = find_webhooks(["team"], None, {"TUNER_WEBHOOK_TEAM": "https://hooks.test/T0/secret"})
+    context = ServiceContext(service, store, url, folder, devices, ServerRules(), webhooks=webhooks)
     with TestClient(create_app(context, rates), base_url=HOST, raise_server_exceptions=False) as client:
         found = Api(client, service, folder)
         found.add("ada", "ada", Role.USER)

@@ -215,3 +215,34 @@ def test_a_report_does_not_compare_with_another_owners_study(api: Api) -> None:
     assert response.status_code == 404
     assert "there is no study 'secret' that you may read" in response.json()["detail"]
     assert api.call("GET", "/v1/studies/mine/export?file=..%2Fx", "ben").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "webhook",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "http://127.0.0.1:8600/v1/tokens",
+        "https://hooks.test/T0/secret",
+        "file:///etc/passwd",
+        "TEAM",
+        "other",
+        "",
+    ],
+)
+def test_a_study_names_a_webhook_of_the_server_and_no_address(api: Api, webhook: str) -> None:
+    response = api.submit("first", webhook=webhook)
+    assert response.status_code == 422
+    problem = response.json()
+    assert problem["field"] == "webhook"
+    assert problem["rule"] == "this server has the webhooks team"
+    assert api.call("GET", "/v1/studies/first").status_code == 404
+
+
+def test_a_webhooks_address_is_in_no_answer(api: Api) -> None:
+    answers = [api.submit("first", webhook="team")]
+    assert answers[0].json()["webhook"] == "team"
+    answers += [
+        api.call("GET", path) for path in ("/v1/catalogue", "/v1/studies/first", "/v1/studies", "/openapi.json")
+    ]
+    assert answers[1].json()["webhooks"] == ["team"]
+    assert all(answer.is_success and "hooks.test" not in answer.text for answer in answers)

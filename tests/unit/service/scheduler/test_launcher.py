@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.service.records import Submission
-from tuner.service.scheduler.launcher import ProcessLauncher
+from tuner.service.scheduler.launcher import ProcessLauncher, inherited
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 
@@ -42,3 +42,8 @@ def test_all_studies_log_to_one_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables("cpu", ("cpu:0",), "sqlite:////data/tuner.db") == beside
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     assert variables("cpu", ("cpu:0",)) == {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}
+
+
+def test_a_driver_does_not_know_the_webhooks() -> None:
+    variables = {"PATH": "/bin", "TUNER_WEBHOOK_TEAM": "https://hooks.example/T0", "TUNER_WEBHOOK_TEAM_SECRET": "k"}
+    assert inherited(variables) == {"PATH": "/bin"}

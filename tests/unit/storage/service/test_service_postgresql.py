@@ -8,6 +8,7 @@ from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
 from tests.contracts.service_events_contract import EventContract, RaceContract
 from tests.contracts.service_figures_contract import FigureContract
+from tests.contracts.service_messages_contract import MessageContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 
 
@@ -63,3 +64,7 @@ class TestPostgresqlRaces(RaceContract):
 
 class TestPostgresqlFigures(FigureContract):
     """The queue in numbers on PostgreSQL."""
+
+
+class TestPostgresqlMessages(MessageContract):
+    """Messages to webhooks on PostgreSQL."""

@@ -10,6 +10,7 @@ from tests.contracts.service_access_contract import AccessContract
 from tests.contracts.service_contract import DeleteContract, ListContract, RequestContract, SubmitContract
 from tests.contracts.service_events_contract import EventContract, RaceContract
 from tests.contracts.service_figures_contract import FigureContract
+from tests.contracts.service_messages_contract import MessageContract
 from tests.contracts.service_runs_contract import DriverContract, LeaseContract, LossContract, StartContract
 
 
@@ -65,3 +66,7 @@ class TestSqliteRaces(RaceContract):
 
 class TestSqliteFigures(FigureContract):
     """The queue in numbers on SQLite."""
+
+
+class TestSqliteMessages(MessageContract):
+    """Messages to webhooks on SQLite."""

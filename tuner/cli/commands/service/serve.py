@@ -53,6 +53,13 @@ def serve(
         list[str] | None,
         option(POLICY, "NAME", "Users may refer to this variable of this command as ${NAME}.", shown="none"),
     ] = None,
+    webhook: Annotated[
+        list[str] | None,
+        option(POLICY, "NAME", "Users may name this webhook; its address is in $TUNER_WEBHOOK_NAME.", shown="none"),
+    ] = None,
+    webhook_default: Annotated[
+        str | None, option(POLICY, "NAME", "Webhook of studies that name none.", shown="none")
+    ] = None,
     log_format: Annotated[
         str,
         option(
@@ -72,6 +79,7 @@ def serve(
     from tuner.errors import SettingError
     from tuner.service.asked.rules import ServerRules
     from tuner.service.serve import ServeSettings, serve
+    from tuner.service.watching.webhooks import find_webhooks
     from tuner.use_cases.places import storage_url
 
     if (tls_certificate is None) != (tls_key is None):
@@ -90,6 +98,7 @@ def serve(
         schedules=not no_scheduler,
         keeps_running=keep_running,
         log_format=_format(log_format),
+        webhooks=find_webhooks(webhook or (), webhook_default, os.environ),
     )
     serve(settings)
 

@@ -32,6 +32,10 @@ def submit(
         int, option(QUEUE, "INTEGER", "Larger is sooner, among your own studies.", least=-100, most=100)
     ] = 0,
     share: Annotated[bool, flag(QUEUE, "Let every token read the study.", "--share")] = False,
+    webhook: Annotated[
+        str | None,
+        option(QUEUE, "NAME", "Webhook of the server that hears of the study's end.", shown="the server's choice"),
+    ] = None,
     watch: Annotated[bool, flag(QUEUE, "Watch the study until it has ended, as `tuner watch`.", "--watch")] = False,
     server: Server = None,
     insecure: Insecure = False,
@@ -55,6 +59,7 @@ def submit(
             gpus=gpus,
             priority=priority,
             shared=share,
+            webhook=webhook,
             **settings,
         )
         if as_json:

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-DROPPED_PREFIXES = ("VLLM_", "RAY_", "PGPASS")
+DROPPED_PREFIXES = ("VLLM_", "RAY_", "PGPASS", "TUNER_WEBHOOK_")
 """Inherited variables with these prefixes are dropped: a trial must not depend on the shell that started the study,
-and the password of the tuner's database is not for servers. `--env` sets them, and then they are part of the study's
-premise."""
+and servers need neither the password of the tuner's database nor the addresses of webhooks. `--env` sets them, and then
+they are part of the study's premise."""
 
 
 def base_environment(inherited: Mapping[str, str]) -> dict[str, str]:

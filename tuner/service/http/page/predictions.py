@@ -75,7 +75,7 @@ def presets(who: Known) -> list[dict[str, Any]]:
 
 @router.get("/catalogue")
 def catalogue(who: Known, context: Context) -> dict[str, Any]:
-    """Return what can be chosen: the server's devices, cards and models of the simulator, metrics, charts, formats."""
+    """Return what can be chosen: devices and webhooks of the server, cards and models to simulate, metrics, charts."""
     cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
     return {
         "kinds": {kind: len(names) for kind, names in context.devices.items()},
@@ -87,6 +87,7 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
         "metrics": {name: {"unit": each.unit, "direction": each.direction.value} for name, each in METRICS.items()},
         "charts": list(CAPTIONS),
         "formats": list(NAMES),
+        "webhooks": sorted(context.webhooks.by_name),
     }
 
 

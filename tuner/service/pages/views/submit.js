@@ -92,6 +92,7 @@ function formOf(catalogue, presets, about) {
       field("Time", el("input", { name: "timeout", placeholder: "2h" }), "at most, such as 90min; empty: no limit"),
       numeric("gpus", "Devices at once", "", { min: "1", step: "1" }, { value: "1", ...apart }),
       numeric("priority", "Priority", "larger is sooner, among your own", { min: "-100", max: "100", step: "1" }, { value: "0", ...apart }),
+      ...(catalogue.webhooks.length ? [field("Message at its end", select("webhook", [["", "the server's choice"], ...catalogue.webhooks], "", apart), "to a webhook of this server")] : []),
       check("shared", "every token may read it", apart))),
     el("details", {}, el("summary", {}, "Workload"), el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "grid" }, workloadFields()))),
     el("details", {}, el("summary", {}, "More"), el("fieldset", {}, el("legend", {}, "More settings"), el("div", { class: "grid" },
@@ -120,7 +121,8 @@ function bodyOf(form) {
   const settings = { ...settingsOf(form), ...other };
   if (kind.value === SIMULATED) settings.engine = SIMULATED;
   else for (const name of ["gpu", "vllm_version"]) delete settings[name];
-  return { ...(id.value ? { id: id.value } : {}), settings, kind: kind.value, gpus: Number(gpus.value), priority: Number(priority.value), shared: shared.checked };
+  const webhook = form.elements.namedItem("webhook")?.value;
+  return { ...(id.value ? { id: id.value } : {}), ...(webhook ? { webhook } : {}), settings, kind: kind.value, gpus: Number(gpus.value), priority: Number(priority.value), shared: shared.checked };
 }
 
 function drawPreview(place, found, catalogue) {
