@@ -115,7 +115,7 @@ def check_address(address: str) -> None:
     which tries for 30 s. A host that does not exist and a port at which nothing listens are found at once.
 
     Raises:
-        SettingError: if no cluster answers within `CONNECT_S` and then `ANSWER_S` seconds.
+        SettingError: if no cluster answers within `CONNECT_S` and then `ANSWER_S` seconds, or this machine is no node.
     """
     if address == "auto" or address.startswith("ray://"):
         return
@@ -134,3 +134,22 @@ def check_address(address: str) -> None:
         code = None
     if code != 0:
         raise SettingError("ray_address", address, f"{rule} within {ANSWER_S:.0f} s", remedy)
+    if not _runs_raylet(Path("/proc")):
+        rule = "this machine, or its container, is not a node of the cluster, so it cannot start trials there"
+        raise SettingError("ray_address", address, rule, f"run `ray start --address={address} --num-cpus=0` here first")
+
+
+def _runs_raylet(processes: Path) -> bool:
+    """Return whether a raylet runs here, as Ray itself looks for one. Without it, `ray.init` fails after a minute.
+
+    Args:
+        processes: Linux's folder of processes.
+    """
+    for path in processes.glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        if words[0].endswith(b"raylet") and any(word.startswith(b"--node_id=") for word in words):
+            return True
+    return False

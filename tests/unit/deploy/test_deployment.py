@@ -16,7 +16,15 @@ from tests.test_docs import parse
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 FILES = [("compose.yaml",), ("compose.yaml", "compose.gpu.yaml")]
-OTHERS = {"POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD_FILE", "PGPASSWORD_FILE", "HF_HOME", "HF_TOKEN"}
+OTHERS = {
+    "POSTGRES_USER",
+    "POSTGRES_DB",
+    "POSTGRES_PASSWORD_FILE",
+    "PGPASSWORD_FILE",
+    "HF_HOME",
+    "HF_TOKEN",
+    "RAY_JOIN",
+}
 """Variables of PostgreSQL's image, of entrypoint.sh, and of Hugging Face's library."""
 
 
@@ -61,7 +69,8 @@ def test_every_variable_is_one_that_a_program_reads(project: dict[str, Any]) -> 
     source = "\n".join(path.read_text() for path in (ROOT / "tuner").rglob("*.py"))
     names = {name for service in project["services"].values() for name in service.get("environment") or {}}
     assert {name for name in names - OTHERS if f'"{name}"' not in source} == set()
-    assert "PGPASSWORD_FILE" in (DEPLOY / "entrypoint.sh").read_text()
+    entrypoint = (DEPLOY / "entrypoint.sh").read_text()
+    assert all(name in entrypoint for name in ("PGPASSWORD_FILE", "RAY_JOIN"))
 
 
 def test_ports_are_open_to_this_machine_only_and_agree(project: dict[str, Any]) -> None:
@@ -97,6 +106,7 @@ def test_services_wait_for_healthy_ones_and_keep_their_data(project: dict[str, A
 def test_the_cluster_is_the_one_that_the_service_uses() -> None:
     services = merged(*FILES[1])["services"]
     assert "--ray-address=ray-head:6379" in services["tuner"]["command"]
+    assert services["tuner"]["environment"]["RAY_JOIN"] == "ray-head:6379"
     assert "--port=6379" in services["ray-head"]["command"]
     assert "--address=ray-head:6379" in services["ray-worker"]["command"]
     base = merged(*FILES[0])["services"]["tuner"]["command"]
@@ -118,3 +128,13 @@ def test_the_entrypoint_reads_the_password_and_runs_the_command(tmp_path: Path) 
     command = [str(DEPLOY / "entrypoint.sh"), "sh", "-c", 'printf %s "$PGPASSWORD|$1"', "-", "a b"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout == "p w|a b"
+
+
+def test_the_entrypoint_joins_the_ray_cluster_before_the_command(tmp_path: Path) -> None:
+    (tmp_path / "ray").write_text('#!/bin/sh\nprintf "ray %s;" "$*"\n')
+    (tmp_path / "ray").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RAY_JOIN": "head:6379"}
+    done = subprocess.run(
+        [str(DEPLOY / "entrypoint.sh"), "echo", "served"], env=variables, capture_output=True, text=True
+    )
+    assert done.stdout == "ray start --address=head:6379 --num-cpus=0 --num-gpus=0;served\n"

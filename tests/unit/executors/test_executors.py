@@ -130,9 +130,30 @@ class TestRayExecutor(ExecutorContract):
         ray_cluster.leave_cluster()
         assert not ray.is_initialized()
 
+    def test_a_machine_that_is_no_node(self, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray_cluster, "_runs_raylet", lambda _: False)
+        with pytest.raises(UserError, match=f"not a node of the cluster.*ray start --address={cluster} --num-cpus=0"):
+            ray_cluster.look_at_cluster(cluster, "/bin/true", tmp_path)
+
     def test_more_gpus_than_the_cluster_has(self, cluster: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="each worker needs a GPU, and the cluster has 0"):
             ray_executor(StubFactory(), ["h200"] * 2, tmp_path, gpus=True, address=cluster)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([b"/ray/core/src/ray/raylet/raylet", b"--node_id=4f", b"--gcs-address=h:1"], True),
+        ([b"/ray/core/src/ray/gcs/gcs_server", b"--node_id=4f"], False),
+        ([b"/usr/bin/raylet", b"--version"], False),
+        ([b""], False),
+    ],
+)
+def test_a_raylet_is_found_by_its_command_line(tmp_path: Path, words: list[bytes], found: bool) -> None:
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "cmdline").write_bytes(b"\0".join(words) + b"\0")
+    (tmp_path / "4712").mkdir()  # it has ended meanwhile
+    assert ray_cluster._runs_raylet(tmp_path) is found
 
 
 @pytest.fixture

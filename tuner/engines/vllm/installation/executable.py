@@ -52,7 +52,7 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
         return beside
     remedy = (
         "install one (`pip install vllm` in an environment of its own; without a GPU: scripts/install_vllm_cpu.sh DIR) "
-        "and name its executable by {vllm} PATH or TUNER_VLLM"
+        "and put its executable on PATH, or its path into TUNER_VLLM"
     )
     raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)
 
