@@ -5,7 +5,7 @@
 
 Starts a `tuner serve` that does not schedule, opens the streams, and writes events to the database at a fixed rate, as
 drivers do. An event has the time at which it was written, so each stream measures how late it came. The reader of the
-service looks for new events twice a second, so half a second is the most that is meant. Writer, server and clients
+service looks for new events once in `POLL_S` (0.25 s), so that is the most that is meant. Writer, server and clients
 share the processors; the table has the load average before the run.
 """
 

@@ -64,23 +64,32 @@ class EventResponse(StreamingResponse):
 
 
 async def _texts(stream: Stream, number: int, context: ServiceContext, *, follow: bool) -> AsyncIterator[str]:
-    """Yield the events after a number, and comments where none comes."""
+    """Yield the events after a number, and comments where none comes.
+
+    The first ones, and those after a gap, are read from the database; the others come with the stream.
+    """
+    found = None
     while True:
-        stream.wake.clear()
-        found = await run_in_threadpool(context.service.events_after, stream.study, number, PAGE)
+        if found is None:
+            found = await run_in_threadpool(context.service.events_after, stream.study, number, PAGE)
         for event in found:
             if stream.ended:
                 return
             number = event.number
             yield text_of(event)
         if len(found) == PAGE:
+            found = None
             continue
         if not follow or stream.ended:
             return
+        found = []
         try:
             await asyncio.wait_for(stream.wake.wait(), KEEP_ALIVE_S)
         except TimeoutError:
             yield ": still here\n\n"
+        else:
+            stream.wake.clear()
+            found = stream.take(number)
 
 
 def text_of(event: Event) -> str:

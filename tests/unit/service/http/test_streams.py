@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from storage.service.records import Role, SubmissionState, Token
+from storage.service.records import Event, Role, SubmissionState, Token
 from tests.served import Served, serving
 from tuner.service.http.access import new_token
 from tuner.service.http.edge import streams
-from tuner.service.http.edge.streams import CHECK_S, MOST_STREAMS
+from tuner.service.http.edge.streams import CHECK_S, MOST_STREAMS, PAGE, Stream
 
+NOW = datetime(2026, 11, 26, 9, tzinfo=UTC)
 SOON_S = CHECK_S + 3
 """Seconds within which a stream ends: the time of a check, and a margin for a busy machine."""
 
@@ -53,6 +54,38 @@ def delete(served: Served) -> None:
     served.start("open")
     served.end("open", SubmissionState.DONE)
     served.service.delete("open")
+
+
+def event(number: int) -> Event:
+    return Event("s", number, NOW, "trial", {"number": number})
+
+
+@pytest.mark.parametrize(
+    ("kept", "number", "taken"),
+    [
+        ([], 0, None),  # woken without an event, such as by its end
+        ([1, 2, 3], 0, [1, 2, 3]),
+        ([2, 3], 2, [3]),  # the first one was read from the database
+        ([1, 2], 2, []),
+        ([3], 1, None),  # 2 is missing
+        ([2, 1, 2], 0, [1, 2]),  # a row may be read late, or twice
+    ],
+)
+def test_a_stream_takes_new_events_without_a_gap(kept: list[int], number: int, taken: list[int] | None) -> None:
+    stream = Stream("s", "ada", "digest")
+    for each in kept:
+        stream.add(event(each))
+    found = stream.take(number)
+    assert (None if found is None else [each.number for each in found]) == taken
+    assert stream.take(number) is None  # they are taken once
+
+
+def test_a_stream_that_is_not_read_keeps_a_page_and_reads_the_rest_from_the_database() -> None:
+    stream = Stream("s", "ada", "digest")
+    for number in range(1, PAGE + 3):
+        stream.add(event(number))
+    assert [each.number for each in stream.fresh] == [PAGE + 1, PAGE + 2]
+    assert stream.take(0) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from storage.service.store import ServiceStore
 from tuner.service.http.access import is_valid
 from tuner.service.http.problems import Problem
 
-POLL_S = 0.5
+POLL_S = 0.25
 """Seconds between two reads of the new events of all studies, by one reader in each process."""
 
 PAGE = 500
@@ -45,6 +45,7 @@ class Stream:
         owner: of the token that it was opened with.
         digest: of that token.
         wake: is set when the study has new events, and when the stream has to end.
+        fresh: new events of the study that the stream has not taken yet.
         ended: whether it has to end.
     """
 
@@ -52,7 +53,22 @@ class Stream:
     owner: str
     digest: str
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    fresh: list[Event] = field(default_factory=list)
     ended: bool = False
+
+    def add(self, event: Event) -> None:
+        """Keep a new event for the stream and wake it. One whose client does not read loses its oldest ones."""
+        if len(self.fresh) == PAGE:
+            self.fresh.clear()
+        self.fresh.append(event)
+        self.wake.set()
+
+    def take(self, number: int) -> list[Event] | None:
+        """Return the new events after a number and forget them; None if one may be missing, so that all are read."""
+        fresh, self.fresh = self.fresh, []
+        new = sorted({event.number: event for event in fresh if event.number > number}.items())
+        complete = [each for each, _ in new] == list(range(number + 1, number + 1 + len(new)))
+        return [event for _, event in new] if fresh and complete else None
 
     def end(self) -> None:
         """Let the stream end."""
@@ -63,8 +79,8 @@ class Stream:
 class Streams:
     """The open streams of a process.
 
-    One task reads the new events of all studies and wakes the streams of each study. Another one ends the streams whose
-    token was revoked or has expired, and those of studies that their owner may no longer read.
+    One task reads the new events of all studies and gives them to the streams of each study. Another one ends the
+    streams whose token was revoked or has expired, and those of studies that their owner may no longer read.
 
     Args:
         store: the service's.
@@ -133,9 +149,9 @@ class Streams:
             except StorageError:
                 found = []
             self._happened(found)
-            for name in {event.submission for event in found}:
-                for stream in self._open.get(name, ()):
-                    stream.wake.set()
+            for event in found:
+                for stream in self._open.get(event.submission, ()):
+                    stream.add(event)
             if len(found) < PAGE:
                 await asyncio.sleep(POLL_S)
 
