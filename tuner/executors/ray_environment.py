@@ -9,8 +9,8 @@ START_S = 300
 """How long the parts of a local Ray wait for each other to start. Ray's own 30 s are too short on a busy machine."""
 
 CONTROL_STORE_S = 60
-"""How long a part waits for each step of the control store. Nothing tells it that a control store has died. A driver
-waits three times in a row: for two connections, and before it ends itself."""
+"""How long a part waits for each step of the control store. Nothing tells it that a control store has died; see
+`ray_watch` for a driver."""
 
 QUERY_S = 5
 """How long a question for the raylet waits. The driver asks again as long as the raylet runs; see `ray_start`."""

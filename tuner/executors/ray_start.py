@@ -27,6 +27,7 @@ from storage.errors import first_line
 from tuner import scratch
 from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.ray_environment import START_S
+from tuner.executors.ray_watch import end_this_process, watched
 from tuner.processes.family import MARK, find_family
 from tuner.processes.identity import Identity, read_process, send_signal
 from tuner.processes.records import ProcessRecords
@@ -171,7 +172,7 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
     for attempt in range(1, MOST_ATTEMPTS + 1):
         local = LocalRay(records)
         try:
-            with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder):
+            with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder), _watched(local):
                 ray.init(
                     num_cpus=slots + 1,
                     num_gpus=slots if gpus else 0,
@@ -192,6 +193,19 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
     raise InfrastructureError(
         f"Ray did not start in {attempt} attempts: {reason}; the machine may be overloaded or short of memory"
     )
+
+
+def _watched(local: LocalRay) -> contextlib.AbstractContextManager[None]:
+    """Return a context that ends this process if the control store ends within it, see `ray_watch`.
+
+    Ray itself notices a control store that ends before it has written its port, and `start_local` tries again.
+    """
+
+    def give_up() -> None:
+        if any(local.folder.glob(f"{SESSIONS}/session_*/gcs_server_port_*")):
+            end_this_process(local.end_processes)
+
+    return watched(lambda: bool(_processes(local.folder, "gcs_server")), give_up)
 
 
 @contextlib.contextmanager
