@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +13,14 @@ from search_spaces import Price
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
 from tuner.engines.simulator.measured_roofline import MeasuredPoint
 from tuner.results.findings import Findings
-from tuner.sampler.importance import stored_importance
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from tuner.use_cases.report.background import BackgroundImportance
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,24 @@ class ReportedStudy:
         record: of the study.
         trials: all of it, rounds included.
         url: of its database; None: the importance of its parameters is not known.
+        background: computes that importance and was asked already; None: it is computed here.
     """
 
     record: StudyRecord
     trials: tuple[TrialRecord, ...]
     url: str | None = None
+    background: BackgroundImportance | None = field(default=None, kw_only=True)
 
     @cached_property
     def importance(self) -> Mapping[str, tuple[float, float, float]]:
         """By parameter, the share of the score's variance and its interval; see `stored_importance`. Takes seconds."""
-        return {} if self.url is None else stored_importance(self.url, self.record.name)
+        if self.background is not None:
+            return self.background.answer()
+        if self.url is None:
+            return {}
+        from tuner.sampler.importance import stored_importance
+
+        return stored_importance(self.url, self.record.name)
 
     @cached_property
     def findings(self) -> Findings:
