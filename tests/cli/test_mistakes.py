@@ -147,7 +147,7 @@ def test_without_a_vllm_the_message_has_the_installation(
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     printed = run_here(folder, "optimize", "--trials", "60", "--engine", "vllm")
-    refused(printed, folder, "no vLLM found", "pip install vllm", "--vllm PATH or TUNER_VLLM")
+    refused(printed, folder, "no vLLM found", "pip install vllm", "on PATH, or its path into TUNER_VLLM")
 
 
 @pytest.mark.parametrize(

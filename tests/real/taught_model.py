@@ -2,12 +2,13 @@
 
     VLLM_PYTHON tests/real/taught_model.py OUT_DIR
 
-It runs in vLLM's own interpreter, which has torch, transformers and compressed-tensors. The task is recall of 300 made
+It runs in vLLM's own interpreter, which has torch and transformers. The task is recall of 300 made
 facts ("qzvt=" is "bhe") and all sums of two numbers up to 16. OUT_DIR gets `task.jsonl` and four folders:
 
 - bf16: the trained model;
 - int8: weights and activations in 8 bits (compressed-tensors, W8A8);
-- int4: weights in 4 bits, one scale for a row (compressed-tensors, W4A16);
+- int4: weights rounded to 4 bits, one scale for a row, and stored in 16 bits: vLLM has no kernel for packed 4 bits on
+  processors without AVX-512 (0.32.0), and W4A16 kernels compute with these same weights;
 - broken: int8 with wrong scales in one layer.
 
 Everything is seeded. One thread: more of them are slower while others use the machine.
@@ -21,7 +22,6 @@ import sys
 from pathlib import Path
 
 import torch
-from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -31,6 +31,16 @@ STEPS, BATCH, FACTS, LARGEST = 1500, 128, 300, 16
 CHECK_EVERY, GOOD_LOSS = 50, 0.01
 END = "<|endoftext|>"
 WRONG_SCALE = 64.0
+INT8 = {"num_bits": 8, "type": "int", "symmetric": True}
+WEIGHTS = INT8 | {"dynamic": False, "strategy": "channel"}
+ACTIVATIONS = INT8 | {"dynamic": True, "strategy": "token"}
+SETTINGS = {  # of compressed-tensors
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS, "input_activations": ACTIVATIONS}},
+    "ignore": ["lm_head"],
+    "quantization_status": "compressed",
+}
 
 
 def questions() -> list[tuple[str, str]]:
@@ -125,40 +135,32 @@ def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor
     return (weight / scale).round().clamp(-largest - 1, largest).to(torch.int8), scale
 
 
-def quantize(source: Path, folder: Path, bits: int, wrong: str | None = None) -> None:
-    """Write a quantized checkpoint. The scales of the layer `wrong` are multiplied by `WRONG_SCALE`."""
+def round_to_four_bits(source: Path, folder: Path) -> None:
+    """Write a checkpoint in 16 bits whose weights have the values of 4 bits."""
+    shutil.copytree(source, folder)
+    tensors = load_file(source / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        numbers, scale = rounded(tensors[name].float(), 4)
+        tensors[name] = (numbers * scale).to(torch.bfloat16)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def quantize(source: Path, folder: Path, wrong: str | None = None) -> None:
+    """Write a checkpoint in 8 bits. The scales of the layer `wrong` are multiplied by `WRONG_SCALE`."""
     shutil.copytree(source, folder)
     tensors = {}
     for name, weight in load_file(source / "model.safetensors").items():
         if not name.endswith("proj.weight"):
             tensors[name] = weight
             continue
-        numbers, scale = rounded(weight.float(), bits)
+        numbers, scale = rounded(weight.float(), 8)
         base = name.removesuffix(".weight")
         tensors[f"{base}.weight_scale"] = (scale * (WRONG_SCALE if base == wrong else 1.0)).to(torch.bfloat16)
-        if bits == 8:
-            tensors[name] = numbers
-        else:
-            tensors[f"{base}.weight_packed"] = pack_to_int32(numbers, bits)
-            tensors[f"{base}.weight_shape"] = torch.tensor(weight.shape)
+        tensors[name] = numbers
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     file = folder / "config.json"
     config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "quantization_config": settings_of(bits)}, indent=1))
-
-
-def settings_of(bits: int) -> dict[str, object]:
-    """Return the settings of compressed-tensors."""
-    weights = {"num_bits": bits, "type": "int", "symmetric": True, "dynamic": False, "strategy": "channel"}
-    activations = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations if bits == 8 else None}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "int-quantized" if bits == 8 else "pack-quantized",
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-        "quantization_status": "compressed",
-    }
+    file.write_text(json.dumps({**config, "quantization_config": SETTINGS}, indent=1))
 
 
 def write_task(file: Path) -> None:
@@ -175,9 +177,9 @@ def main(folder: Path) -> None:
     write_task(folder / "task.jsonl")
     if not (folder / "bf16" / "model.safetensors").is_file():
         train(folder / "bf16")
-    quantize(folder / "bf16", folder / "int8", 8)
-    quantize(folder / "bf16", folder / "int4", 4)
-    quantize(folder / "bf16", folder / "broken", 8, wrong=f"model.layers.{LAYERS - 1}.mlp.down_proj")
+    quantize(folder / "bf16", folder / "int8")
+    round_to_four_bits(folder / "bf16", folder / "int4")
+    quantize(folder / "bf16", folder / "broken", wrong=f"model.layers.{LAYERS - 1}.mlp.down_proj")
 
 
 if __name__ == "__main__":
