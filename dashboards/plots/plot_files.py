@@ -15,8 +15,9 @@ from dashboards.plots import figures, study_figures
 from storage.errors import StorageError
 from storage.records import StudyRecord, TrialOutcome, TrialRecord
 
-IMPORTANCE, FRONT = "importance", "front"
-"""Facts of a study for its plots: by parameter the share of the score's variance and its interval, and the front."""
+IMPORTANCE, IMPORTANCE_TRIALS, FRONT = "importance", "importance_trials", "front"
+"""Facts of a study for its plots: by parameter the share of the score's variance and its interval, the number of
+finished trials of the search from which it was computed, and the front."""
 
 MAX_PLOT_COLUMNS = 16
 """Configurations in the plot of the trade-off matrix; the CSV beside it has all."""

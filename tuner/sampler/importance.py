@@ -24,11 +24,6 @@ LEAST_TRIALS = 10
 TREES = 16
 
 
-def load() -> None:
-    """Import what is needed before it is needed: Optuna imports the forests, which takes a second, when used."""
-    optuna.importance.FanovaImportanceEvaluator  # noqa: B018
-
-
 def parameter_importance(trials: Sequence[FrozenTrial], seed: int = 0) -> dict[str, tuple[float, float, float]]:
     """Return the share of the variance of the score's logarithm that each parameter explains.
 

@@ -44,13 +44,14 @@ def _front(study: ReportedStudy) -> dict[str, Any] | None:
 
 
 def plotted_facts(study: ReportedStudy) -> dict[str, Any]:
-    """Return the facts from which MLflow's follower draws pictures: the importance of parameters, and the front."""
+    """Return facts of which pictures and reports are drawn later: the importance of parameters, and the front."""
     shares = {name: list(share) for name, share in study.importance.items()}
     found = _front(study)
     if found is not None:
         first = sorted(found["points"], key=lambda point: not point["on_front"])
         found = {**found, "points": first[:MOST_POINTS]}
-    facts = {plot_files.IMPORTANCE: shares, plot_files.FRONT: found}
+    counted = {plot_files.IMPORTANCE: shares, plot_files.IMPORTANCE_TRIALS: study.finished}
+    facts = {**counted, plot_files.FRONT: found}
     return {name: value for name, value in facts.items() if value}
 
 

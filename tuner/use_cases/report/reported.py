@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboards.analysis import trial_files
+from dashboards.plots.plot_files import IMPORTANCE, IMPORTANCE_TRIALS
 from search_spaces import Price
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
 from tuner.engines.simulator.measured_roofline import MeasuredPoint
@@ -20,8 +21,6 @@ from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, o
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tuner.use_cases.report.background import BackgroundImportance
-
 
 @dataclass(frozen=True)
 class ReportedStudy:
@@ -31,19 +30,27 @@ class ReportedStudy:
         record: of the study.
         trials: all of it, rounds included.
         url: of its database; None: the importance of its parameters is not known.
-        background: computes that importance and was asked already; None: it is computed here.
     """
 
     record: StudyRecord
     trials: tuple[TrialRecord, ...]
     url: str | None = None
-    background: BackgroundImportance | None = field(default=None, kw_only=True)
+
+    @property
+    def finished(self) -> int:
+        """Number of finished trials of the search; rounds do not count."""
+        return sum(trial.outcome is not None and not trial.round for trial in self.trials)
 
     @cached_property
     def importance(self) -> Mapping[str, tuple[float, float, float]]:
-        """By parameter, the share of the score's variance and its interval; see `stored_importance`. Takes seconds."""
-        if self.background is not None:
-            return self.background.answer()
+        """By parameter, the share of the score's variance and its interval, the largest first; see `stored_importance`.
+
+        A study's end stores it. Without, or with more trials since then, it is computed, which takes seconds.
+        """
+        facts = self.record.facts
+        if facts.get(IMPORTANCE_TRIALS) == self.finished:
+            shares = sorted(facts.get(IMPORTANCE, {}).items(), key=lambda item: -float(item[1][0]))
+            return {name: (float(mean), float(low), float(high)) for name, (mean, low, high) in shares}
         if self.url is None:
             return {}
         from tuner.sampler.importance import stored_importance

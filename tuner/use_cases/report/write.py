@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from dashboards.report.page import Page, render
@@ -13,22 +12,18 @@ from storage.store import Store
 from tuner.errors import SettingError, UserError
 from tuner.files import write_output
 from tuner.use_cases.places import find_study, storage_url
-from tuner.use_cases.report.background import BackgroundImportance
 from tuner.use_cases.report.page import page_of
 from tuner.use_cases.report.reported import ReportedStudy
 from tuner.use_cases.report.several import page_of_several
 
 
-def report(
-    studies: Sequence[str], output: Path, storage: str | None = None, background: BackgroundImportance | None = None
-) -> Path:
+def report(studies: Sequence[str], output: Path, storage: str | None = None) -> Path:
     """Write the report of a study, or one that compares several.
 
     Args:
         studies: names; empty: the latest of the database. Each counts once.
         output: the HTML file.
         storage: file or SQLAlchemy URL of the database; None: the default one.
-        background: a process that was started before; None: one is started where it is needed.
 
     Returns:
         The path of the file.
@@ -40,11 +35,7 @@ def report(
     names: list[str | None] = [*dict.fromkeys(studies)]
     with closing(open_store(url)) as store:
         found = [named_study(store, url, name) for name in names or [None]]
-    if len(found) > 1:
-        return write_page(page_of_several(found), output)
-    with background or BackgroundImportance() as beside:
-        beside.ask(url, found[0].record.name)
-        return write_page(page_of(replace(found[0], background=beside)), output)
+    return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), output)
 
 
 def named_study(store: Store, url: str, name: str | None) -> ReportedStudy:

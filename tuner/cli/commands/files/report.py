@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -45,15 +44,9 @@ def report(
 
         print(f"wrote {write_bundle(studies or [], output, os.environ, storage)}; look through it, then attach it")
         return
-    from tuner.use_cases.report.background import BackgroundImportance
+    from tuner.use_cases.report.write import report as write_report
 
-    with ExitStack() as stack:
-        # Importing takes half of its time, so it begins before this process imports its own half.
-        beside = None if len(studies or []) > 1 else stack.enter_context(BackgroundImportance())
-        from tuner.use_cases.report.write import report as write_report
-
-        path = write_report(studies or [], output or Path("report.html"), storage, beside)
-    print(f"wrote {path}; open it in a browser")
+    print(f"wrote {write_report(studies or [], output or Path('report.html'), storage)}; open it in a browser")
 
 
 def _from_server(names: list[str], output: Path, server: str, *, bundle: bool, insecure: bool) -> None:
