@@ -110,9 +110,16 @@ class PatientStore(Store):
         """Read all studies, see `Store`."""
         return self._repeat(super().studies)
 
-    def trials(self, study: str, kind: TrialKind | None = None, finished: bool | None = None) -> list[TrialRecord]:
+    def trials(
+        self,
+        study: str,
+        kind: TrialKind | None = None,
+        finished: bool | None = None,
+        after: int = -1,
+        most: int | None = None,
+    ) -> list[TrialRecord]:
         """Read trials, see `Store`."""
-        return self._repeat(partial(super().trials, study, kind, finished))
+        return self._repeat(partial(super().trials, study, kind, finished, after, most))
 
     def trial(self, study: str, number: int, round: int = 0) -> TrialRecord | None:
         """Read a trial, see `Store`."""

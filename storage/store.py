@@ -235,16 +235,30 @@ class Store(Outbox):
             except IntegrityError:
                 raise StorageError(f"attempt {attempt} of {trial} is stored already") from None
 
-    def trials(self, study: str, kind: TrialKind | None = None, finished: bool | None = None) -> list[TrialRecord]:
+    def trials(
+        self,
+        study: str,
+        kind: TrialKind | None = None,
+        finished: bool | None = None,
+        after: int = -1,
+        most: int | None = None,
+    ) -> list[TrialRecord]:
         """Return the trials of a study by number and round, each with its outcome, in a constant number of statements.
 
         Args:
             study: the study.
             kind: return only trials of this kind; None returns all.
             finished: True returns trials with an outcome, False pending ones, None all.
+            after: return only trials with a larger number.
+            most: how many numbers to return after that, each with all its rounds; None returns all.
         """
         with self._reading() as session:
             query = select(TrialRow).where(TrialRow.study_id == existing_study(session, study).id)
+            if after >= 0:
+                query = query.where(TrialRow.number > after)
+            if most is not None:
+                numbers = query.with_only_columns(TrialRow.number).distinct().order_by(TrialRow.number).limit(most)
+                query = query.where(TrialRow.number.in_(numbers))
             if kind is not None:
                 query = query.where(TrialRow.kind == kind.value)
             if finished is not None:

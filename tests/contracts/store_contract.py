@@ -241,6 +241,18 @@ class TrialContract(StoreFixture):
         assert keys(TrialKind.SEARCH) == [(0, 0), (10, 0)]
         assert keys(TrialKind.CONFIRM, finished=True) == []
 
+    def test_trials_are_read_in_pages_of_numbers_with_all_their_rounds(self, begun: Store) -> None:
+        for number, round in ((2, 0), (2, 1), (10, 0)):
+            begun.add_trial(samples.pending(number, round))
+
+        def page(after: int, most: int | None) -> list[tuple[int, int]]:
+            return [(trial.number, trial.round) for trial in begun.trials("s", after=after, most=most)]
+
+        assert page(-1, 2) == [(0, 0), (2, 0), (2, 1)]
+        assert page(0, 1) == [(2, 0), (2, 1)]
+        assert page(2, 5) == page(2, None) == [(10, 0)]
+        assert page(10, 5) == page(2**31 - 1, 5) == []
+
     def test_verdicts_are_replaced_all_or_none(self, begun: Store) -> None:
         begun.add_trial(samples.pending(1))
         begun.finish_trial("s", 0, 0, samples.success(), samples.verdict(1.0))

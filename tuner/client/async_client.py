@@ -101,7 +101,10 @@ class AsyncClient:
 
     async def trials(self, id: str, after: int = -1) -> list[SubmittedTrial]:
         """As `Client.trials`."""
-        return await self._ask(calls.trials(id, after))
+        found: list[SubmittedTrial] = []
+        while page := await self._ask(calls.trials(id, found[-1].number if found else after)):
+            found += page
+        return found
 
     async def conclusion(self, id: str) -> dict[str, Any] | None:
         """As `Client.conclusion`."""

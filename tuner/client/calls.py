@@ -96,7 +96,7 @@ def delete(id: str) -> Call[None]:
 
 
 def trials(id: str, after: int) -> Call[list[SubmittedTrial]]:
-    """Ask for the trials with a number above `after`."""
+    """Ask for a page of the trials with a number above `after`."""
 
     def read(reply: httpx.Response) -> list[SubmittedTrial]:
         return [SubmittedTrial.of(each) for each in json_of(reply)]

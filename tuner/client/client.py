@@ -131,7 +131,10 @@ class Client:
 
     def trials(self, id: str, after: int = -1) -> list[SubmittedTrial]:
         """Return the trials and the measurements in rounds whose number is above `after`, by number and round."""
-        return self._ask(calls.trials(id, after))
+        found: list[SubmittedTrial] = []
+        while page := self._ask(calls.trials(id, found[-1].number if found else after)):
+            found += page
+        return found
 
     def conclusion(self, id: str) -> dict[str, Any] | None:
         """Return what a study concluded: winner, reason, finalists, flag effects, front; None before it did."""

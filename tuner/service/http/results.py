@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 
 from storage.records import TrialRecord, with_keeps
+from storage.service.rows import LARGEST
 from tuner.service.http.access import Caller, Known, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.edge.described import text
@@ -35,6 +36,9 @@ EXPORTED: dict[int | str, dict[str, Any]] = {
 """The description of an exported file, and of several."""
 
 FILE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+MOST_NUMBERS = 500
+"""Numbers of trials in one answer; each has as many rows as it has rounds."""
+
 MOST_OTHERS = 20
 LARGEST_RANGE = 256 * 1024
 """Most bytes of a log in one answer."""
@@ -46,12 +50,21 @@ SANDBOX = (
 
 
 @router.get("/{id}/trials")
-def trials(id: str, who: Known, context: Context, after: Annotated[int, Query(ge=-1)] = -1) -> list[dict[str, Any]]:
-    """Return the trials and measurements in rounds of a study whose number is above `after`, by number and round."""
+def trials(
+    id: str,
+    who: Known,
+    context: Context,
+    after: Annotated[int, Query(ge=-1, le=LARGEST)] = -1,
+    limit: Annotated[int, Query(ge=1, le=MOST_NUMBERS)] = MOST_NUMBERS,
+) -> list[dict[str, Any]]:
+    """Return trials and measurements in rounds of a study by number and round: the first `limit` numbers above `after`.
+
+    The next page has `after` = the last number of this one; an empty page ends them.
+    """
     readable(id, who, context)
     if context.store.study(id) is None:
         return []
-    return [trial_body(record) for record in context.store.trials(id) if record.number > after]
+    return [trial_body(record) for record in context.store.trials(id, after=after, most=limit)]
 
 
 def trial_body(record: TrialRecord) -> dict[str, Any]:

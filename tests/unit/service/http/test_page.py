@@ -111,6 +111,19 @@ def test_scores_are_in_the_order_of_the_trials_and_only_those_of_readable_studie
     assert set(api.call("GET", "/v1/scores", "root", params=asked).json()) == {"mine", "hers", "open"}
 
 
+def test_trials_come_in_pages(api: Api) -> None:
+    api.submit("mine", "ada")
+    with_trials(api, "mine", [1.0, None, 1.25])
+    path = "/v1/studies/mine/trials"
+    first, last, none = (
+        api.call("GET", path, "ada", params={"limit": 2, "after": after}).json() for after in (-1, 1, 2)
+    )
+    assert [[trial["number"] for trial in page] for page in (first, last, none)] == [[0, 1], [2], []]
+    for name, value in (("limit", 0), ("limit", 501), ("after", -2), ("after", 2**31)):
+        answer = api.call("GET", path, "ada", params={name: value})
+        assert (answer.status_code, answer.json()["field"]) == (422, name)
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -68,8 +68,11 @@ export class Live extends EventTarget {
   async readTrials() {
     const unread = this.searched.filter((each) => each.metrics === undefined || each.state === "pending").map((each) => each.number);
     const after = this.ended || !this.trials.size ? -1 : Math.min(...unread, this.searched.at(-1)?.number ?? 0) - 1;
-    for (const trial of await get(ofStudy(this.id, `/trials?after=${Math.max(after, -1)}`), this.signal)) {
-      this.trials.set(`${trial.number}.${trial.round}`, trial);
+    let page;
+    for (let last = Math.max(after, -1); ; last = page.at(-1).number) {
+      page = await get(ofStudy(this.id, `/trials?after=${last}`), this.signal);
+      if (!page.length) break;
+      for (const trial of page) this.trials.set(`${trial.number}.${trial.round}`, trial);
     }
     this.changed();
   }
