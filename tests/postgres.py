@@ -63,11 +63,12 @@ class PostgresServer:
         with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
 
-    def new_database(self) -> str:
-        """Create an empty database and return its URL as a user would write it."""
+    def new_database(self, template: str | None = None) -> str:
+        """Create a database, empty or as that of a URL `template`, and return its URL as a user would write it."""
         name = f"t{uuid.uuid4().hex}"
+        source = "template1" if template is None else template.split("?")[0].rpartition("/")[2]
         with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {source}")
         return f"postgresql://tuner@/{name}?host={self.socket}"
 
 

@@ -1,10 +1,12 @@
 """Generated requests over the OpenAPI description, against a service that has something of each kind.
 
-`python -m tests.unit.service.http.fuzzing EXAMPLES SEED` runs more of them than the test does, and counts them.
+`python -m tests.unit.service.http.fuzzing EXAMPLES SEED [--postgres]` runs more of them than the test does, and counts
+them.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gzip
 import json
@@ -12,7 +14,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,6 +34,7 @@ from storage.records import Provenance
 from storage.service.records import Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
+from tests.postgres import PostgresServer, postgres_server, require_programs
 from tests.served import DEVICES, DRIVER, Served
 from tests.unit.service.http.conftest import HOST
 from tests.unit.service.optimizer.api import LOSS, SPACE
@@ -92,13 +95,19 @@ class Count:
     accepted: set[str] = field(default_factory=set)
 
 
+def url_of(folder: Path) -> str:
+    """Return the URL of a folder's database: the one in its file `url`, else that of a SQLite file."""
+    file = folder / "url"
+    return normalise_url(file.read_text() if file.is_file() else str(folder / "t.db"))
+
+
 def make_world(folder: Path) -> dict[str, str]:
     """Fill a database: a simulated study that was run, a submission of each state, and optimizations.
 
     Returns:
         The secrets of tokens by their names.
     """
-    url = normalise_url(str(folder / "t.db"))
+    url = url_of(folder)
     with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
         served = Served("", url, folder, service, store)
         for name, owner, role in (("ada", "ada", Role.USER), ("ben", "ben", Role.USER), ("root", "root", Role.ADMIN)):
@@ -164,7 +173,7 @@ def _optimizations(served: Served) -> None:
 @contextmanager
 def client_of(folder: Path) -> Iterator[TestClient]:
     """Serve the database of a folder."""
-    url = normalise_url(str(folder / "t.db"))
+    url = url_of(folder)
     with closing(open_service_store(url)) as service, closing(open_store(url)) as store:
         app = create_app(ServiceContext(service, store, url, folder, DEVICES, ServerRules()), Rates(limited=False))
         with TestClient(app, base_url=HOST, raise_server_exceptions=False) as client:
@@ -267,16 +276,27 @@ def _follows(query: Mapping[str, Any]) -> bool:
         return False
 
 
-def main(examples: int, number: int) -> int:
+def copy_of(world: Path, folder: Path, postgres: PostgresServer | None) -> Path:
+    """Copy a world with its database to a folder that does not exist, and return it."""
+    shutil.copytree(world, folder)
+    if postgres is not None:
+        (folder / "url").write_text(postgres.new_database(template=url_of(world)))
+    return folder
+
+
+def main(examples: int, number: int, *, on_postgres: bool) -> int:
     """Attack every operation as a user and as an admin; print failures, and the number of requests."""
     count, failures = Count(), 0
-    with TemporaryDirectory(prefix="fuzz-") as name:
+    with TemporaryDirectory(prefix="fuzz-") as name, ExitStack() as stack:
+        postgres = stack.enter_context(postgres_server(require_programs())) if on_postgres else None
         world = Path(name) / "world"
         world.mkdir()
+        if postgres is not None:
+            (world / "url").write_text(postgres.new_database())
         secrets = make_world(world)
         for index, label in enumerate(operations(world)):
             for who in ("ada", "root"):
-                folder = shutil.copytree(world, Path(name) / f"{index}-{who}")
+                folder = copy_of(world, Path(name) / f"{index}-{who}", postgres)
                 try:
                     with client_of(folder) as client:
                         attack(client, described(client), label, secrets[who], examples, number, count)
@@ -291,4 +311,9 @@ def main(examples: int, number: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("examples", type=int, help="requests of each operation, as a user and again as an admin")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL instead of SQLite")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.examples, arguments.seed, on_postgres=arguments.postgres))
