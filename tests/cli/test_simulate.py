@@ -54,6 +54,7 @@ def test_the_same_seed_gives_the_same_study_in_another_process(tmp_path: Path) -
         (tmp_path / name).mkdir()
         printed = run_apart(
             *(tmp_path / name, "optimize", "--trials", "12", "--seed", "4", "--engine", "simulated", "--plain"),
+            *("--finalists", "1", "--confirm-rounds", "2", "--no-reduce"),
             TUNER_VLLM="",
         )
         assert printed.code == 0, printed.err

@@ -110,10 +110,11 @@ class Study:
         model: Path,
         arguments: Sequence[str],
         storage: str | None = None,
+        home: Path | None = None,
         **environment: str,
     ) -> None:
         self.folder = folder
-        self.home = folder / "home"
+        self.home = home or folder / "home"
         self.commands: list[Command] = []
         place = () if storage is None else ("--storage", storage)
         self._arguments = ("optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY, *place, *arguments)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.real.studies import EAGER, SERVER, optimize
 from tests.real.tiny_model import make_model
 from tuner.engines.base import EngineSettings
 from tuner.engines.vllm.engine import VllmEngine
+
+ENQUEUED = ("rejected", "dies-at-start", '{"max_num_seqs": 16, "block_size": 64}')
 
 
 @pytest.fixture(scope="session")
@@ -18,11 +22,35 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for all studies: vLLM's parser is read once, which takes half a minute, and compilations are reused."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture(scope="module")
-def engine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+def engine(vllm: Path, home: Path) -> Iterator[VllmEngine]:
     """An engine with vLLM, without the hub."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
-        made = VllmEngine(EngineSettings("vllm", str(vllm), tmp_path_factory.mktemp("home")))
+        made = VllmEngine(EngineSettings("vllm", str(vllm), home))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the study of `result`."""
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="session")
+def result(study_folder: Path, home: Path, vllm: Path, tiny_model: Path) -> dict[str, Any]:
+    """A study of five trials, three of them given: one that vLLM rejects, one that dies while it starts, one sound."""
+    enqueued = [word for text in ENQUEUED for word in ("--enqueue", text)]
+    more = ("--baseline-repeats", "3", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "60")
+    return optimize(
+        *(study_folder, home, vllm, tiny_model, "--trials", "5", "--space", "faults-cpu", "--study", "faults"),
+        *("--output-len", "64", "--seed", "1", *more, *enqueued),
+        server=(*SERVER, EAGER),
+    )

@@ -3,12 +3,10 @@
     VLLM_PYTHON tests/real/taught_model.py OUT_DIR
 
 It runs in vLLM's own interpreter, which has torch and transformers. The task is recall of 300 made
-facts ("qzvt=" is "bhe") and all sums of two numbers up to 16. OUT_DIR gets `task.jsonl` and four folders:
+facts ("qzvt=" is "bhe") and all sums of two numbers up to 16. OUT_DIR gets `task.jsonl` and three folders:
 
 - bf16: the trained model;
 - int8: weights and activations in 8 bits (compressed-tensors, W8A8);
-- int4: weights rounded to 4 bits, one scale for a row, and stored in 16 bits: vLLM has no kernel for packed 4 bits on
-  processors without AVX-512 (0.32.0), and W4A16 kernels compute with these same weights;
 - broken: int8 with wrong scales in one layer.
 
 Everything is seeded. One thread: more of them are slower while others use the machine.
@@ -128,21 +126,11 @@ def train(folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
-def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return whole numbers of a signed format and one scale for each row."""
-    largest = 2 ** (bits - 1) - 1
+def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return whole numbers of 8 bits and one scale for each row."""
+    largest = 127
     scale = weight.abs().amax(1, keepdim=True) / largest
     return (weight / scale).round().clamp(-largest - 1, largest).to(torch.int8), scale
-
-
-def round_to_four_bits(source: Path, folder: Path) -> None:
-    """Write a checkpoint in 16 bits whose weights have the values of 4 bits."""
-    shutil.copytree(source, folder)
-    tensors = load_file(source / "model.safetensors")
-    for name in [name for name in tensors if name.endswith("proj.weight")]:
-        numbers, scale = rounded(tensors[name].float(), 4)
-        tensors[name] = (numbers * scale).to(torch.bfloat16)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def quantize(source: Path, folder: Path, wrong: str | None = None) -> None:
@@ -153,7 +141,7 @@ def quantize(source: Path, folder: Path, wrong: str | None = None) -> None:
         if not name.endswith("proj.weight"):
             tensors[name] = weight
             continue
-        numbers, scale = rounded(weight.float(), 8)
+        numbers, scale = rounded(weight.float())
         base = name.removesuffix(".weight")
         tensors[f"{base}.weight_scale"] = (scale * (WRONG_SCALE if base == wrong else 1.0)).to(torch.bfloat16)
         tensors[name] = numbers
@@ -178,7 +166,6 @@ def main(folder: Path) -> None:
     if not (folder / "bf16" / "model.safetensors").is_file():
         train(folder / "bf16")
     quantize(folder / "bf16", folder / "int8")
-    round_to_four_bits(folder / "bf16", folder / "int4")
     quantize(folder / "bf16", folder / "broken", wrong=f"model.layers.{LAYERS - 1}.mlp.down_proj")
 
 

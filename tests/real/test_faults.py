@@ -9,14 +9,14 @@ from tests.faults.command import Study
 TRIALS = 2
 ARGUMENTS = (
     *("--trials", str(TRIALS), "--space", "cpu", "--only", "max_num_seqs", "--baseline-repeats", "1"),
-    *("--confirm-rounds", "0", "--users", "4", "--prompts", "24", "--input-len", "128", "--output-len", "128"),
+    *("--confirm-rounds", "0", "--users", "4", "--prompts", "16", "--input-len", "64", "--output-len", "64"),
     *("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--env", "HF_HUB_OFFLINE=1"),
     *("--", "--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager"),
 )
 
 
-def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, tmp_path: Path) -> None:
-    study = Study(tmp_path, vllm, tiny_model, ARGUMENTS)
+def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
+    study = Study(tmp_path, vllm, tiny_model, ARGUMENTS, home=home)
     try:
         first = study.start()
         server = study.benchmarked_server("0", first)

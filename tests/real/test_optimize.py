@@ -1,4 +1,4 @@
-"""`tuner optimize` on a real vLLM: a whole study with its script, and two studies with different winners."""
+"""`tuner optimize` on a real vLLM: a whole study with its script, and one that suffix decoding wins."""
 
 from __future__ import annotations
 
@@ -16,62 +16,14 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
+from tests.real.studies import environment, optimize
 from tuner.processes.ports import port_answers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-STUDY_S = 1000.0
 READY_S = 240.0
-ENQUEUED = (
-    "rejected",
-    "dies-at-start",
-    '{"async_scheduling": true, "speculative": "ngram", "ngram_tokens": 2}',
-    '{"enforce_eager": true, "max_num_seqs": 16, "block_size": 128}',
-    '{"enforce_eager": true, "max_num_seqs": 8, "block_size": 16}',
-)
-SERVER = ("--", "--load-format", "dummy", "--max-model-len", "1024", "--generation-config", "vllm")
-LOAD = ("--users", "10", "--input-len", "128", "--env", "VLLM_CPU_KVCACHE_SPACE=1")
-
-
-def environment(home: Path) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    return {**inherited, "TUNER_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-
-
-def optimize(folder: Path, home: Path, vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
-    """Run a study in a folder and return what it prints for programs."""
-    return study(folder, environment(home), vllm, model, *LOAD, *argv, *SERVER)
-
-
-def study(folder: Path, variables: dict[str, str], vllm: Path, model: Path, *argv: str) -> dict[str, Any]:
-    """Run `tuner optimize` in a folder with these variables and return what it prints for programs."""
-    start = [
-        "optimize",
-        "--engine",
-        "vllm",
-        "--vllm",
-        str(vllm),
-        "--model",
-        str(model),
-        "--no-reduce",
-        "--plain",
-        "--json",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "tuner.cli.main", *start, *argv],
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=STUDY_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 def trials(folder: Path, home: Path, study: str) -> list[dict[str, Any]]:
@@ -88,55 +40,32 @@ def trials(folder: Path, home: Path, study: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One home for all studies here: vLLM's parser is read once, and its compilations are reused."""
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("faults")
-
-
-@pytest.fixture(scope="module")
-def result(folder: Path, home: Path, vllm: Path, tiny_model: Path) -> dict[str, Any]:
-    """A study of eight trials, five of them given: two that vLLM rejects, two that die while they start, one sound."""
-    enqueued = [word for text in ENQUEUED for word in ("--enqueue", text)]
-    more = ("--baseline-repeats", "2", "--confirm-rounds", "1", "--finalists", "1", "--prompts", "60")
-    return optimize(
-        *(folder, home, vllm, tiny_model, "--trials", "8", "--space", "faults-cpu", "--study", "faults"),
-        *("--output-len", "64", "--seed", "1", *more, *enqueued),
-    )
-
-
-def test_every_trial_is_measured_or_has_its_type(result: dict[str, Any], folder: Path, home: Path) -> None:
-    assert (result["ending"], result["trials"], result["mlflow_complete"]) == ("done", 8, True)
+def test_every_trial_is_measured_or_has_its_type(result: dict[str, Any], study_folder: Path, home: Path) -> None:
+    assert (result["ending"], result["trials"], result["mlflow_complete"]) == ("done", 5, True)
     assert result["provenance"] == "measured"
-    rows = {row["number"]: row for row in trials(folder, home, "faults") if not row["round"]}
-    assert sorted(rows) == list(range(8))
+    rows = {row["number"]: row for row in trials(study_folder, home, "faults") if not row["round"]}
+    assert sorted(rows) == list(range(5))
     assert rows[0]["state"] == "ok"
-    for number in (1, 3):
-        assert rows[number]["failure_kind"] == "invalid_configuration"
-        assert rows[number]["failure_phase"] == "check"
-        assert "async scheduling is only supported with" in rows[number]["failure_message"]
-    for number in (2, 5):
-        assert rows[number]["failure_kind"] == "invalid_configuration"
-        assert rows[number]["failure_phase"] == "ready"
-        assert "No common block size for 16" in rows[number]["failure_message"]
-    assert rows[4]["state"] == "ok"
-    assert rows[4]["output_throughput"] > 0
+    for number, phase, message in (
+        (1, "check", "async scheduling is only supported with"),
+        (2, "ready", "No common block size for 16"),
+    ):
+        failure = rows[number]["failure_kind"], rows[number]["failure_phase"]
+        assert failure == ("invalid_configuration", phase)
+        assert message in rows[number]["failure_message"]
+    assert rows[3]["state"] == "ok"
+    assert rows[3]["output_throughput"] > 0
 
 
-def test_every_trial_is_a_nested_run_with_artifacts(result: dict[str, Any], folder: Path) -> None:
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'tuner_study' / 'mlflow.db'}")
+def test_every_trial_is_a_nested_run_with_artifacts(result: dict[str, Any], study_folder: Path) -> None:
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{study_folder / 'tuner_study' / 'mlflow.db'}")
     runs: list[Run] = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     assert len(parents) == 1
     nested = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
-    assert len(nested) == 8
+    assert len(nested) == 5
     again = [run for run in runs if run not in parents and run not in nested]
-    assert len(again) == sum(result["states"].values()) - 8
+    assert len(again) == sum(result["states"].values()) - 5
     assert {run.data.tags["mlflow.parentRunId"] for run in again} <= {run.info.run_id for run in nested}
     measured = 0
     for run in [*nested, *again]:
@@ -148,14 +77,14 @@ def test_every_trial_is_a_nested_run_with_artifacts(result: dict[str, Any], fold
 
 
 @pytest.fixture
-def served(result: dict[str, Any], folder: Path, home: Path, vllm: Path) -> Iterator[str]:
+def served(result: dict[str, Any], study_folder: Path, home: Path, vllm: Path) -> Iterator[str]:
     """The base URL of the server that best_serve.sh starts, once it is healthy."""
     port = 20_000 + os.getpid() % 10_000
     assert not port_answers("127.0.0.1", port)
-    log = folder / "served.log"
+    log = study_folder / "served.log"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [folder / result["script"]],
+            [study_folder / result["script"]],
             env={**environment(home), "VLLM": str(vllm), "PORT": str(port)},
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -187,8 +116,8 @@ def test_the_script_serves(served: str, tiny_model: Path) -> None:
     assert answer.json()["usage"]["completion_tokens"] == 8
 
 
-def test_the_script_verifies_itself(result: dict[str, Any], folder: Path, home: Path, vllm: Path) -> None:
-    script = folder / result["script"]
+def test_the_script_verifies_itself(result: dict[str, Any], study_folder: Path, home: Path, vllm: Path) -> None:
+    script = study_folder / result["script"]
     variables = {**environment(home), "VLLM": str(vllm)}
     done = subprocess.run([script, "--verify"], env=variables, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -200,11 +129,8 @@ def test_the_script_verifies_itself(result: dict[str, Any], folder: Path, home: 
     assert "server stopped: no process of its group" in done.stdout
 
 
-@pytest.mark.parametrize(("temperature", "winner"), [("0", "suffix"), ("1", None)])
-def test_suffix_decoding_wins_at_temperature_0_and_is_off_at_1(
-    tmp_path: Path, home: Path, vllm: Path, tiny_model: Path, temperature: str, winner: str | None
-) -> None:
-    """The defaults against suffix decoding, three seeds each.
+def test_suffix_decoding_wins_at_temperature_0(tmp_path: Path, home: Path, vllm: Path, tiny_model: Path) -> None:
+    """The compiled defaults against suffix decoding, three seeds each.
 
     This is the short form of docs/reports/2026-11-23-speculation-and-temperature.md.
 
@@ -212,11 +138,11 @@ def test_suffix_decoding_wins_at_temperature_0_and_is_off_at_1(
     """
     printed = optimize(
         *(tmp_path, home, vllm, tiny_model, "--trials", "2", "--space", "speculation-cpu", "--study", "short"),
-        *("--only", "speculative", "--only", "suffix_tokens", "--temperature", temperature, "--users", "2"),
+        *("--only", "speculative", "--only", "suffix_tokens", "--temperature", "0", "--users", "2"),
         *("--enqueue", '{"speculative": "suffix", "suffix_tokens": 16}', "--prompts", "24", "--output-len", "128"),
         *("--repeats", "3", "--baseline-repeats", "3", "--confirm-rounds", "0", "--slo", "success_rate>=1"),
     )
     assert printed["states"] == {"ok": 2}
     conclusion = printed["conclusion"]
-    assert (conclusion["winner"], conclusion["keep_defaults"]) == ((1, False) if winner else (0, True))
-    assert ('"method":"suffix"' in (tmp_path / printed["script"]).read_text()) == (winner is not None)
+    assert (conclusion["winner"], conclusion["keep_defaults"]) == (1, False)
+    assert '"method":"suffix"' in (tmp_path / printed["script"]).read_text()

@@ -38,42 +38,33 @@ def taught(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def home(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture
+def variables(vllm: Path, home: Path) -> dict[str, str]:
     """Variables of every command: the vLLM, and caches that all of them share."""
-    folder = str(tmp_path_factory.mktemp("home"))
-    return {"TUNER_VLLM": str(vllm), "TUNER_HOME": folder, "HF_HUB_OFFLINE": "1"}
+    return {"TUNER_VLLM": str(vllm), "TUNER_HOME": str(home), "HF_HUB_OFFLINE": "1"}
 
 
-def examined(taught: Path, home: dict[str, str], variant: str) -> dict[str, Any]:
+def examined(taught: Path, variables: dict[str, str], variant: str) -> dict[str, Any]:
     """Return the comparison of a variant with the trained model; the database keeps the latter's answers."""
     models = ("--reference", str(taught / "bf16"), "--model", str(taught / variant))
     questions = ("--quality-task", str(taught / "task.jsonl"))
     words = (*models, *questions, *SMALL, "--storage", "q.db", "--json", "--", *SERVER)
-    printed = run_apart(taught, "quality", *words, **home)
+    printed = run_apart(taught, "quality", *words, **variables)
     assert printed.out, printed.err
     found: dict[str, Any] = json.loads(printed.out)
     return found
 
 
-def test_eight_bits_keep_the_answers_and_wrong_scales_do_not(taught: Path, home: dict[str, str]) -> None:
-    kept, lost = examined(taught, home, "int8"), examined(taught, home, "broken")
+def test_eight_bits_keep_the_answers_and_wrong_scales_do_not(taught: Path, variables: dict[str, str]) -> None:
+    kept, lost = examined(taught, variables, "int8"), examined(taught, variables, "broken")
     assert kept["answers"]["reference"] > 0.95  # the model knows something
     assert (kept["answers"]["verdict"], kept["broken"]) == ("kept", False)
     assert (lost["answers"]["verdict"], lost["broken"]) == ("lost", True)
     assert lost["answers"]["interval"][1] < 0.99
 
 
-def test_four_bits_get_the_verdict_that_their_flips_deserve(taught: Path, home: dict[str, str]) -> None:
-    found = examined(taught, home, "int4")
-    flips = found["answers"]["lost"] + found["answers"]["gained"]
-    assert (found["answers"]["questions"], found["broken"]) == (589, False)
-    # After one flip of 589, a share of 6.3 / 589 = 1.07 % is possible (Poisson, 98.75 %), which is more than 1 %.
-    assert (found["answers"]["verdict"] == "kept") is (flips == 0)
-
-
 def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(
-    taught: Path, home: dict[str, str], tmp_path: Path
+    taught: Path, variables: dict[str, str], tmp_path: Path
 ) -> None:
     shutil.copy(taught / "q.db", tmp_path / "q.db")  # what the checks above measured is kept
     (tmp_path / "weights.yaml").write_text(WEIGHTS)
@@ -85,9 +76,9 @@ def test_a_search_with_an_slo_exports_no_configuration_that_lost_the_answers(
         *("--quality-task", str(taught / "task.jsonl"), "--slo", "quality>=0.99", "--storage", "q.db"),
         *("--trials", "2", "--finalists", "1", "--confirm-rounds", "1", "--baseline-repeats", "1", "--plain", "--json"),
         *("--users", "4", "--prompts", "8", "--input-len", "32", "--output-len", "16", *SMALL, "--", *SERVER),
-        **home,
+        **variables,
     )
-    trials = json.loads(run_apart(tmp_path, "trials", "--storage", "q.db", "--json", **home).out)
+    trials = json.loads(run_apart(tmp_path, "trials", "--storage", "q.db", "--json", **variables).out)
     [broken] = [row for row in trials if row["number"] == 1]
     assert broken["state"] == "failed", printed.err
     assert "misses quality>=0.99" in broken["failure_message"]

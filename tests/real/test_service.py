@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 SERVER = ("--load-format", "dummy", "--max-model-len", "1024", "--enforce-eager", "--generation-config", "vllm")
-SMALL = {"trials": 2, "finalists": 1, "confirm_rounds": 1, "reduce": False, "space": "cpu"}
+SMALL = {"trials": 2, "confirm_rounds": 0, "reduce": False, "space": "cpu"}
 """A study of a real server that a CI machine ends in a minute or two."""
 
 LOAD = {"input_len": 64, "output_len": 16, "num_prompts": 12, "max_concurrency": 2}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.test_optimize import study
+from tests.real.studies import EAGER, study
 
 VERIFY_S = 900.0
 KEY = "a key of this test"
@@ -30,11 +30,6 @@ OWN = '{"prompt": "it\'s the quick brown fox", "output_tokens": 48}\n'
 SERVER = ("--load-format", "dummy", "--max-model-len", "512", "--generation-config", "vllm", "--api-key", "${MY_KEY}")
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
 def environment(home: Path) -> dict[str, str]:
     dropped = ("MLFLOW_TRACKING_URI", "VLLM_API_KEY", "TUNER_API_KEY")
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
@@ -48,8 +43,8 @@ def script(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.Te
     (folder / "mix.yaml").write_text(MIX)
     (folder / "prompts.jsonl").write_text(OWN)
     words = ("--workload", "mix.yaml", "--trials", "2", "--space", "faults-cpu", "--baseline-repeats", "3")
-    given = ("--confirm-rounds", "0", "--enqueue", '{"enforce_eager": true, "max_num_seqs": 16, "block_size": 128}')
-    server = ("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--", *SERVER)
+    given = ("--confirm-rounds", "0", "--enqueue", '{"max_num_seqs": 16, "block_size": 64}')
+    server = ("--env", "VLLM_CPU_KVCACHE_SPACE=1", "--", *SERVER, EAGER)
     result = study(folder, environment(home), vllm, tiny_model, *words, *given, *server)
     exported = folder / str(result["script"])
     assert KEY not in exported.read_text()

@@ -8,41 +8,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.real.studies import environment
 from tests.real.test_formats import READY_S, free_port, running
-from tests.real.test_optimize import LOAD, SERVER, environment, study
 
 VERIFY_S = 300.0
-SETTINGS = ("--trials", "2", "--space", "speculation-cpu", "--baseline-repeats", "3", "--confirm-rounds", "0")
-PROMPTS = ("--prompts", "60", "--output-len", "48", "--enqueue", '{"max_num_seqs": 16}')
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def folder(vllm: Path, tiny_model: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a study of two trials, the defaults with three benchmarks."""
-    made = tmp_path_factory.mktemp("study")
-    study(
-        made,
-        environment(home),
-        vllm,
-        tiny_model,
-        *LOAD,
-        *PROMPTS,
-        *SETTINGS,
-        "--study",
-        "small",
-        *SERVER,
-        "--enforce-eager",
-    )
-    return made
+@pytest.fixture
+def folder(study_folder: Path, result: dict[str, Any]) -> Path:
+    """The folder of a study whose defaults have three benchmarks."""
+    assert result["script"] == "best_serve.sh"
+    return study_folder
 
 
 @contextmanager
@@ -67,7 +48,7 @@ def healthy(url: str) -> bool:
 
 
 def verify(folder: Path, home: Path, vllm: Path, url: str) -> subprocess.CompletedProcess[str]:
-    words = ("verify", "--url", url, "--study", "small", "--vllm", str(vllm))
+    words = ("verify", "--url", url, "--study", "faults", "--vllm", str(vllm))
     return subprocess.run(
         [sys.executable, "-m", "tuner.cli.main", *words],
         cwd=folder,
