@@ -21,6 +21,8 @@ SLOW_FOLDERS = {
     "service": "tests/unit/service/scheduler",
 }
 """Folders whose tests are slow, each with the fast tests of the same code."""
+ALONE_FOLDERS = {"chaos", "real"}
+"""Folders whose tests measure, or need the processors for themselves."""
 TESTS = Path(__file__).parent
 
 
@@ -37,12 +39,15 @@ def vllm() -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses a real vLLM, directly or through a fixture, and every test of a slow folder."""
+    """Mark tests that use a real vLLM, directly or through a fixture, and those of the folders above."""
     for item in items:
         if "vllm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.vllm)
-        if item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in SLOW_FOLDERS:
             item.add_marker(pytest.mark.slow)
+        if folder in ALONE_FOLDERS or item.get_closest_marker("vllm"):
+            item.add_marker(pytest.mark.alone)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

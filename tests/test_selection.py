@@ -30,7 +30,7 @@ def test_ci_runs_every_test() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^.*\bpytest -.*$", script, re.MULTILINE)]
     words = [line[line.index("pytest") + 1 :] for line in lines]
-    assert [each[:2] for each in words] == [["-m", "not slow and not vllm"], ["-m", "slow or vllm"]]
+    assert [each[:2] for each in words] == [["-m", "not alone"], ["-m", "alone"]]
     assert [each[-2:] for each in words] == [["||", "failed=1"]] * 2
     assert [word for each in words for word in each if word.startswith((*LEAVES_OUT, "tests"))] == []
     assert script.endswith('exit "$failed"\n')
@@ -39,7 +39,7 @@ def test_ci_runs_every_test() -> None:
 
 def test_every_marker_is_explained_to_contributors() -> None:
     names = [marker.partition(":")[0] for marker in OPTIONS["markers"]]
-    assert sorted(names) == ["slow", "vllm"]
+    assert sorted(names) == ["alone", "slow", "vllm"]
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [name for name in names if f"-m {name}" not in page] == []
 
