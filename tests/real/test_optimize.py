@@ -16,7 +16,7 @@ import mlflow
 import pytest
 from mlflow.entities import Run
 
-from tests.real.studies import environment, optimize
+from tests.real.studies import EAGER, SERVER, environment, optimize
 from tuner.processes.ports import port_answers
 
 pytestmark = [
@@ -130,7 +130,7 @@ def test_the_script_verifies_itself(result: dict[str, Any], study_folder: Path, 
 
 
 def test_suffix_decoding_wins_at_temperature_0(tmp_path: Path, home: Path, vllm: Path, tiny_model: Path) -> None:
-    """The compiled defaults against suffix decoding, three seeds each.
+    """The defaults against suffix decoding, three seeds each.
 
     This is the short form of docs/reports/2026-11-23-speculation-and-temperature.md.
 
@@ -141,6 +141,7 @@ def test_suffix_decoding_wins_at_temperature_0(tmp_path: Path, home: Path, vllm:
         *("--only", "speculative", "--only", "suffix_tokens", "--temperature", "0", "--users", "2"),
         *("--enqueue", '{"speculative": "suffix", "suffix_tokens": 16}', "--prompts", "24", "--output-len", "128"),
         *("--repeats", "3", "--baseline-repeats", "3", "--confirm-rounds", "0", "--slo", "success_rate>=1"),
+        server=(*SERVER, EAGER),
     )
     assert printed["states"] == {"ok": 2}
     conclusion = printed["conclusion"]

