@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import mlflow
 import pytest
 from mlflow.entities import Run
 
 from tests.real.studies import EAGER, SERVER, environment, optimize
-from tuner.processes.ports import port_answers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-
-READY_S = 240.0
 
 
 def trials(folder: Path, home: Path, study: str) -> list[dict[str, Any]]:
@@ -74,46 +67,6 @@ def test_every_trial_is_a_nested_run_with_artifacts(result: dict[str, Any], stud
             measured += 1
             assert {"server.log", "command.txt", "bench-0.json"} <= names
     assert measured == sum(result["states"].get(state, 0) for state in ("ok", "infeasible"))
-
-
-@pytest.fixture
-def served(result: dict[str, Any], study_folder: Path, home: Path, vllm: Path) -> Iterator[str]:
-    """The base URL of the server that best_serve.sh starts, once it is healthy."""
-    port = 20_000 + os.getpid() % 10_000
-    assert not port_answers("127.0.0.1", port)
-    log = study_folder / "served.log"
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            [study_folder / result["script"]],
-            env={**environment(home), "VLLM": str(vllm), "PORT": str(port)},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + READY_S
-        while not healthy(f"http://127.0.0.1:{port}"):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(60)
-
-
-def healthy(base: str) -> bool:
-    try:
-        return httpx.get(f"{base}/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def test_the_script_serves(served: str, tiny_model: Path) -> None:
-    request = {"model": str(tiny_model), "prompt": "bada bada", "max_tokens": 8, "ignore_eos": True}
-    answer = httpx.post(f"{served}/v1/completions", json=request, timeout=60)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["usage"]["completion_tokens"] == 8
 
 
 def test_the_script_verifies_itself(result: dict[str, Any], study_folder: Path, home: Path, vllm: Path) -> None:
