@@ -19,6 +19,9 @@ from tuner.cli.main import main
 STALL_S = 240.0
 """A command without progress for this long hangs; imports take less, even on a machine with ten busy processes."""
 
+PROGRESS = ("*.db*", "tuner_study/*.db*", "quality/*/server.log")
+"""Files that change while a command makes progress."""
+
 
 @dataclass(frozen=True)
 class CommandOutput:
@@ -63,11 +66,11 @@ def run_apart(folder: Path, *argv: str, **environment: str) -> CommandOutput:
 
 
 def _wait_while_progressing(process: subprocess.Popen[bytes], folder: Path, outputs: list[int]) -> None:
-    """Wait for a process; fail when neither its output nor a database in the folder changed for `STALL_S`."""
+    """Wait for a process; fail when neither its output, nor a database or a server's log changed for `STALL_S`."""
     seen, since = None, time.monotonic()
     while process.poll() is None:
-        databases = sorted(folder.glob("tuner_study/*.db*"))
-        now = [os.fstat(file).st_size for file in outputs], [_changed(file) for file in databases]
+        files = sorted(file for pattern in PROGRESS for file in folder.glob(pattern))
+        now = [os.fstat(file).st_size for file in outputs], [_changed(file) for file in files]
         if now != seen:
             seen, since = now, time.monotonic()
         assert time.monotonic() - since < STALL_S, f"no progress for {STALL_S:.0f} s; output so far: {now[0]} bytes"
