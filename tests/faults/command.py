@@ -110,11 +110,10 @@ class Study:
         model: Path,
         arguments: Sequence[str],
         storage: str | None = None,
-        home: Path | None = None,
         **environment: str,
     ) -> None:
         self.folder = folder
-        self.home = home or folder / "home"
+        self.home = Path(environment.get("TUNER_HOME", folder / "home"))
         self.commands: list[Command] = []
         place = () if storage is None else ("--storage", storage)
         self._arguments = ("optimize", "--vllm", str(vllm), "--model", str(model), "--study", STUDY, *place, *arguments)

@@ -16,7 +16,7 @@ ARGUMENTS = (
 
 
 def test_kill_9_of_the_driver_in_mid_trial(vllm: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
-    study = Study(tmp_path, vllm, tiny_model, ARGUMENTS, home=home)
+    study = Study(tmp_path, vllm, tiny_model, ARGUMENTS, TUNER_HOME=str(home))
     try:
         first = study.start()
         server = study.benchmarked_server("0", first)
