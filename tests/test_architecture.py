@@ -41,6 +41,7 @@ HOMES = {
 }
 HOME_EXCEPTIONS = {
     ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
+    ("tuner.study.optuna_storage", "sqlalchemy"): "Optuna's storage raises SQLAlchemy's errors",
 }
 BROAD_EXCEPT = {
     "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not start"),

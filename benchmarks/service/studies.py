@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -73,7 +74,10 @@ def run(at_once: int, studies: int, settings: dict[str, Any]) -> Run:
                 seconds = time.monotonic() - began
             used = sum(psutil.Process(pid).cpu_times()[:2])
         trials = sum(each["progress"]["trials"] + each["progress"]["rounds"] for each in found if each["progress"])
-        failed = sum(each["state"] != "DONE" for each in found)
+        ended = [each for each in found if each["state"] != "DONE"]
+        for each in ended:
+            print(f"{each['id']} is {each['state']}: {each['reason']}", file=sys.stderr)
+        failed = len(ended)
         return Run(at_once, seconds, trials, failed, load, memory.most / 2**20, used)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from storage.database import connect_arguments, parse_url
 from storage.errors import NotYetAvailable
@@ -26,8 +27,31 @@ RULED_OUT, DROPPED = "ruled_out", "dropped"
 """User attributes of an Optuna trial that never ran: the rule that it breaks, or the reason why it was not needed."""
 
 _BUSY_TIMEOUT_S = 30.0
+_CREATIONS = 50
+"""Attempts to open a new database; each may fail at one of Optuna's dozen tables and indexes."""
 
 T = TypeVar("T")
+
+
+def open_storage(url: str, arguments: dict[str, Any]) -> optuna.storages.RDBStorage:
+    """Open Optuna's storage, and create its tables if there are none.
+
+    Optuna looks for a table and then creates it. Of several processes that open a new database at once, all but one
+    fail at some table, and find it when they try again.
+
+    Args:
+        url: of the database.
+        arguments: of SQLAlchemy's `create_engine`.
+    """
+    for _ in range(_CREATIONS - 1):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+        except IntegrityError:  # two processes have stored the schema's version
+            continue
+        except (OperationalError, ProgrammingError) as error:
+            if "already exists" not in str(error):
+                raise
+    return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
 
 
 def delete_optuna_study(url: str, name: str) -> None:
@@ -37,7 +61,7 @@ def delete_optuna_study(url: str, name: str) -> None:
         url: of the database.
         name: of the study.
     """
-    storage = optuna.storages.RDBStorage(url, engine_kwargs=_engine_arguments(url, _BUSY_TIMEOUT_S))
+    storage = open_storage(url, _engine_arguments(url, _BUSY_TIMEOUT_S))
     try:
         with suppress(KeyError):
             storage.delete_study(storage.get_study_id_from_name(name))
@@ -84,7 +108,7 @@ class OptunaStorage:
         self._transactions_left: int | None = None
         busy_s = _BUSY_TIMEOUT_S if self._wait is NO_WAIT else self._wait.busy_s
         arguments = _engine_arguments(url, busy_s)
-        self._storage = self.run(lambda _: optuna.storages.RDBStorage(url, engine_kwargs=arguments))
+        self._storage = self.run(lambda _: open_storage(url, arguments))
         check_in_transactions(self._storage.engine, self._begin)
         self.study = self.run(
             lambda _: optuna.create_study(
