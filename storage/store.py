@@ -250,7 +250,7 @@ class Store(Outbox):
             kind: return only trials of this kind; None returns all.
             finished: True returns trials with an outcome, False pending ones, None all.
             after: return only trials with a larger number.
-            most: how many numbers to return after that, each with all its rounds; None returns all.
+            most: return at most so many numbers, the smallest first, each with all its rounds; None returns all.
         """
         with self._reading() as session:
             query = select(TrialRow).where(TrialRow.study_id == existing_study(session, study).id)
