@@ -18,7 +18,7 @@ class WrongState(StorageError):
     """The submission's state does not allow the change. `state` is that state."""
 
     def __init__(self, id: str, state: SubmissionState, rule: str) -> None:
-        super().__init__(f"the submission {id!r} is {state.value}: {rule}")
+        super().__init__(f"the study {id!r} is {state.value}: {rule}")
         self.state = state
 
 

@@ -92,7 +92,7 @@ def locked(session: Session, id: str) -> SubmissionRow:
     """
     row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == id).with_for_update())
     if row is None:
-        raise UnknownSubmission(f"there is no submission {id!r}; list the submissions to see their ids")
+        raise UnknownSubmission(f"there is no study {id!r}; list the studies to see their ids")
     return row
 
 

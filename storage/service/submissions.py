@@ -31,7 +31,7 @@ from storage.tables.models import KEYWORD_LENGTH
 from storage.transactions import Transactions
 
 CANCELLED_WAITING = "ended on request before it started"
-DELETABLE = "only an ended submission can be deleted; cancel it first"
+DELETABLE = "only an ended study can be deleted; cancel it first"
 CANCELLED_AGAIN = "ended on request while it waited"
 
 
@@ -64,12 +64,12 @@ class SubmissionStore(Transactions):
             created = _insert(session, replace(submission, settings=settings))
             row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == submission.id).with_for_update())
             if row is None:
-                raise NotYetAvailable(f"the submission {submission.id!r} was deleted just now; submit it again")
+                raise NotYetAvailable(f"the study {submission.id!r} was deleted just now; submit it again")
             if created:
                 add_event(session, row, "queued", {"state": row.state}, submission.created_at)
             same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
             if not same or row.settings != settings:
-                raise SubmissionExists(f"there is another submission {submission.id!r}; choose another id")
+                raise SubmissionExists(f"there is another study {submission.id!r}; choose another id")
             return submission_record(row), created
 
     def submission(self, id: str) -> Submission | None:

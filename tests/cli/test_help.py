@@ -54,6 +54,10 @@ def test_help_fits_80_columns(tmp_path: Path, command: str) -> None:
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
+def test_the_list_of_commands_has_whole_sentences(tmp_path: Path) -> None:
+    assert "..." not in run_here(tmp_path, "--help").out.replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_values_are_named_in_words(tmp_path: Path, command: str) -> None:
     text = help_of(tmp_path, command)

@@ -265,6 +265,15 @@ def test_a_study_is_cancelled_resumed_and_stopped(served: Served, folder: Path) 
     refused(run_here(folder, "stop", "verbs"), folder, "it has ended, so stop has no effect")
 
 
+def test_an_ended_study_is_deleted(served: Served, folder: Path) -> None:
+    served.submit("unwanted")
+    refused(run_here(folder, "delete", "unwanted"), folder, "only an ended study can be deleted; cancel it first")
+    run_here(folder, "cancel", "unwanted")
+    printed = run_here(folder, "delete", "unwanted")
+    assert (printed.code, printed.out) == (0, "unwanted is deleted\n")
+    refused(run_here(folder, "delete", "unwanted"), folder, "unwanted")
+
+
 @pytest.mark.parametrize("place", ["database", "server"])
 def test_tokens_are_made_listed_and_revoked(
     served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch, place: str

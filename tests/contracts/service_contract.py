@@ -83,7 +83,7 @@ class SubmitContract(ServiceFixture):
     )
     def test_another_submission_of_the_same_id_is_refused(self, store: ServiceStore, change: dict[str, object]) -> None:
         store.submit(submission())
-        with pytest.raises(SubmissionExists, match="another submission 's'; choose another id"):
+        with pytest.raises(SubmissionExists, match="another study 's'; choose another id"):
             store.submit(dataclasses.replace(submission(), **change))  # type: ignore[arg-type]
         assert store.counts()[S.QUEUED] == 1
 
@@ -286,7 +286,7 @@ class RequestContract(ServiceFixture):
             lambda: store.delete("s"),
             lambda: store.event("s", "trial", {}, START),
         ):
-            with pytest.raises(UnknownSubmission, match="there is no submission 's'"):
+            with pytest.raises(UnknownSubmission, match="there is no study 's'"):
                 change()
 
 
@@ -297,7 +297,7 @@ class DeleteContract(ServiceFixture):
     def test_only_an_ended_one_can_be_deleted(self, store: ServiceStore, state: SubmissionState) -> None:
         before = in_state(store, state)
         if state not in ENDED:
-            with pytest.raises(WrongState, match="only an ended submission can be deleted; cancel it first"):
+            with pytest.raises(WrongState, match="only an ended study can be deleted; cancel it first"):
                 store.delete("s")
             assert store.submission("s") == before
             return

@@ -67,7 +67,8 @@ _add(
 _add("Results", export.export, report.report, sync.sync, ui.ui)
 _add("Service", serve.serve)
 _add("Service", submit.submit, passes_flags=True)
-_add("Service", watch.watch, status.status, logs.logs, verbs.stop, verbs.cancel, verbs.resume, token.token)
+_add("Service", watch.watch, status.status, logs.logs)
+_add("Service", verbs.stop, verbs.cancel, verbs.resume, verbs.delete, token.token)
 _add("Setup", presets.presets, space.space, doctor.doctor)
 
 

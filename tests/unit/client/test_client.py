@@ -35,7 +35,7 @@ def test_a_study_is_submitted_once(ada: Any, make_client: MakeClient, served: Se
     assert found.settings == {"engine": "simulated", "trials": 4}
     assert (found.progress, found.started_at, found.ended, found.shared, found.priority) == (None, None, False, True, 3)
     assert ada.submit(id="once", engine="simulated", trials=4).created_at == found.created_at
-    with pytest.raises(RefusedError, match="another submission 'once'") as error:
+    with pytest.raises(RefusedError, match="another study 'once'") as error:
         ada.submit(id="once", engine="simulated", trials=5)
     assert error.value.status == 409
 

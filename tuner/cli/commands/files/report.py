@@ -30,10 +30,11 @@ def report(
     server: ServerInstead = None,
     insecure: Insecure = False,
 ) -> None:
-    """Write a study as one HTML file to pass on: result, search, load, and where every number comes from.
+    """Write a study as one HTML file to pass on.
 
-    The file needs no network. Without a name, the latest study is reported. A bundle adds the trials as CSV, the
-    conclusion, hardware and versions, and leaves out secrets, paths, and names of users and hosts.
+    It has the result, the search, the load, and where every number comes from, and needs no network. Without a name,
+    the latest study is reported. A bundle adds the trials as CSV, the conclusion, hardware and versions, and leaves out
+    secrets, paths, and names of users and hosts.
     """
     refuse_both(server, storage)
     if server is not None:

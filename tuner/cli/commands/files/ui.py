@@ -23,7 +23,10 @@ def ui(
     ] = "127.0.0.1",
     storage: Storage = None,
 ) -> None:
-    """Start MLflow's user interface, and print the link to a study's runs, the best score first."""
+    """Start MLflow's user interface, and print the link to a study.
+
+    The link shows the study's runs, the best score first.
+    """
     from contextlib import closing
 
     from dashboards.mlflow.ui import base_url, is_loopback, link_command, ui_command, ui_environment, with_password

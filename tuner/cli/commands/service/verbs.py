@@ -1,4 +1,4 @@
-"""`tuner stop`, `tuner cancel` and `tuner resume`: the end of a study, and its continuation."""
+"""`tuner stop`, `cancel`, `resume` and `delete`: the end of a study, and what follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stop(id: Id, server: Server = None, insecure: Insecure = False) -> None:
-    """Let the running trials of a study finish, and let it conclude from what was measured."""
+    """Let a study's running trials finish, then conclude it."""
     with open_client(server, insecure=insecure) as client:
         _say(client.stop(id))
 
@@ -28,6 +28,16 @@ def resume(id: Id, server: Server = None, insecure: Insecure = False) -> None:
     """Queue a stopped, cancelled or failed study again. It goes on behind its last trial."""
     with open_client(server, insecure=insecure) as client:
         _say(client.resume(id))
+
+
+def delete(id: Id, server: Server = None, insecure: Insecure = False) -> None:
+    """Delete an ended study with its trials and files.
+
+    What MLflow has of it stays there.
+    """
+    with open_client(server, insecure=insecure) as client:
+        client.delete(id)
+    print(f"{id} is deleted")
 
 
 def _say(study: SubmittedStudy) -> None:
