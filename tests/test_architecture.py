@@ -38,6 +38,7 @@ HOMES = {
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
     "fastapi": ("tuner.service.http",),
     "tokenizers": ("tuner.engines.vllm.clients.tokenizer_library",),
+    "xllamacpp": ("tuner.engines.llama_cpp.launcher",),
 }
 HOME_EXCEPTIONS = {
     ("dashboards.mlflow.log", "sqlalchemy"): "MLflow's embedded database raises SQLAlchemy's errors",
@@ -59,6 +60,7 @@ OTHER_PROGRAMS = {
     "tuner.observers.mlflow_follower": "starts the program dashboards.mlflow.follower with its own options",
     "dashboards.mlflow.follower": "is a program with its own options",
     "dashboards.mlflow.ui": "starts `mlflow server`",
+    "tuner.engines.llama_cpp.launcher": "is a program with the options of llama-server",
     "tuner.quality.harness": "starts lm_eval with its own options",
     "tuner.quality.checked": "writes the command that checks the answers into a script",
     "tuner.export.verification": "writes a command that starts `tuner load` from a script",

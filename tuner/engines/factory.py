@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import SettingError
 
-ENGINES = ("auto", "vllm", "simulated")
+ENGINES = ("auto", "vllm", "llama.cpp", "simulated")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class EngineFactory:
             reap_orphans(settings.home / "processes")
             engine: Engine = VllmEngine(settings)
             return engine
+        if settings.name == "llama.cpp":
+            from tuner.engines.llama_cpp.engine import LlamaCppEngine
+            from tuner.processes.records import reap_orphans
+
+            reap_orphans(settings.home / "processes")
+            return LlamaCppEngine(settings)
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine

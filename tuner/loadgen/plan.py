@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+Prompt = str | list[int]
+"""The prompt of a completion: a text, or the ids of its tokens, which the server takes as they are."""
+
 
 @dataclass(frozen=True)
 class PlannedRequest:
@@ -18,7 +21,7 @@ class PlannedRequest:
     index: int
     name: str
     at_s: float | None
-    prompt: str
+    prompt: Prompt
     prompt_tokens: int
     max_tokens: int
     priority: int = 0
@@ -30,7 +33,8 @@ class RequestPlan:
 
     In a closed loop, `users` send one request after another. Otherwise `users` is None: each request is sent when it is
     due, at most `max_in_flight` at a time (None: any number). A request times out `timeout_s` after it was due, in a
-    closed loop after it was sent. The run ends after `limit_s`.
+    closed loop after it was sent. The run ends after `limit_s`. Without `reuse_connections` each request has a
+    connection of its own: llama.cpp's server closes one after a streamed answer, although it announces to keep it.
     """
 
     url: str
@@ -39,6 +43,7 @@ class RequestPlan:
     max_in_flight: int | None
     timeout_s: float
     limit_s: float
+    reuse_connections: bool = True
 
     def body(self, request: PlannedRequest) -> bytes:
         """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it."""

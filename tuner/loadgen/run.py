@@ -57,7 +57,11 @@ class PlanRun:
         """Send all requests; return when the last answer is complete or the plan's limit has passed."""
         loop = asyncio.get_running_loop()
         watch = LoopWatch()
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        connector = (
+            aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            if self._plan.reuse_connections
+            else aiohttp.TCPConnector(limit=0, force_close=True)
+        )
         before = _cpu_s()
         async with aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20

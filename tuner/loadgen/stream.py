@@ -57,7 +57,8 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         choices = event.get("choices")
         if not isinstance(choices, list):
             raise MalformedError(f"an event without choices: {data[:80]!r}")
-        if any(_has_text(choice) for choice in choices):
+        counted = isinstance(event.get("usage"), dict)
+        if any(_has_text(choice, counted) for choice in choices):
             times.append(at)
     return StreamedAnswer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
 
@@ -72,11 +73,15 @@ def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:
     return usage
 
 
-def _has_text(choice: Any) -> bool:
+def _has_text(choice: Any, counted: bool) -> bool:
+    """Return whether a choice has a token. Its text may be empty; beside the usage (`counted`) that is the end alone.
+
+    llama.cpp ends a stream with an event that has the usage and a choice with an empty text.
+    """
     if not isinstance(choice, dict):
         raise MalformedError(f"a choice that is no object but a {type(choice).__name__}")
     if "text" in choice:
-        return True
+        return bool(choice["text"]) or not counted
     delta = choice.get("delta")
     return isinstance(delta, dict) and bool(delta.get("content") or delta.get("reasoning_content"))
 

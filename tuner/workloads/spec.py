@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tuner.workloads.arrivals import Closed
+from tuner.workloads.request_class import RequestClass
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
@@ -78,6 +80,31 @@ class ClosedLoop(BaseModel):
                 "seed": self.warmup_seed,
             }
         )
+
+
+CLOSED_LOOP_CLASS = "all"
+"""The request class of a closed loop that is sent as traffic."""
+
+CLOSED_LOOP_TIMEOUT_S = 1800.0
+"""A request of a closed loop is given up after this time; `vllm bench serve` has no shorter limit."""
+
+
+def as_traffic(workload: ClosedLoop) -> Traffic:
+    """Return a closed loop as traffic of one class, for engines whose load the project's own generator sends.
+
+    The latencies of traffic are those of its stable middle, in which every user has a request in flight; see
+    `tuner.workloads.results.requests.stable_middle`. `vllm bench serve` counts all requests.
+    """
+    lengths = RequestClass.model_validate({"input": workload.input_len, "output": workload.output_len})
+    return Traffic(
+        arrivals=Closed(users=workload.max_concurrency),
+        requests=workload.num_prompts,
+        classes={CLOSED_LOOP_CLASS: lengths},
+        timeout_s=CLOSED_LOOP_TIMEOUT_S,
+        temperature=workload.temperature,
+        seed=workload.seed,
+        warmup_requests=workload.max_concurrency if workload.warmup_prompts is None else workload.warmup_prompts,
+    )
 
 
 SingleWorkload = ClosedLoop | Traffic

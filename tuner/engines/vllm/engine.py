@@ -50,7 +50,7 @@ class VllmEngine:
         self._home = settings.home
         self._secrets = settings.secrets
         found = installation(find_executable(settings.executable), settings.home)
-        self._device = _device(settings.device_index)
+        self._device = worker_device(settings.device_index)
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, self._device.index if self._device else None, self._scratch)
         self._inherited = base_environment(os.environ)
@@ -93,7 +93,7 @@ class VllmEngine:
         Raises:
             TrialFailed: `GPU_BUSY` if the GPU is not free, `PORT_TAKEN` if no port is, `DISK_FULL`.
         """
-        self._wait_for_gpu()
+        wait_for_gpu(self._device)
         lease = lease_port(self._home / "ports")
         try:
             return self._start(spec, limits, lease)
@@ -147,7 +147,7 @@ class VllmEngine:
         return start_forked(resident, argv, environment, log, cwd, self._records, port, label)
 
     def _start_on_free_gpu(self, start_command: Callable[[], ServerProcess]) -> ServerProcess:
-        self._wait_for_gpu()
+        wait_for_gpu(self._device)
         return start_command()
 
     def _disable_forks(self) -> None:
@@ -155,16 +155,6 @@ class VllmEngine:
         _log.warning(
             "a server failed as a fork and runs as the command; this worker starts all further servers that way"
         )
-
-    def _wait_for_gpu(self) -> None:
-        device = self._device
-        if device is None or device.baseline_gib is None:
-            return
-        wait = gpu.wait_until_free(device.index, device.free_below_gib, GPU_FREE_S, threading.Event())
-        if not wait.free:
-            used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
-            message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
-            raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
 
     def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
         """Start another program, recorded as servers are; the caller must wait for it or cancel it."""
@@ -178,7 +168,22 @@ class VllmEngine:
         scratch.remove(self._scratch)
 
 
-def _device(slot: int | None) -> WorkerDevice | None:
+def wait_for_gpu(device: WorkerDevice | None) -> None:
+    """Wait until the GPU has as little memory in use as before the study.
+
+    Raises:
+        TrialFailed: `GPU_BUSY`, if it has more after `GPU_FREE_S` seconds.
+    """
+    if device is None or device.baseline_gib is None:
+        return
+    wait = gpu.wait_until_free(device.index, device.free_below_gib, GPU_FREE_S, threading.Event())
+    if not wait.free:
+        used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
+        message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
+        raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
+
+
+def worker_device(slot: int | None) -> WorkerDevice | None:
     """Return the worker's GPU: the `slot`-th visible one, or the first if only this worker's own GPU is visible."""
     visible = gpu.devices()
     if not visible:
@@ -204,4 +209,4 @@ def command_text(argv: Sequence[str], environment: Mapping[str, str], references
     return " ".join(["env", *assignments, *(shell_word(word, references) for word in argv)]) + "\n"
 
 
-__all__ = ["VllmEngine", "command_text"]
+__all__ = ["VllmEngine", "command_text", "wait_for_gpu", "worker_device"]

@@ -1,70 +1,37 @@
-"""One running vLLM server of a trial: wait until it is ready, benchmark it, read its facts and stop it."""
+"""One running vLLM server of a trial: how it starts again as a command, runs vLLM's client, and states its facts."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
-from tuner import gpu
+from storage.records import Failure, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
+from tuner.engines.running_server import HOST as HOST
+from tuner.engines.running_server import STARTING_STOP_S, RunningServer
+from tuner.engines.running_server import WorkerDevice as WorkerDevice
 from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
-from tuner.engines.vllm.clients.traffic import GRACE_S, TrafficFiles, read_traffic, start_traffic
-from tuner.engines.vllm.facts.energy import EnergyMeter, with_energy
 from tuner.engines.vllm.facts.logs import facts_from_log
-from tuner.engines.vllm.facts.metrics import MetricsSampler, scrape, with_benchmark_metrics
-from tuner.engines.vllm.failures.classify import classify, read_log, redacted, signal_name
-from tuner.engines.vllm.resident_client import HelperJob
+from tuner.engines.vllm.facts.metrics import with_benchmark_metrics
+from tuner.engines.vllm.failures.classify import classify, read_log
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
-from tuner.errors import TrialFailed, trial_failed
-from tuner.http import get_local
-from tuner.processes.log_files import free_middle, shorten_log
+from tuner.errors import TrialFailed
 from tuner.processes.ports import PortLease
-from tuner.processes.readiness import wait_ready
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
 
-HOST = "127.0.0.1"
 API_KEY = "VLLM_API_KEY"
 """The variable in which a server finds the key that its clients must send."""
 
 CLIENT_API_KEY = "OPENAI_API_KEY"
 """The variable in which vLLM's benchmark client finds the key that it sends."""
 
-_POLL_S = 0.1
-_FREE_LOG_S = 5.0
-"""The period in which the log of a server under load is kept small."""
 
-DYING_S = 20.0
-"""How long a server whose requests failed may take to end or to answer as healthy."""
-
-HEALTH_S = 5.0
-SPARE_GIB = 0.5
-STARTING_STOP_S = 3.0
-"""The grace of a server that is still starting."""
-
-
-@dataclass(frozen=True)
-class WorkerDevice:
-    """The worker's GPU: NVML's index, and the memory in use before the study's first server."""
-
-    index: int
-    baseline_gib: float | None
-
-    @property
-    def free_below_gib(self) -> float:
-        """The memory in use, in GiB, up to which the GPU counts as free."""
-        return (self.baseline_gib or 0.0) + SPARE_GIB
-
-
-class VllmServer:
+class VllmServer(RunningServer):
     """See `Server`."""
 
     def __init__(
@@ -84,85 +51,38 @@ class VllmServer:
         device: WorkerDevice | None,
         command: CommandStart | None = None,
     ) -> None:
-        self.argv = argv
-        self.environment = environment
-        self.stopped = False
-        self._was_ready = False
-        self._process = process
-        self._lease = lease
-        self._secrets = secrets
-        self._api_key = api_key
+        super().__init__(
+            process=process,
+            lease=lease,
+            argv=argv,
+            environment=environment,
+            model=model,
+            limits=limits,
+            artifacts=artifacts,
+            secrets=secrets,
+            api_key=api_key,
+            device=device,
+        )
         self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
-        self._model = model
-        self._limits = limits
-        self._artifacts = artifacts
         self._tools = tools
-        self._device = device
         self._command = command
-        self._before: dict[str, float] | None = None
-        self._after: dict[str, float] | None = None
-        self._usage: list[float] = []
 
-    @property
-    def pid(self) -> int:
-        """The process id of the API server."""
-        return self._process.pid
-
-    @property
-    def port(self) -> int:
-        """The port on 127.0.0.1."""
-        return self._lease.port
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that its API requires."""
-        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-
-    def wait_ready(self, cancelled: CancelToken) -> None:
-        """See `Server`; a forked server that fails without a known cause is started once more, as the command."""
+    def _wait_ready(self, cancelled: CancelToken) -> None:
+        """Wait; a forked server that fails without a known cause is started once more, as the command."""
         try:
-            self._wait_ready(cancelled)
+            super()._wait_ready(cancelled)
         except TrialFailed as failed:
             if self._command is None or failed.failure.kind not in RETRIED_AS_COMMAND:
                 raise
             self._start_command(self._command)
-            self._wait_ready(cancelled)
+            super()._wait_ready(cancelled)
             self._command.on_success()
-        self._was_ready = True
-        self._process.record_family()
-
-    def _wait_ready(self, cancelled: CancelToken) -> None:
-        name, deadline = self._model.served_name, self._limits.startup_s
-        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, self.headers)
 
     def _start_command(self, command: CommandStart) -> None:
         self._process.stop(STARTING_STOP_S)
         with contextlib.suppress(FileNotFoundError):
             self._log.rename(self._log.with_name("server-forked.log"))
         self._process = command.start()
-
-    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
-        """See `Server`."""
-        warmup = workload.warmup()
-        if warmup is None:
-            return
-        result = self._run_workload(warmup, 0, Phase.WARMUP, cancelled)
-        if result.completed == 0:
-            message = f"none of {result.offered} warm-up requests succeeded"
-            raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
-        self._process.record_family()
-
-    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        """See `Server`."""
-        if self._before is None:
-            self._before = scrape(HOST, self.port)
-        device = None if self._device is None else self._device.index
-        with MetricsSampler(HOST, self.port) as sampler, EnergyMeter(device) as meter:
-            repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
-        sampler.write(self._artifacts / f"server-{index}.csv")
-        self._usage += sampler.kv_usage
-        self._after = scrape(HOST, self.port)
-        return with_energy(repeat, meter.readings)
 
     def facts(self) -> ServerFacts:
         """See `Server`."""
@@ -171,72 +91,18 @@ class VllmServer:
             return facts
         return with_benchmark_metrics(facts, self._before, self._after, self._usage)
 
-    def stop(self) -> Failure | None:
-        """See `Server`; on a GPU it waits until the memory is free."""
-        # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
-        # compiles.
-        grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
-        survivors = self._process.stop(grace)
-        if survivors:
-            pids = ", ".join(str(survivor.pid) for survivor in survivors)
-            message = f"processes {pids} of the server survived SIGKILL; they block the device until they end"
-            return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, message)
-        if not self.stopped:
-            self.stopped = True
-            for log in sorted(self._artifacts.glob("*.log")):
-                shorten_log(log, self._secrets.redact_bytes)
-            self._lease.release()
-            if self._device is not None and self._device.baseline_gib is not None:
-                gpu.wait_until_free(
-                    self._device.index, self._device.free_below_gib, self._limits.stop_s, threading.Event()
-                )
-        return None
+    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+        return classify(log_text, exit_code, phase)
 
-    @property
-    def _log(self) -> Path:
-        return self._artifacts / "server.log"
-
-    def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
-        return redacted(classify(read_log(self._log), exit_code, phase), self._secrets)
+    def _prompt_tools(self) -> Toolbox:
+        return self._tools
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        """Send the workload once and return the result.
-
-        Raises:
-            TrialFailed: as `Server.benchmark`.
-        """
         if isinstance(workload, Traffic):
-            return self._traffic(workload, index, phase, cancelled)
+            return self._valid_traffic(workload, index, phase, cancelled)
         repeat = self._bench(workload, index, phase, cancelled)
         if repeat.failed:
             self._fail_if_dying(phase)
-        return repeat
-
-    def _deadline_s(self, phase: Phase) -> float:
-        return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
-
-    def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        """Send traffic by the load generator, which writes its records and ends by itself at the deadline."""
-        files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
-        url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
-        model = self._model
-        job = start_traffic(
-            self._tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline, self._api_key
-        )
-        try:
-            self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
-        finally:
-            job.cancel()
-        try:
-            repeat, late = read_traffic(traffic, index, files)
-        except TrialFailed as failed:
-            self._fail_if_dying(phase)
-            error = ResultError(failed.failure.message)
-            raise TrialFailed(self._client_failure(error, files.log, phase, job.exit_code)) from None
-        if repeat.failed:
-            self._fail_if_dying(phase)  # a dying server delays the generator, too
-        if late is not None and phase is Phase.BENCHMARK:
-            raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
 
     def _bench(self, workload: ClosedLoop, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
@@ -256,63 +122,3 @@ class VllmServer:
         except ResultError as error:
             self._fail_if_dying(phase)
             raise TrialFailed(self._client_failure(error, log, phase, job.exit_code)) from None
-
-    def _client_failure(self, error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
-        return redacted(_client_failure(error, log, phase, exit_code), self._secrets)
-
-    def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
-        deadline = time.monotonic() + deadline_s
-        freed = time.monotonic()
-        while not job.wait(_POLL_S):
-            if time.monotonic() - freed > _FREE_LOG_S:
-                free_middle(self._log)
-                freed = time.monotonic()
-            if not self._process.alive():
-                raise TrialFailed(self._classify(phase, self._process.exit_code()))
-            if cancelled.is_set():
-                raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
-            if time.monotonic() > deadline:
-                message = f"the benchmark was not done after {deadline_s:g} s"
-                raise trial_failed(FailureKind.BENCHMARK_FAILED, phase, message)
-
-    def _fail_if_dying(self, phase: Phase) -> None:
-        """Return if the server is healthy; otherwise raise the failure that made its requests fail.
-
-        The API of a server answers for some seconds after its engine has died, as unhealthy. A server on a busy machine
-        may need several attempts until it answers as healthy.
-
-        Raises:
-            TrialFailed: if the process ends or the server does not become healthy within `DYING_S` seconds.
-        """
-        deadline = time.monotonic() + DYING_S
-        while self._process.alive() and time.monotonic() < deadline:
-            if self._healthy():
-                return
-            time.sleep(_POLL_S)
-        raise TrialFailed(self._classify(phase, self._process.exit_code()))
-
-    def _healthy(self) -> bool:
-        reply = get_local(HOST, self.port, "/health", HEALTH_S)
-        return reply is not None and reply.status == 200
-
-
-def _client_failure(error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
-    """Return the failure of a client that ended without a valid result while the server is healthy.
-
-    Args:
-        error: what is wrong with its result.
-        log: its output.
-        phase: the trial's phase.
-        exit_code: its exit code; None if the helper that ran it was killed.
-    """
-    failure = classify(read_log(log), exit_code, phase)
-    if failure.kind is FailureKind.DISK_FULL:
-        return failure
-    if exit_code is None or exit_code < 0:
-        by = "with the process that runs it" if exit_code is None else f"by {signal_name(-exit_code)}"
-        message = f"the benchmark client was killed {by}; the kernel sends SIGKILL when the machine lacks memory"
-        return Failure(FailureKind.CLIENT_KILLED, phase, message, failure.evidence, exit_code)
-    if error.written:
-        return Failure(FailureKind.BENCHMARK_FAILED, phase, str(error), None, exit_code)
-    reason = failure.evidence.splitlines()[0] if failure.evidence else "its log is empty"
-    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{error}: {reason}", failure.evidence, exit_code)

@@ -19,7 +19,7 @@ from storage.records import FailureKind, Phase, Repeat
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.errors import trial_failed
 from tuner.loadgen.client import API_KEY_VARIABLE
-from tuner.loadgen.plan import PlannedRequest, RequestPlan, write_plan
+from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.processes.records import ProcessRecords
 from tuner.workloads.request_class import TextFile
@@ -75,7 +75,7 @@ class PromptTools(Protocol):
 
     records: ProcessRecords
 
-    def prompts(self, plan: Path, log: Path) -> list[tuple[str, int, int | None]]:
+    def prompts(self, plan: Path, log: Path) -> Sequence[tuple[Prompt, int, int | None]]:
         """Return each request's prompt, its tokens, and the tokens of the recorded answer if there is one.
 
         Args:
@@ -97,6 +97,7 @@ def start_traffic(
     tokenizer: str,
     limit_s: float,
     api_key: str | None = None,
+    reuse_connections: bool = True,
 ) -> HelperJob:
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
@@ -110,12 +111,13 @@ def start_traffic(
         tokenizer: name or folder of the model's tokenizer.
         limit_s: seconds after which the generator ends the run.
         api_key: the key that the server requires; None: none.
+        reuse_connections: as in `RequestPlan`.
 
     Raises:
         TrialFailed: if the prompts cannot be made.
     """
     requests = plan_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
-    plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s)
+    plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s, reuse_connections)
     return start_generator(plan, requests, files, tools.records, api_key)
 
 
@@ -172,7 +174,7 @@ def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
 
 
 def _planned_request(
-    traffic: Traffic, offered: OfferedRequest, prompt: str, tokens: int, answer: int | None
+    traffic: Traffic, offered: OfferedRequest, prompt: Prompt, tokens: int, answer: int | None
 ) -> PlannedRequest:
     text = _text(traffic, offered)
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens

@@ -45,6 +45,20 @@ READ_METRICS = (
 )
 
 
+@dataclass(frozen=True)
+class StateMetrics:
+    """An engine's names of metrics: those of its state, which are sampled, and all that are read."""
+
+    running: str
+    waiting: str
+    kv_usage: str | None
+    preemptions: str | None
+    read: tuple[str, ...]
+
+
+VLLM_STATE = StateMetrics(RUNNING, WAITING, KV_USAGE, PREEMPTIONS, READ_METRICS)
+
+
 def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
     """Return the named samples of a Prometheus text page: the sum over their labels, for `SHARES` the largest.
 
@@ -69,10 +83,12 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def scrape(host: str, port: int, timeout_s: float = _SCRAPE_TIMEOUT_S) -> dict[str, float] | None:
-    """Return the present values of `READ_METRICS`; None if the server sends no such page in time."""
+def scrape(
+    host: str, port: int, timeout_s: float = _SCRAPE_TIMEOUT_S, names: tuple[str, ...] = READ_METRICS
+) -> dict[str, float] | None:
+    """Return the present values of the named metrics; None if the server sends no such page in time."""
     reply = get_local(host, port, "/metrics", timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
-    return parse_metrics(reply.text) if reply is not None and reply.status == 200 else None
+    return parse_metrics(reply.text, names) if reply is not None and reply.status == 200 else None
 
 
 @dataclass(frozen=True)
@@ -89,10 +105,13 @@ class Sample:
 class MetricsSampler:
     """Samples the server every `SAMPLING_PERIOD_S` seconds in its own thread, as long as the context is entered."""
 
-    def __init__(self, host: str, port: int, period_s: float = SAMPLING_PERIOD_S) -> None:
+    def __init__(
+        self, host: str, port: int, period_s: float = SAMPLING_PERIOD_S, names: StateMetrics = VLLM_STATE
+    ) -> None:
         self.samples: list[Sample] = []
         self._address = (host, port)
         self._period_s = period_s
+        self._names = names
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server-samples", daemon=True)
 
@@ -118,11 +137,12 @@ class MetricsSampler:
         self._thread.join(2 * _SAMPLE_TIMEOUT_S)
 
     def _run(self) -> None:
-        began = time.monotonic()
+        began, names = time.monotonic(), self._names
+        sampled = (names.running, names.waiting, names.kv_usage, names.preemptions)
         while not self._stop.wait(self._period_s):
-            values = scrape(*self._address, _SAMPLE_TIMEOUT_S)
+            values = scrape(*self._address, _SAMPLE_TIMEOUT_S, names.read)
             if values is not None:
-                state = (values.get(name) for name in (RUNNING, WAITING, KV_USAGE, PREEMPTIONS))
+                state = (None if name is None else values.get(name) for name in sampled)
                 self.samples.append(Sample(time.monotonic() - began, *state))
 
 

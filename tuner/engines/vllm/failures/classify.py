@@ -78,7 +78,7 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     root_causes = [cause for cause in causes if not CONSEQUENCES.search(cause)]
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
-    return _without_cause(log_text, exit_code, phase, evidence)
+    return without_cause(log_text, exit_code, phase, evidence)
 
 
 def redacted(failure: Failure, secrets: Secrets) -> Failure:
@@ -87,7 +87,7 @@ def redacted(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
 
 
-def _without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
+def without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
     """Return the typed failure if the log has no cause."""
     if exit_code is not None and exit_code < 0:
         name = signal_name(-exit_code)

@@ -28,9 +28,10 @@ class FailurePattern:
         return (self.phases is None or phase in self.phases) and self.pattern.search(line) is not None
 
 
-def _rows(
+def rows(
     kind: FailureKind, *patterns: str, message: str | None = None, phases: frozenset[Phase] | None = None
 ) -> tuple[FailurePattern, ...]:
+    """Return one row for each pattern; patterns ignore case."""
     return tuple(FailurePattern(kind, re.compile(pattern, re.IGNORECASE), message, phases) for pattern in patterns)
 
 
@@ -48,32 +49,32 @@ _OUT_OF_MEMORY = (
 )
 
 CAUSES: tuple[FailurePattern, ...] = (
-    *_rows(
+    *rows(
         FailureKind.GPU_BUSY,
         r"Free memory on device .* is less than desired",
         r"Error in memory profiling\. Initial free memory",
     ),
-    *_rows(
+    *rows(
         FailureKind.PORT_TAKEN,
         r"address already in use",
         r"Errno 98\b",
         message="another program took the port",
     ),
-    *_rows(
+    *rows(
         FailureKind.DISK_FULL,
         r"No space left on device",
         r"Disk quota exceeded",
         r"Errno (?:28|122)\b",
         message="no space left on disk",
     ),
-    *_rows(
+    *rows(
         FailureKind.KV_CACHE_TOO_SMALL,
         r"To serve at least one request with the models?'s max seq len",
         r"No available memory for the cache blocks",
     ),
-    *_rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
-    *_rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
-    *_rows(
+    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
+    *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
+    *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"NVIDIA driver on your system is too old",
         r"CUDA driver version is insufficient",
@@ -95,13 +96,13 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Cannot find any model weights",
         r"can't load the configuration of|Can't load tokenizer",
     ),
-    *_rows(
+    *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"Too many open files",
         r"Errno 24\b",
         message="too many open files; raise the limit (`ulimit -n`)",
     ),
-    *_rows(
+    *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
         r"ValidationError: \d+ validation error",
@@ -120,7 +121,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"fp8e4nv not supported in this architecture",
         r"out of resource: shared memory",
     ),
-    *_rows(
+    *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",
         r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",

@@ -1,0 +1,296 @@
+"""One running server of a trial, whatever its engine: what every engine does from its readiness to its end.
+
+A subclass adds how the engine's logs and metrics are read, and how a closed loop is sent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
+from tuner import gpu
+from tuner.cancellation import CancelToken
+from tuner.engines.vllm.clients.bench_serve import ResultError
+from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.facts.energy import EnergyMeter, with_energy
+from tuner.engines.vllm.facts.metrics import VLLM_STATE, MetricsSampler, StateMetrics, scrape
+from tuner.engines.vllm.failures.classify import read_log, redacted, signal_name
+from tuner.engines.vllm.resident_client import HelperJob
+from tuner.errors import TrialFailed, trial_failed
+from tuner.http import get_local
+from tuner.processes.log_files import free_middle, shorten_log
+from tuner.processes.ports import PortLease
+from tuner.processes.readiness import wait_ready
+from tuner.processes.secrets import Secrets
+from tuner.processes.supervisor import ServerProcess
+from tuner.specs import Limits, ModelRef
+from tuner.workloads.spec import SingleWorkload
+from tuner.workloads.traffic import Traffic
+
+HOST = "127.0.0.1"
+
+_POLL_S = 0.1
+_FREE_LOG_S = 5.0
+"""The period in which the log of a server under load is kept small."""
+
+DYING_S = 20.0
+"""How long a server whose requests failed may take to end or to answer as healthy."""
+
+HEALTH_S = 5.0
+SPARE_GIB = 0.5
+STARTING_STOP_S = 3.0
+"""The grace of a server that is still starting."""
+
+
+@dataclass(frozen=True)
+class WorkerDevice:
+    """The worker's GPU: NVML's index, and the memory in use before the study's first server."""
+
+    index: int
+    baseline_gib: float | None
+
+    @property
+    def free_below_gib(self) -> float:
+        """The memory in use, in GiB, up to which the GPU counts as free."""
+        return (self.baseline_gib or 0.0) + SPARE_GIB
+
+
+class RunningServer(ABC):
+    """See `Server`."""
+
+    state_metrics: StateMetrics = VLLM_STATE
+    """The metrics that are read from `/metrics`."""
+
+    reuse_connections = True
+    """Whether the server keeps a connection open after a streamed answer."""
+
+    def __init__(
+        self,
+        *,
+        process: ServerProcess,
+        lease: PortLease,
+        argv: tuple[str, ...],
+        environment: dict[str, str],
+        model: ModelRef,
+        limits: Limits,
+        artifacts: Path,
+        secrets: Secrets,
+        api_key: str | None,
+        device: WorkerDevice | None,
+    ) -> None:
+        self.argv = argv
+        self.environment = environment
+        self.stopped = False
+        self._was_ready = False
+        self._process = process
+        self._lease = lease
+        self._secrets = secrets
+        self._api_key = api_key
+        self._model = model
+        self._limits = limits
+        self._artifacts = artifacts
+        self._device = device
+        self._before: dict[str, float] | None = None
+        self._after: dict[str, float] | None = None
+        self._usage: list[float] = []
+
+    @abstractmethod
+    def facts(self) -> ServerFacts:
+        """See `Server`."""
+
+    @abstractmethod
+    def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+        """Return the typed failure that a log shows."""
+
+    @abstractmethod
+    def _prompt_tools(self) -> PromptTools:
+        """Return what makes the prompts of traffic."""
+
+    @abstractmethod
+    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        """Send the workload once and return the result.
+
+        Raises:
+            TrialFailed: as `Server.benchmark`.
+        """
+
+    @property
+    def pid(self) -> int:
+        """The process id of the API server."""
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1."""
+        return self._lease.port
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that its API requires."""
+        return {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+
+    def wait_ready(self, cancelled: CancelToken) -> None:
+        """See `Server`."""
+        self._wait_ready(cancelled)
+        self._was_ready = True
+        self._process.record_family()
+
+    def _wait_ready(self, cancelled: CancelToken) -> None:
+        name, deadline = self._model.served_name, self._limits.startup_s
+        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, self.headers)
+
+    def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
+        """See `Server`."""
+        warmup = workload.warmup()
+        if warmup is None:
+            return
+        result = self._run_workload(warmup, 0, Phase.WARMUP, cancelled)
+        if result.completed == 0:
+            message = f"none of {result.offered} warm-up requests succeeded"
+            raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
+        self._process.record_family()
+
+    def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
+        """See `Server`."""
+        names = self.state_metrics
+        if self._before is None:
+            self._before = scrape(HOST, self.port, names=names.read)
+        device = None if self._device is None else self._device.index
+        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(device) as meter:
+            repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
+        sampler.write(self._artifacts / f"server-{index}.csv")
+        self._usage += sampler.kv_usage
+        self._after = scrape(HOST, self.port, names=names.read)
+        return with_energy(repeat, meter.readings)
+
+    def stop(self) -> Failure | None:
+        """See `Server`; on a GPU it waits until the memory is free."""
+        # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
+        # compiles.
+        grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
+        survivors = self._process.stop(grace)
+        if survivors:
+            pids = ", ".join(str(survivor.pid) for survivor in survivors)
+            message = f"processes {pids} of the server survived SIGKILL; they block the device until they end"
+            return Failure(FailureKind.ENVIRONMENT_BROKEN, Phase.STOP, message)
+        if not self.stopped:
+            self.stopped = True
+            for log in sorted(self._artifacts.glob("*.log")):
+                shorten_log(log, self._secrets.redact_bytes)
+            self._lease.release()
+            if self._device is not None and self._device.baseline_gib is not None:
+                gpu.wait_until_free(
+                    self._device.index, self._device.free_below_gib, self._limits.stop_s, threading.Event()
+                )
+        return None
+
+    @property
+    def _log(self) -> Path:
+        return self._artifacts / "server.log"
+
+    def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
+        return redacted(self._classified(read_log(self._log), exit_code, phase), self._secrets)
+
+    def _deadline_s(self, phase: Phase) -> float:
+        return self._limits.warmup_s if phase is Phase.WARMUP else self._limits.benchmark_s
+
+    def _traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> tuple[Repeat, str | None]:
+        """Send traffic by the load generator, which writes its records and ends by itself at the deadline.
+
+        Returns:
+            The repeat, and why the generator's delays make it invalid; None if they do not.
+
+        Raises:
+            TrialFailed: as `Server.benchmark`.
+        """
+        files = TrafficFiles(self._artifacts, "warmup" if phase is Phase.WARMUP else f"requests-{index}")
+        url, deadline = f"http://{HOST}:{self.port}/v1/completions", self._deadline_s(phase)
+        model, tools = self._model, self._prompt_tools()
+        job = start_traffic(
+            *(tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline, self._api_key),
+            reuse_connections=self.reuse_connections,
+        )
+        try:
+            self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)
+        finally:
+            job.cancel()
+        try:
+            repeat, late = read_traffic(traffic, index, files)
+        except TrialFailed as failed:
+            self._fail_if_dying(phase)
+            error = ResultError(failed.failure.message)
+            raise TrialFailed(self._client_failure(error, files.log, phase, job.exit_code)) from None
+        if repeat.failed:
+            self._fail_if_dying(phase)  # a dying server delays the generator, too
+        return repeat, late
+
+    def _valid_traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        """Send traffic; fail if the generator was too late for the benchmark to be valid."""
+        repeat, late = self._traffic(traffic, index, phase, cancelled)
+        if late is not None and phase is Phase.BENCHMARK:
+            raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
+        return repeat
+
+    def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
+        deadline = time.monotonic() + deadline_s
+        freed = time.monotonic()
+        while not job.wait(_POLL_S):
+            if time.monotonic() - freed > _FREE_LOG_S:
+                free_middle(self._log)
+                freed = time.monotonic()
+            if not self._process.alive():
+                raise TrialFailed(self._classify(phase, self._process.exit_code()))
+            if cancelled.is_set():
+                raise trial_failed(FailureKind.CANCELLED, phase, "cancelled while requests were running")
+            if time.monotonic() > deadline:
+                message = f"the benchmark was not done after {deadline_s:g} s"
+                raise trial_failed(FailureKind.BENCHMARK_FAILED, phase, message)
+
+    def _fail_if_dying(self, phase: Phase) -> None:
+        """Return if the server is healthy; otherwise raise the failure that made its requests fail.
+
+        The API of a server answers for some seconds after its engine has died, as unhealthy. A server on a busy machine
+        may need several attempts until it answers as healthy.
+
+        Raises:
+            TrialFailed: if the process ends or the server does not become healthy within `DYING_S` seconds.
+        """
+        deadline = time.monotonic() + DYING_S
+        while self._process.alive() and time.monotonic() < deadline:
+            if self._healthy():
+                return
+            time.sleep(_POLL_S)
+        raise TrialFailed(self._classify(phase, self._process.exit_code()))
+
+    def _healthy(self) -> bool:
+        reply = get_local(HOST, self.port, "/health", HEALTH_S)
+        return reply is not None and reply.status == 200
+
+    def _client_failure(self, error: ResultError, log: Path, phase: Phase, exit_code: int | None) -> Failure:
+        """Return the failure of a client that ended without a valid result while the server is healthy.
+
+        Args:
+            error: what is wrong with its result.
+            log: its output.
+            phase: the trial's phase.
+            exit_code: its exit code; None if the helper that ran it was killed.
+        """
+        failure = self._classified(read_log(log), exit_code, phase)
+        if failure.kind is not FailureKind.DISK_FULL:
+            failure = _failure_of_client(failure.evidence, error, phase, exit_code)
+        return redacted(failure, self._secrets)
+
+
+def _failure_of_client(evidence: str | None, error: ResultError, phase: Phase, exit_code: int | None) -> Failure:
+    if exit_code is None or exit_code < 0:
+        by = "with the process that runs it" if exit_code is None else f"by {signal_name(-exit_code)}"
+        message = f"the benchmark client was killed {by}; the kernel sends SIGKILL when the machine lacks memory"
+        return Failure(FailureKind.CLIENT_KILLED, phase, message, evidence, exit_code)
+    if error.written:
+        return Failure(FailureKind.BENCHMARK_FAILED, phase, str(error), None, exit_code)
+    reason = evidence.splitlines()[0] if evidence else "its log is empty"
+    return Failure(FailureKind.BENCHMARK_FAILED, phase, f"{error}: {reason}", evidence, exit_code)
