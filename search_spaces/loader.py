@@ -12,11 +12,13 @@ from pydantic import ValidationError
 from search_spaces.errors import SpaceError
 from search_spaces.expressions.facts import FACT_NAMES
 from search_spaces.expressions.language import UNKNOWN, parsed
-from search_spaces.schema import NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
+from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
 
-_FOLDER = Path(__file__).with_name("vllm")
+_FOLDERS = {VLLM: Path(__file__).with_name("vllm"), "llama.cpp": Path(__file__).with_name("llama_cpp")}
+"""The folder of the shipped spaces of each engine."""
+
 _PART = "_"
 
 FILE_LIMIT = 50
@@ -29,9 +31,9 @@ COST_LIMIT = 1000
 _EFFECTIVE = "effective."
 
 
-def space_names() -> list[str]:
-    """Return the names of the shipped spaces; files whose names start with `_` are parts of others."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml") if not path.name.startswith(_PART))
+def space_names(engine: str = VLLM) -> list[str]:
+    """Return the names of an engine's shipped spaces; files whose names start with `_` are parts of others."""
+    return sorted(path.stem for path in _FOLDERS[engine].glob("*.yaml") if not path.name.startswith(_PART))
 
 
 def load_space(name: str | Path) -> Space:
@@ -44,10 +46,9 @@ def load_space(name: str | Path) -> Space:
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        if str(name) not in space_names():
-            raise SpaceError(
-                f"no search space is called {str(name)!r}; give a .yaml file or one of {', '.join(space_names())}"
-            )
+        names = [each for engine in _FOLDERS for each in space_names(engine)]
+        if str(name) not in names:
+            raise SpaceError(f"no search space is called {str(name)!r}; give a .yaml file or one of {', '.join(names)}")
         return _shipped(str(name))
     return _Reader().read_space(path)
 
@@ -70,7 +71,8 @@ def parse_space(text: str, name: str = "space") -> Space:
 
 @cache
 def _shipped(name: str) -> Space:
-    return _Reader().read_space(_FOLDER / f"{name}.yaml")
+    folder = next(folder for engine, folder in _FOLDERS.items() if name in space_names(engine))
+    return _Reader().read_space(folder / f"{name}.yaml")
 
 
 class _Reader:
@@ -92,7 +94,8 @@ class _Reader:
             rule = f"the space has {len(self.parameters)} parameters, and {PARAMETER_LIMIT} are possible"
             raise SpaceError(f"{path}: {rule}; leave some out")
         self._check_references()
-        space = Space(path.stem, spec.description, self.parameters, tuple(self.rules.values()), self.named)
+        rules = tuple(self.rules.values())
+        space = Space(path.stem, spec.description, self.parameters, rules, self.named, spec.engine)
         for name, named in self.named.items():
             try:
                 space.check_named(named.config)

@@ -22,6 +22,9 @@ from search_spaces.expressions.language import parsed
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 Number = StrictInt | StrictFloat
 
+VLLM = "vllm"
+"""The engine of a space that names none."""
+
 LARGEST_NUMBER = 1e15
 LARGEST_SIZE = 1e9
 """Limits of a range: its bounds, and the number of its steps."""
@@ -203,9 +206,10 @@ class NamedSpec(_Model):
 
 
 class SpaceSpec(_Model):
-    """One YAML file of a space."""
+    """One YAML file of a space; `engine` is the engine whose flags it has."""
 
     description: StrictStr = ""
+    engine: StrictStr = VLLM
     include: tuple[StrictStr, ...] = ()
     parameters: dict[Annotated[StrictStr, Field(pattern=r"^[a-z][a-z0-9_]*$")], ParameterSpec] = Field(
         default_factory=dict

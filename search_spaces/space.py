@@ -17,7 +17,7 @@ from search_spaces.parameter import Parameter, ParameterValue, full_choices
 from search_spaces.rendering.base_argv import fixed_values
 from search_spaces.rendering.render import CAPTURE_SIZES_FLAG
 from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, ResolvedSpace
-from search_spaces.schema import ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
+from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
 _PROSE = ("description", "note", "why")
 _OFFERED = {"matters", "changes_stream"}
@@ -34,8 +34,10 @@ class Space:
         parameters: Mapping[str, ParameterSpec],
         rules: tuple[RuleSpec, ...],
         named: Mapping[str, NamedSpec],
+        engine: str = VLLM,
     ) -> None:
         self.name = name
+        self.engine = engine
         self.description = description
         self._parameters = dict(parameters)
         self._rules = rules
@@ -62,7 +64,9 @@ class Space:
             for name, spec in self._parameters.items()
         }
         rules = {rule.name: rule.forbid for rule in self._rules}
-        plain: dict[str, Any] = json.loads(json.dumps({"name": self.name, "parameters": parameters, "rules": rules}))
+        engine = {} if self.engine == VLLM else {"engine": self.engine}
+        parts = {"name": self.name, **engine, "parameters": parameters, "rules": rules}
+        plain: dict[str, Any] = json.loads(json.dumps(parts))
         return plain
 
     def resolve(
@@ -288,4 +292,4 @@ def _first_false(
 
 
 def _engine(context: Context) -> str:
-    return "this vLLM" if context.engine_version is None else f"vLLM {context.engine_version}"
+    return f"this {context.engine}" if context.engine_version is None else f"{context.engine} {context.engine_version}"

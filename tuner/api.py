@@ -135,6 +135,7 @@ def optimize(
     secret: Sequence[str] = (),
     engine: str = "auto",
     vllm: str | None = None,
+    llama_server: str | None = None,
     gpu: str | None = None,
     vllm_version: str | None = None,
     price: float | None = None,
@@ -163,7 +164,7 @@ def optimize(
         trials: trials of the study, the defaults and trials of earlier runs included.
         preset: model, workload, SLOs and search space under one name; other keywords replace its parts.
         study: name of the study; None: from preset, model, card and workload.
-        model: folder or hub name of the model.
+        model: folder or hub name of the model; for llama.cpp, a GGUF file.
         tokenizer: of the load generator; None: the model's.
         objective: `METRIC` or `METRIC:WEIGHT`, such as `output_throughput:40`.
         slo: bounds on metrics, such as `p99_ttft_ms<1500`.
@@ -184,8 +185,9 @@ def optimize(
         server_arguments: flags of every server.
         env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
         secret: variables and flags of the server that are secrets, beside those whose names say so.
-        engine: `vllm`, `simulated`, or `auto`: simulated without a GPU.
+        engine: `vllm`, `llama.cpp`, `simulated`, or `auto`: simulated without a GPU.
         vllm: the vLLM executable.
+        llama_server: the llama-server executable.
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
         price: of one GPU for an hour, in any currency, for the cost of tokens; None: the card's list price.
@@ -212,7 +214,9 @@ def optimize(
     """
     given = dict(locals())  # every keyword of this function, before any other name is bound
     keywords = Keywords.of({**given, "workload": [os.fspath(each) for each in workload], "env": env or {}})
-    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, ray_address=ray_address)
+    choice = settings.EngineChoice(
+        engine, vllm, gpu, vllm_version, workers, ray_address=ray_address, llama_server=llama_server
+    )
     run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))
     observer = LineObserver() if progress else SilentObserver()
     result = optimize_use_case.optimize(keywords.study_settings(), run, observer, Wishes())

@@ -18,7 +18,7 @@ class Context:
     Attributes:
         hardware: the card.
         engine_version: the engine's version, such as `0.25.1`.
-        flags: option strings of the installed `vllm serve`; a parameter with another flag is dropped.
+        flags: option strings of the installed engine; a parameter with another flag is dropped.
         model: the shape of the model.
         packages: packages that the engine's environment can import.
         concurrency: requests in flight at most.
@@ -26,6 +26,8 @@ class Context:
         priorities: whether the workload's requests have different priorities.
         draft_model: a small model for speculative decoding.
         checkpoints: the checkpoint of each quantization method that a study offers.
+        engine: the engine's name in texts.
+        cores: the processor cores that a server may use.
         base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
             values.
     """
@@ -42,6 +44,8 @@ class Context:
     draft_model: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     base_argv: tuple[str, ...] = ()
+    engine: str = "vLLM"
+    cores: int | None = None
 
 
 def _model_facts(model: ModelShape | None) -> dict[str, object]:
@@ -69,6 +73,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "hardware.compute_capability": hardware.compute_capability,
         "hardware.memory_gib": hardware.memory_gib,
         "hardware.bandwidth_gbs": hardware.bandwidth_gbs,
+        "hardware.cores": context.cores,
         "engine.version": version,
         "engine.flags": context.flags,
         "engine.packages": context.packages,

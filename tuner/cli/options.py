@@ -31,7 +31,16 @@ Tokenizer = Annotated[
 ]
 Engine = Annotated[
     str,
-    option(MODEL, "ENGINE", "vllm, simulated, or auto, which simulates if there is no GPU."),
+    option(MODEL, "ENGINE", "vllm, llama.cpp, simulated, or auto, which simulates if there is no GPU."),
+]
+LlamaServer = Annotated[
+    str | None,
+    option(
+        MODEL,
+        "FILE",
+        "The llama-server executable.",
+        shown="$TUNER_LLAMA_SERVER, else the one on PATH, else the package xllamacpp",
+    ),
 ]
 Gpu = Annotated[
     str | None,

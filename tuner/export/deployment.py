@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
 from storage.records import Provenance
+from tuner.engines.command_line import LAUNCHER
 from tuner.export.serve_script import ServeScript
 from tuner.scoring.slo import Slo
 
@@ -76,8 +78,15 @@ class Deployment:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The arguments of `vllm serve`: the model, its served name, and flags."""
-        return self.script.server_words[1:]
+        """The arguments after the program and its subcommand: the model, its served name, and flags."""
+        return self.script.server_words[len(self.script.program.subcommand) :]
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program by its name, and all its arguments; the launcher of `xllamacpp`, if the study ran that."""
+        ran = Path(self.script.executable or "").name
+        name = ran if ran == LAUNCHER else self.script.program.name
+        return (name, *self.script.server_words)
 
     @property
     def flag_words(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
+from tuner.engines.command_line import LLAMA_CPP, Program, program_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -49,8 +50,10 @@ def serve_script_of(
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     recorded = references(number, comparable, _compared(premise, workload, capacity))
-    sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity)
-    served_model, argv = _server_arguments(outcome.argv)
+    engine = premise["engine"]["name"]
+    sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine)
+    program = program_of(engine)
+    served_model, argv = _server_arguments(outcome.argv, program)
     answers = _answers(study, trial, outcome)
     return ServeScript(
         study=study.name,
@@ -74,6 +77,7 @@ def serve_script_of(
         verification=replace(sent, unverified=(*sent.unverified, *_unmeasured_quality(slos, outcome, answers))),
         tuner=tuner,
         drivers=tuple(study.facts.get("drivers", ())),
+        program=program,
     )
 
 
@@ -149,6 +153,8 @@ def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> s
     fact = checked_answers(study, trial)
     if fact is not None:
         return line_of(fact, names)
+    if study.premise["engine"]["name"] == LLAMA_CPP:
+        return f"NOT CHECKED: {names} may change the answers"
     return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 
 
@@ -169,14 +175,15 @@ def _workload_and_records(
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 
 
-def _server_arguments(argv: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Split the command of a trial's server, `VLLM serve MODEL …`, into the model and the arguments after it."""
-    start = list(argv).index("serve")
+def _server_arguments(argv: Sequence[str], program: Program) -> tuple[str, tuple[str, ...]]:
+    """Split the command of a trial's server into the model and the arguments after it, without the model's name."""
+    marker = program.model_flag or program.subcommand[-1]
+    start = list(argv).index(marker)
     words = [*argv[start + 2 :]]
     arguments: list[str] = []
     position = 0
     while position < len(words):
-        if words[position] == "--served-model-name":
+        if words[position] == program.name_flag:
             position += 2
             continue
         arguments.append(words[position])

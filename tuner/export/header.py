@@ -20,7 +20,7 @@ def header_rows(script: ServeScript) -> list[tuple[str, str]]:
         *([] if script.answers is None else [("answers", script.answers)]),
         *(("missed", line) for line in script.missed),
         *(("flags", line) for line in script.flag_effects),
-        ("vLLM", script.vllm_version + (f" ({script.executable})" if script.executable else "")),
+        (script.program.engine, script.vllm_version + (f" ({script.executable})" if script.executable else "")),
         ("GPU", script.device),
         *([("driver", " ".join(script.drivers))] if script.drivers else []),
         ("date", script.date.isoformat()),

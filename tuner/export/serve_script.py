@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
+from search_spaces.schema import VLLM
 from storage.records import Provenance
+from tuner.engines.command_line import PROGRAMS, Program
 from tuner.export.trial_settings import without_trial_settings, without_trial_variables
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
@@ -19,9 +21,9 @@ class ServeScript:
     Attributes:
         study: name of the study.
         trial: number of the trial.
-        model: argument of `vllm serve`.
+        model: that is served, as the program takes it.
         served_name: name of the model in requests.
-        argv: further arguments of `vllm serve`. The trial's host, port and log settings in it are left out.
+        argv: further arguments of the program. The trial's host, port and log settings in it are left out.
         environment: variables that the trial set. Its log and cache settings and its GPU are left out.
         vllm_version: version that the study ran.
         device: GPU or CPU that the trial ran on.
@@ -31,12 +33,13 @@ class ServeScript:
         slos: SLOs that `--verify` checks.
         verdict: result of the study, for the header.
         verification: what `--verify` sends and compares.
-        executable: the vllm that the study ran, for machines without one on the PATH.
+        executable: the program that the study ran, for machines without one on the PATH.
         flag_effects: lines for the header: the effect of each flag.
         answers: line for the header: what is known about the answers, if a flag may change them.
         references: variables of the caller's environment that `argv` and `environment` refer to as `${NAME}`.
         missed: lines for the header: the SLOs that the trial misses; empty if it meets them.
         tuner: the tuner that exports the script, for machines without one on the PATH.
+        program: the engine's program.
         drivers: versions of the GPU's driver that the study ran with; empty if they are not known.
     """
 
@@ -61,6 +64,7 @@ class ServeScript:
     missed: tuple[str, ...] = ()
     tuner: str | None = None
     drivers: tuple[str, ...] = ()
+    program: Program = PROGRAMS[VLLM]
 
     def __post_init__(self) -> None:
         """Check that a shell script can hold the words and variables.
@@ -77,9 +81,8 @@ class ServeScript:
 
     @property
     def server_words(self) -> tuple[str, ...]:
-        """The arguments of `vllm`: `serve`, the model and its flags, without host, port and log settings."""
-        named = () if self.served_name == self.model else ("--served-model-name", self.served_name)
-        return ("serve", self.model, *named, *without_trial_settings(self.argv))
+        """The arguments of the program: the model and its flags, without host, port and log settings."""
+        return self.program.words(self.model, self.served_name, without_trial_settings(self.argv))
 
     @property
     def variables(self) -> dict[str, str]:

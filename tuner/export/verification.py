@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from search_spaces.schema import VLLM
 from storage.metrics import metric
 from storage.records import TrialOutcome
+from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.vllm.clients.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
@@ -22,7 +24,8 @@ from tuner.export.quoting import (
 )
 from tuner.export.references import Reference
 from tuner.specs import Limits, ModelRef
-from tuner.workloads.spec import ClosedLoop, Workload
+from tuner.workloads.spec import ClosedLoop, Workload, as_traffic
+from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
 VERIFY_SEED = 900_000
@@ -78,6 +81,7 @@ def verification(
     outcomes: Sequence[TrialOutcome],
     files: Mapping[str, str],
     capacity: bool,
+    engine: str = VLLM,
 ) -> Verification:
     """Return the verification of a trial.
 
@@ -88,15 +92,20 @@ def verification(
         outcomes: its measurements. As many benchmarks are run as most of one server had.
         files: path to the SHA-256 digest of each file that the workload reads.
         capacity: whether the trial searched the capacity.
+        engine: the study's; a closed loop of another engine than vLLM is sent as traffic.
     """
     made = Verification(
         reference={name: each for name, each in recorded.items() if name.rpartition(".")[2] not in UNMEASURED},
         repeats=max([1, *(len(outcome.repeats) for outcome in outcomes)]),
         first_seed=workload.seed + VERIFY_SEED,
     )
-    if isinstance(workload, ClosedLoop):
+    sent: Traffic | Suite
+    if isinstance(workload, ClosedLoop) and engine == LLAMA_CPP:
+        sent = as_traffic(workload)
+    elif isinstance(workload, ClosedLoop):
         return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
-    sent = workload
+    else:
+        sent = workload
     if capacity:
         made, found = replace(made, reference={}), recorded.get("capacity")
         if isinstance(workload, Traffic) and found is not None and found.low > 0:
@@ -104,7 +113,7 @@ def verification(
             made = replace(made, unverified=(_capacity_line(found),))
     traffic = carry_traffic(sent, files)
     limit_s = _limit_s(outcomes)
-    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s))
+    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s, engine))
 
 
 def _capacity_line(found: Reference) -> str:
@@ -129,13 +138,14 @@ def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
     return tuple(bench_arguments(named, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
 
 
-def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float) -> tuple[str, ...]:
+def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str) -> tuple[str, ...]:
     """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
+    prompts = () if engine == LLAMA_CPP else ("--vllm", VLLM_PLACEHOLDER)
     return (
         *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
         *(word for file in files for word in ("--workload", file)),
-        *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, "--vllm", VLLM_PLACEHOLDER),
+        *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, *prompts),
         *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
     )
 

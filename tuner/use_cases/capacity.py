@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from search_spaces.schema import VLLM
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -24,6 +26,7 @@ from tuner.study.specification.prices import study_price
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices
+from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, study_engine
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -87,10 +90,12 @@ def search_capacity(
     """
     engine_settings, devices = _engine(settings.preset, choice)
     simulated = engine_settings.card is not None
-    plan = plan_study(settings, on_cpu=not devices.gpus and not simulated, simulated=simulated)
+    engine_name = study_engine(engine_settings)
+    on_cpu = not devices.gpus and not simulated
+    plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, engine=engine_name)
     if simulated:
         refuse_unsimulated_arguments(plan, engine_settings)
-    if engine_settings.executable is not None:
+    if engine_name == VLLM and engine_settings.executable is not None:
         check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
@@ -109,6 +114,10 @@ def search_capacity(
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its device: vLLM with a GPU or a given executable, else a simulated one."""
     check_engine_name(choice.engine)
+    refuse_llama_server(choice)
+    if choice.engine == LLAMA_CPP:
+        refuse_simulation_options(choice.gpu, choice.vllm_version)
+        return llama_cpp_engine(replace(choice, workers=1))
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
     refuse_simulation_options(choice.gpu, choice.vllm_version)

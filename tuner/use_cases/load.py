@@ -10,6 +10,7 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
+from tuner.engines.llama_cpp.prompts import TokenTools, token_tools
 from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation.environment import base_environment
@@ -29,8 +30,10 @@ from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
 
 HTTP_TIMEOUT_S = 10.0
-KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY")
-"""Environment variables with the server's API key, the first that is set; vLLM reads the second itself."""
+KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY", "LLAMA_API_KEY")
+"""Environment variables with the server's API key, the first that is set; vLLM and llama.cpp read the others."""
+
+GGUF_SUFFIX = ".gguf"
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def send_load(settings: LoadSettings) -> LoadResult:
         raise SettingError("output", str(settings.output), "this is a file", "give a folder")
     tokenizer = settings.tokenizer or root
     with ExitStack() as stack:
-        tools = _prompt_tools(settings.vllm, tokenizer, stack)
+        tools = _prompt_tools(settings, tokenizer, stack)
         settings.output.mkdir(parents=True, exist_ok=True)
         try:
             repeat, late = _send_all(settings, tools, traffic, model, tokenizer)
@@ -91,8 +94,14 @@ def send_load(settings: LoadSettings) -> LoadResult:
     return LoadResult(repeat, late, traffic, slos, settings.output)
 
 
-def _prompt_tools(vllm: str | None, tokenizer: str, stack: ExitStack) -> PromptTools:
-    """Return vLLM's tools, which end with the stack; without a vLLM or for a wrapper, the package `tokenizers`."""
+def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> PromptTools:
+    """Return vLLM's tools, which end with the stack; without a vLLM or for a wrapper, the package `tokenizers`.
+
+    A GGUF file has its own: its server is llama.cpp's, which takes the ids of tokens.
+    """
+    vllm = settings.vllm
+    if tokenizer.endswith(GGUF_SUFFIX):
+        return token_tools(tokenizer, settings.url, ProcessRecords(home() / "processes"), server_key())
     try:
         executable = find_executable(vllm)
     except UserError:
@@ -188,7 +197,10 @@ def _send(
 ) -> tuple[Repeat, str | None]:
     files = TrafficFiles(settings.output.absolute(), f"requests-{index}")
     url = f"{settings.url}/v1/completions"
-    job = start_traffic(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key())
+    job = start_traffic(
+        *(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key()),
+        reuse_connections=not isinstance(tools, TokenTools),
+    )
     try:
         job.wait(settings.limit_s + GRACE_S)
     finally:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from search_spaces import HardwareProfile
+from search_spaces.schema import VLLM
 from storage import Store, normalise_url, open_store
 from storage.records import Provenance, TrialRecord
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -42,7 +43,9 @@ from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
+from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
 from tuner.use_cases.files.at_end import write_files
+from tuner.use_cases.files.checks import check_disk, check_output
 from tuner.use_cases.levers.find import Kept, find_levers
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
@@ -52,8 +55,6 @@ from tuner.use_cases.simulated_engine import (
     simulated_engine,
     wants_simulation,
 )
-
-MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,20 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         if run.engine.ray_address is not None:
             stack.callback(leave_cluster)
         on_cpu = not devices.gpus and not simulated
-        plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
-        asks_here = not simulated and run.engine.ray_address is None
-        task = quality_task(plan.goals.slos, settings.goals.quality_task, len(devices.names), here=asks_here)
+        plan = plan_study(
+            settings,
+            on_cpu=on_cpu,
+            simulated=simulated,
+            card=devices.profile.key,
+            engine=study_engine(engine_settings),
+        )
+        task = _task(plan, run, devices, simulated=simulated)
         artifacts = artifacts_folder(database_url(run.storage))
         if settings.search.learn_from:
             storage_url(run.storage, create=False)  # source studies need a database that exists
-        _check_disk(artifacts.parent)
-        _check_output(run.output)
-        if engine_settings.executable is not None and run.engine.ray_address is None:
-            check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
+        check_disk(artifacts.parent)
+        check_output(run.output)
+        _check_prompts(plan, engine_settings, run)
         wait = DatabaseWait(observer.note, stop)
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
@@ -130,6 +135,19 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
         return _run(plan, prepared, devices.profile, run, store, url, runner, observer, wishes)
+
+
+def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
+    goals = plan.settings.goals
+    if plan.engine == LLAMA_CPP:
+        refuse_quality(plan.goals.slos, goals.quality_task)
+    here = not simulated and run.engine.ray_address is None
+    return quality_task(plan.goals.slos, goals.quality_task, len(devices.names), here=here)
+
+
+def _check_prompts(plan: StudyPlan, engine: EngineSettings, run: RunSettings) -> None:
+    if plan.engine == VLLM and engine.executable is not None and run.engine.ray_address is None:
+        check_prompts(plan.workload, Path(engine.executable), plan.model.tokenizer)
 
 
 def _with_facts(spec: StudySpec, task: Task | HarnessTask | None, devices: Devices) -> StudySpec:
@@ -229,7 +247,11 @@ def check_budget(budget: Budget) -> None:
 
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
-    """Return the engine and its devices: vLLM with a GPU or a given executable, else a simulated one."""
+    """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
+    refuse_llama_server(choice)
+    if choice.engine == LLAMA_CPP:
+        refuse_simulation_options(choice.gpu, choice.vllm_version)
+        return llama_cpp_engine(choice)
     if choice.ray_address is not None:
         return _engine_of_cluster(choice, choice.ray_address)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
@@ -250,31 +272,6 @@ def _engine_of_cluster(choice: EngineChoice, address: str) -> tuple[EngineSettin
     found = find_cluster_devices(address, choice.workers, choice.vllm, home())
     # Workers run on other hosts, where this process cannot be the owner of a server.
     return EngineSettings("vllm", found.vllm, home(), warm_start=choice.warm_start, driver=None), found.devices
-
-
-def _check_disk(folder: Path) -> None:
-    """Refuse a folder that is not writable, or whose disk is too full for logs and results."""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    free = shutil.disk_usage(existing).free
-    if free < MINIMUM_FREE_BYTES:
-        raise UserError(
-            f"{existing} has {free / 2**20:.0f} MiB free and a study needs {MINIMUM_FREE_BYTES / 2**20:.0f}; "
-            "free some, or work in another folder"
-        )
-    if not os.access(existing, os.W_OK):
-        remedy = "work in another folder, or give {storage}"
-        raise SettingError("storage", None, f"{existing} is not writable", remedy)
-
-
-def _check_output(output: Path) -> None:
-    """Refuse a path at which the script cannot be written."""
-    folder = output.absolute().parent
-    if output.is_dir() or not folder.is_dir():
-        rule = "this is a folder" if output.is_dir() else f"there is no folder {folder}"
-        raise SettingError("output", str(output), rule, "give a file in a folder that exists")
-    written = output if output.exists() and not output.is_file() else folder  # a device or a FIFO is written through
-    if not os.access(written, os.W_OK):
-        raise SettingError("output", str(output), f"{written} is not writable", "choose another file")
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:

@@ -97,7 +97,7 @@ def verify(settings: VerifySettings) -> Verified:
 def _repeats(
     settings: VerifySettings, script: ServeScript, workload: Workload, folder: Path, name: str, tokenizer: str
 ) -> list[Repeat]:
-    if isinstance(workload, ClosedLoop):
+    if isinstance(workload, ClosedLoop) and script.verification.traffic is None:
         return _closed_loop(settings, script, workload, folder, name)
     sent = script.verification
     assert sent.traffic is not None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.engines.llama_cpp.server import LlamaCppServer
 from tuner.engines.running_server import HOST
@@ -17,8 +18,6 @@ from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
-
-NAME = "llama.cpp"
 
 API_KEY = "LLAMA_API_KEY"
 """The variable in which a server finds the key that its clients must send."""
@@ -49,8 +48,8 @@ class LlamaCppEngine:
 
     def info(self) -> EngineInfo:
         """See `Engine`."""
-        found = self._found
-        return EngineInfo(NAME, found.version, str(found.executable), found.flags, Provenance.MEASURED, frozenset())
+        found, measured = self._found, Provenance.MEASURED
+        return EngineInfo(LLAMA_CPP, found.version, str(found.executable), found.flags, measured, frozenset())
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return the first flag that the server lacks; None if it has all. It has no check of values but its start."""
@@ -58,7 +57,7 @@ class LlamaCppEngine:
         for word in (*spec.launch.base_argv, *spec.launch.argv):
             flag = word.partition("=")[0]
             if known is not None and flag.startswith("--") and flag not in known:
-                message = f"{flag} is not a flag of {NAME} {self._found.version}"
+                message = f"{flag} is not a flag of {LLAMA_CPP} {self._found.version}"
                 return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, message)
         return None
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tuner.engines.command_line import LAUNCHER
 from tuner.errors import SettingError, UserError
 
 PROGRAM = "llama-server"
-LAUNCHER = "tuner-llama-server"
-"""The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
-
 VARIABLE = "TUNER_LLAMA_SERVER"
 PACKAGE = "xllamacpp"
 

@@ -9,14 +9,14 @@ from tuner.export.quoting import quoted_text
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return a script of one line; `stem` is not used."""
-    title = "Starts the vLLM server of a tuner study: one line for bash."
+    title = f"Starts the {deployment.script.program.engine} server of a tuner study: one line for bash."
     return (File(f"#!/usr/bin/env bash\n{heading(deployment, title)}{command_line(deployment)}\n", mode=0o755),)
 
 
 def command_line(deployment: Deployment) -> str:
     """Return one line of bash that starts the server; it fails if a variable that it refers to is not set."""
     named = [f"{name}={value}" for name, value in deployment.environment.items()]
-    words = [*(["env", *named] if named else []), "vllm", "serve", *deployment.words]
+    words = [*(["env", *named] if named else []), *deployment.command]
     return " ".join(shell_quoted(word, deployment.references) for word in words)
 
 

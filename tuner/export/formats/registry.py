@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_spaces.schema import VLLM
+from tuner.engines.command_line import PROGRAMS
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
@@ -26,21 +28,23 @@ class Format:
         render: returns the files for a deployment and the stem of the path that the user chose.
         file: name of the file, unless the user chooses another.
         what: what the file is, for messages.
+        any_engine: whether it starts servers of every engine; otherwise of vLLM only.
     """
 
     render: Callable[[Deployment, str], tuple[File, ...]]
     file: str
     what: str
+    any_engine: bool = False
 
 
 FORMATS = {
-    "command": Format(command.render, "serve_command.sh", "one line for bash"),
+    "command": Format(command.render, "serve_command.sh", "one line for bash", any_engine=True),
     "vllm-config": Format(vllm_config.render, "vllm.yaml", "the file of `vllm serve --config`"),
     "compose": Format(compose.render, "compose.yaml", "a Docker Compose file"),
     "kubernetes": Format(kubernetes.render, "kubernetes.yaml", "a Deployment and its Service"),
     "kserve": Format(kserve.render, "kserve.yaml", "KServe's LLMInferenceService and InferenceService"),
     "ray-serve": Format(ray_serve.render, "ray_serve.yaml", "a Ray Serve configuration"),
-    "systemd": Format(systemd.render, "vllm-server.service", "a systemd unit"),
+    "systemd": Format(systemd.render, "vllm-server.service", "a systemd unit", any_engine=True),
 }
 NAMES = (SCRIPT, *FORMATS)
 
@@ -73,6 +77,11 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
         SettingError: if the format cannot hold the deployment; nothing is written then.
         OSError: if a file cannot be written.
     """
+    engine = deployment.script.program.engine
+    if not chosen.any_engine and engine != PROGRAMS[VLLM].engine:
+        able = ", ".join([SCRIPT, *(name for name, each in FORMATS.items() if each.any_engine)])
+        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {engine}"
+        raise SettingError("format", None, rule, f"choose one of {able}")
     for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
         try:
             text.encode()

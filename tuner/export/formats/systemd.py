@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from search_spaces.schema import VLLM
+from tuner.engines.command_line import PROGRAMS
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import PORT, File, heading, refused, split_references
 from tuner.processes.secrets import referenced
@@ -21,7 +23,7 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
         SettingError: for a variable that a unit cannot set.
     """
     stem = stem if _UNIT_NAME.fullmatch(stem) else deployment.name
-    title = "systemd unit of the vLLM server of a tuner study."
+    title = f"systemd unit of the {deployment.script.program.engine} server of a tuner study."
     notes = [f"start it: cp {stem}.service /etc/systemd/system/ && systemctl enable --now {stem}"]
     if deployment.references:
         lines = ", ".join(f"{name}=…" for name in sorted(deployment.references))
@@ -56,7 +58,8 @@ def _bytes(character: str) -> str:
 
 
 def _unit(deployment: Deployment) -> list[str]:
-    description = f"vLLM server of tuner study {deployment.study}, trial {deployment.trial}"
+    engine = deployment.script.program.engine
+    description = f"{engine} server of tuner study {deployment.study}, trial {deployment.trial}"
     printable = "".join(c if c.isprintable() and c != "\\" else "?" for c in description).replace("%", "%%")
     return [
         "[Unit]",
@@ -75,7 +78,8 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
         if not _VARIABLE.fullmatch(name):
             raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
     cache = f"/var/cache/{stem}"
-    own = {"HOME": cache, "HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
+    caches = {"HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
+    own = {"HOME": cache, **(caches if deployment.script.program is PROGRAMS[VLLM] else {})}
     return [
         "[Service]",
         "Type=exec",
@@ -115,8 +119,8 @@ def _start(deployment: Deployment, secret: dict[str, str]) -> list[str]:
     """Return the quoted words of the command; `env` sets the variables that refer to others, which a unit cannot."""
     known = deployment.references
     named = [f"{name}={value}" for name, value in secret.items() if value != f"${{{name}}}"]
-    program = deployment.script.executable or "vllm"
+    program = deployment.script.executable or deployment.script.program.name
     alone = program.startswith("/") and _PLAIN.fullmatch(program) and not named
     start = [program] if alone else ["/usr/bin/env", *named, program]
-    words = [*start, "serve", *deployment.words, "--host", "127.0.0.1", "--port", str(PORT)]
+    words = [*start, *deployment.script.server_words, "--host", "127.0.0.1", "--port", str(PORT)]
     return [quoted(word, known) for word in words]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardware_named, version_tuple
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
+from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
@@ -38,7 +39,7 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     single workload, and no capacity.
     """
     context = spec.space.context
-    platform = _platform(context.hardware, engine.version, engine.packages)
+    platform = _platform_of(spec, engine)
     if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
         return None
     simulator = _simulator(platform, spec, spec.searched_workload)
@@ -58,7 +59,7 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
 
 def simulator_of(spec: StudySpec, engine: EngineInfo) -> SimulatorPrior | None:
     """Return predictions of a study's whole workload, also for a simulated study; None as in `simulator_prior`."""
-    platform = _platform(spec.space.context.hardware, engine.version, engine.packages)
+    platform = _platform_of(spec, engine)
     return None if platform is None else _simulator(platform, spec, spec.workload)
 
 
@@ -93,6 +94,13 @@ def simulator_prior_of_source(
         )
 
     return predict
+
+
+def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:
+    """Return the platform of a study's servers; None if the simulator lacks it, as for every engine but vLLM."""
+    if engine.name == LLAMA_CPP:
+        return None
+    return _platform(spec.space.context.hardware, engine.version, engine.packages)
 
 
 def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Platform | None:

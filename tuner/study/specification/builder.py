@@ -7,11 +7,9 @@ reads the database: the settings of the study's first run and its source studies
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,11 +21,14 @@ from search_spaces import (
     Space,
     SpaceError,
     load_space,
+    space_names,
 )
-from storage.records import Provenance
+from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
+from tuner.engines.command_line import LLAMA_CPP, check_known_flags, check_server_arguments, sampling_arguments
 from tuner.errors import SettingError, UserError
+from tuner.gpu import host_facts
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
@@ -40,7 +41,7 @@ from tuner.study.specification.configurations import (
     read_baseline,
     read_enqueued,
 )
-from tuner.study.specification.find_model import find_model, find_simulated_model
+from tuner.study.specification.find_model import find_gguf, find_model, find_simulated_model
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
@@ -50,9 +51,6 @@ from tuner.study.specification.spec import StudySpec
 from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
-
-RESERVED_FLAGS = ("--host", "--port", "--served-model-name", "--model", "--uds")
-"""Flags of a server that the tuner sets itself."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +66,18 @@ class StudyPlan:
     workload: Workload
     goals: Goals
     secrets: Secrets = NO_SECRETS
+    engine: str = VLLM
 
     @property
     def server(self) -> ServerSettings:
         """Flags and environment of every server, the sampling temperature included."""
         given = self.settings.server
-        return replace(given, arguments=(*sampling_arguments(self.workload), *given.arguments))
+        return replace(given, arguments=(*sampling_arguments(self.workload.temperature, self.engine), *given.arguments))
 
     @property
     def enqueue(self) -> tuple[str, ...]:
-        """Texts of the configurations to enqueue: the preset's, then the user's."""
-        return (*self.preset.enqueue, *self.settings.space.enqueue)
+        """Texts of the configurations to enqueue: the preset's, which are vLLM's, then the user's."""
+        return (*(self.preset.enqueue if self.engine == VLLM else ()), *self.settings.space.enqueue)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,12 @@ class PreparedStudy:
 
 
 def plan_study(
-    settings: StudySettings, *, on_cpu: bool = False, simulated: bool = False, card: str | None = None
+    settings: StudySettings,
+    *,
+    on_cpu: bool = False,
+    simulated: bool = False,
+    card: str | None = None,
+    engine: str = VLLM,
 ) -> StudyPlan:
     """Check settings as far as possible without the engine.
 
@@ -100,32 +104,55 @@ def plan_study(
         on_cpu: whether the workers have no GPU; the default space is then the one for CPUs.
         simulated: whether nothing is measured; the model's shape is then enough.
         card: key of the hardware, for the study's name; None for the preset's.
+        engine: that runs the study; a simulated one is vLLM.
 
     Raises:
         UserError: for a setting that cannot work.
     """
     preset = load_preset(settings.preset)
-    try:
-        space = load_space(settings.space.name or ("cpu" if on_cpu else preset.space))
-    except SpaceError as error:
-        raise UserError(str(error)) from None
+    space = _space(settings.space.name, preset, engine, on_cpu=on_cpu)
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
     _check_values(settings)
-    _check_server_arguments(settings.server.arguments)
+    check_server_arguments(settings.server.arguments, engine)
     server, secrets = refer_to_secrets(settings.server, os.environ)
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
     goals = find_goals(preset, workload, settings.goals, own=not settings.workload.files)
-    find = find_simulated_model if simulated else find_model
-    model_name = preset.model if settings.model.name is None else settings.model.name
-    model, shape = find(model_name, settings.model.tokenizer)
+    model, shape = _model(settings, preset, engine, simulated=simulated)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
-    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets)
+    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)
     _check_names(plan)
     return plan
+
+
+def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
+    """Return the space: the given one, or the engine's default.
+
+    Raises:
+        UserError: if there is no such space, or it is another engine's.
+    """
+    default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if on_cpu else preset.space
+    try:
+        space = load_space(name or default)
+    except SpaceError as error:
+        raise UserError(str(error)) from None
+    if space.engine != engine:
+        rule = f"this space has the flags of {space.engine}, and the study runs {engine}"
+        raise SettingError("space", name, rule, f"choose one of {', '.join(space_names(engine))}, or add {{engine}}")
+    return space
+
+
+def _model(
+    settings: StudySettings, preset: Preset, engine: str, *, simulated: bool
+) -> tuple[ModelRef, ModelShape | None]:
+    given, tokenizer = settings.model.name, settings.model.tokenizer
+    if engine == LLAMA_CPP:
+        return find_gguf(given, tokenizer)
+    find = find_simulated_model if simulated else find_model
+    return find(preset.model if given is None else given, tokenizer)
 
 
 def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
@@ -141,7 +168,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         UserError: for a setting that cannot work with this engine or hardware.
     """
     settings = plan.settings
-    _check_known_flags(settings.server.arguments, engine)
+    check_known_flags(settings.server.arguments, engine)
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
@@ -208,34 +235,6 @@ def _bounds(settings: StudySettings) -> Iterator[tuple[str, float, float, float]
     yield "baseline_repeats", settings.confirmation.baseline_repeats, 0, math.inf
 
 
-def _check_server_arguments(arguments: Sequence[str]) -> None:
-    """Refuse arguments that no server can get, as far as that is known without the installed vLLM."""
-    if arguments and not arguments[0].startswith("-"):
-        raise SettingError("server_arguments", arguments[0], "the first argument of a server is a flag")
-    for argument in arguments:
-        flag = argument.split("=")[0]
-        if flag in RESERVED_FLAGS:
-            raise SettingError("server_arguments", flag, "the tuner sets this flag", "leave it out")
-
-
-def _check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
-    """Refuse a server's flag that the installed vLLM lacks; if its flags are unknown, the first trial fails on it."""
-    if engine.flags is None:
-        return
-    for argument in arguments:
-        if not argument.startswith("--"):
-            continue
-        name = argument.split("=")[0]
-        flag = "--" + name.removeprefix("--").split(".")[0].replace("_", "-")
-        if flag not in engine.flags:
-            near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
-            hint = f"did you mean {near[0]}?" if near else "see `vllm serve --help=all`"
-            simulated = engine.provenance is Provenance.SIMULATED
-            rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
-            hint = hint if near or not simulated else "measure it with {engine} vllm"
-            raise SettingError("server_arguments", name, rule, hint)
-
-
 def _check_names(plan: StudyPlan) -> None:
     """Refuse names of parameters, configurations and checkpoints that the declared space does not have."""
     for text in plan.enqueue:
@@ -279,6 +278,8 @@ def resolve(
         draft_model=settings.model.draft_model,
         checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
+        engine="vLLM" if plan.engine == VLLM else plan.engine,
+        cores=host_facts()["cores_usable"],
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):
@@ -307,10 +308,3 @@ def _search_prompts(settings: StudySettings, workload: Workload) -> int | None:
         return None
     prompts = workload.shortened(settings.search_load).num_prompts
     return prompts if prompts < workload.num_prompts else None
-
-
-def sampling_arguments(workload: Workload) -> tuple[str, ...]:
-    """Return the server's arguments that set the sampling temperature."""
-    if workload.temperature is None:
-        return ()
-    return ("--override-generation-config", json.dumps({"temperature": workload.temperature}))

@@ -11,6 +11,7 @@ from typing import Any
 
 from search_spaces import ModelShape, known_model, known_models
 from search_spaces.regular_file import read_regular_file
+from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
 from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.specs import ModelRef
@@ -45,6 +46,32 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
     if config is None:
         _check_hub(name)
     return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
+
+
+def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
+    """Return the model of a GGUF file and its shape, as far as the file has it.
+
+    Args:
+        name: path of the file; of a split model, the first part.
+        tokenizer: a GGUF file whose tokens make the prompts; the model's own by default.
+
+    Raises:
+        SettingError: without a name, and when there is no such file or it is no GGUF file.
+    """
+    remedy = "give a GGUF file by {model} FILE"
+    if name is None:
+        raise SettingError("model", None, "llama.cpp serves a GGUF file, and none is given", remedy)
+    file = Path(name).expanduser()
+    if not file.is_file():
+        raise SettingError("model", name, "there is no such file, and llama.cpp serves a GGUF file", remedy)
+    try:
+        header = read_header(file)
+    except GgufError as error:
+        raise SettingError("model", name, f"no GGUF file: {error}", remedy) from None
+    except OSError as error:
+        raise SettingError("model", name, f"the file cannot be read ({error.strerror})", remedy) from None
+    path = os.fspath(file.resolve())
+    return ModelRef(path, tokenizer or path, path), header.shape
 
 
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:

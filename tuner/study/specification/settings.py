@@ -174,9 +174,9 @@ class Budget:
 class EngineChoice:
     """The engine of a run and its location.
 
-    `engine` is `vllm`, `simulated`, or `auto`: simulated without a GPU. `vllm` is the executable; `gpu` and
-    `vllm_version` are for a simulation. `workers` is one worker per GPU by default. `warm_start` forks servers from a
-    process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
+    `engine` is `vllm`, `llama.cpp`, `simulated`, or `auto`: simulated without a GPU. `vllm` and `llama_server` are the
+    executables; `gpu` and `vllm_version` are for a simulation. `workers` is one worker per GPU by default. `warm_start`
+    forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
     """
 
     engine: str = "auto"
@@ -186,6 +186,7 @@ class EngineChoice:
     workers: int | None = None
     warm_start: bool = True
     ray_address: str | None = None
+    llama_server: str | None = None
 
 
 @dataclass(frozen=True)

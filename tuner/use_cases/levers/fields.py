@@ -44,6 +44,7 @@ def _engine(settings: StudySettings, run: RunSettings) -> _Fields:
     engine, startup_s = run.engine, settings.limits.startup_s
     yield "engine", engine.engine, AUTO
     yield "vllm", engine.vllm, None
+    yield "llama_server", engine.llama_server, None
     yield "gpu", engine.gpu, None
     yield "vllm_version", engine.vllm_version, None
     yield "workers", engine.workers, None

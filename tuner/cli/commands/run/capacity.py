@@ -16,6 +16,7 @@ from tuner.cli.options import (
     Engine,
     Env,
     Gpu,
+    LlamaServer,
     Model,
     Secret,
     Slos,
@@ -44,6 +45,7 @@ def capacity(
     tokenizer: Tokenizer = None,
     engine: Engine = "auto",
     vllm: Vllm = None,
+    llama_server: LlamaServer = None,
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
@@ -61,7 +63,7 @@ def capacity(
 ) -> None:
     """Find the highest request rate that meets every SLO.
 
-    Starts one vLLM server and bisects the request rate. Without a GPU, or with --gpu, vLLM is simulated and the
+    Starts one server and bisects the request rate. Without a GPU, or with --gpu, vLLM is simulated and the
     capacity is marked as such.
 
     Flags after `--` are passed to the server:
@@ -86,7 +88,7 @@ def capacity(
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
-    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version)
+    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, llama_server=llama_server)
     with stop_on_signals() as stop:
         result = search_capacity(study_settings, choice, output, CapacityProgress(), stop)
     raise typer.Exit(report(result, as_json=as_json))

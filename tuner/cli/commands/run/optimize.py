@@ -26,6 +26,7 @@ from tuner.cli.options import (
     Gpu,
     InputLen,
     KeepAnswers,
+    LlamaServer,
     Model,
     OutputLen,
     Price,
@@ -91,6 +92,7 @@ def optimize(
     ] = None,
     engine: Engine = "auto",
     vllm: Vllm = None,
+    llama_server: LlamaServer = None,
     gpu: Gpu = None,
     price: Price = None,
     vllm_version: VllmVersion = None,
@@ -276,7 +278,7 @@ def optimize(
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     run = settings.RunSettings(
         budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
-        engine=settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        engine=settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server),
         storage=storage,
         output=output,
     )

@@ -18,7 +18,7 @@ def doctor(
 ) -> None:
     """Show what is installed and what would run.
 
-    Lists packages, hardware, vLLM, and processes of earlier runs that still run; with --ray-address, every node of the
+    Lists packages, hardware, vLLM, llama.cpp, and processes of earlier runs that still run; with --ray-address, every node of the
     cluster instead. Exits with 1 if `tuner optimize` cannot run.
     """
     if ray_address is not None:
@@ -78,10 +78,28 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "gpus": [f"{d.name} {d.memory_total_gib:.1f} GiB, driver {d.driver}" for d in devices],
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
+        **_llama_cpp(),
         "home": str(home()),
         "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
         "would_run": _would_run(bool(devices), vllm, problem),
         "problem": problem if devices or vllm else None,
+    }
+
+
+def _llama_cpp() -> dict[str, Any]:
+    """Return llama.cpp's server and its version; None without one, and then why."""
+    from tuner.engines.llama_cpp.installation import find_server, installation
+    from tuner.errors import UserError
+
+    try:
+        found = installation(find_server())
+    except UserError as error:
+        return {"llama_server": None, "llama_cpp_version": None, "llama_cpp_problem": str(error)}
+    return {
+        "llama_server": str(found.executable),
+        "llama_cpp_version": found.version,
+        "llama_cpp_gpus": list(found.gpus),
+        "llama_cpp_problem": None,
     }
 
 

@@ -22,6 +22,13 @@ def space(
             None, "NAME|FILE", "Search space: a shipped one or a YAML file.", "--space", shown="the preset's, or cpu"
         ),
     ] = None,
+    engine: Annotated[
+        str | None, option(None, "ENGINE", "vllm or llama.cpp.", shown="the engine of the space, else vllm")
+    ] = None,
+    model: Annotated[
+        str | None,
+        option(None, "FILE", "For llama.cpp: the model, a GGUF file, whose shape the space then knows.", "--model"),
+    ] = None,
     preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
     vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
     keep_answers: KeepAnswers = False,
@@ -34,6 +41,11 @@ def space(
     and workload are the preset's.
     """
     from search_spaces import Context, hardware_named, known_model, load_space
+    from search_spaces.schema import VLLM
+    from tuner.engines.command_line import LLAMA_CPP, program_of
+    from tuner.errors import SettingError
+    from tuner.gpu import host_facts
+    from tuner.study.specification.find_model import find_gguf
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
@@ -42,28 +54,38 @@ def space(
 
     chosen = load_preset(preset)
     hardware = hardware_named(gpu) if gpu is not None else find_devices(None).profile
-    default = "cpu" if hardware.vendor == "cpu" else chosen.space
+    if engine not in (None, VLLM, LLAMA_CPP):
+        raise SettingError("engine", engine, "this engine has no space of its own", f"give {VLLM} or {LLAMA_CPP}")
+    default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if hardware.vendor == "cpu" else chosen.space
+    declared = load_space(name or default)
+    if engine not in (None, declared.engine):
+        rule = f"this space has the flags of {declared.engine}"
+        raise SettingError("space", name, rule, f"leave {{engine}} out, or give {declared.engine}")
+    llama_cpp = declared.engine == LLAMA_CPP
+    shape = find_gguf(model, None)[1] if llama_cpp and model else None if llama_cpp else known_model(chosen.model)
     context = Context(
         hardware=hardware,
         engine_version=vllm_version,
         flags=None,
-        model=known_model(chosen.model),
+        model=shape,
         packages=None,
         concurrency=chosen.workload.max_concurrency,
         input_len=chosen.workload.input_len,
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
+        engine=program_of(declared.engine).engine,
+        cores=host_facts()["cores_usable"] if gpu is None else None,
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))
-    resolved = load_space(name or default).resolve(context, keep_answers=keep_answers, keep_stream=keep_stream)
+    resolved = declared.resolve(context, keep_answers=keep_answers, keep_stream=keep_stream)
     if as_json:
         print(json.dumps(space_document(resolved, hardware), indent=1))
     else:
-        _print(resolved, hardware, vllm_version)
+        _print(resolved, hardware, f"{context.engine} {vllm_version or 'of any version'}")
 
 
-def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | None) -> None:
+def _print(resolved: ResolvedSpace, hardware: HardwareProfile, engine: str) -> None:
     from rich.text import Text
 
     from tuner.cli.output.parts.console import new_table, show
@@ -77,7 +99,7 @@ def _print(resolved: ResolvedSpace, hardware: HardwareProfile, version: str | No
         mark = " *" if parameter.changes_answers else " +" if parameter.changes_stream else ""
         default = "" if parameter.name not in defaults else str(defaults[parameter.name])
         table.add_row(f"{parameter.name}{mark}", str(parameter.domain), default, parameter.when or "")
-    show(f"search space {resolved.name} on {hardware.name}, vLLM {version or 'of any version'}", table, width=140)
+    show(f"search space {resolved.name} on {hardware.name}, {engine}", table, width=140)
     if any(parameter.changes_answers for parameter in resolved.parameters):
         print("* changes the model's answers; --keep-answers leaves it out")
     if any(parameter.changes_stream for parameter in resolved.parameters):

@@ -24,7 +24,7 @@ HOST_LABELS = {
 
 
 def print_doctor(facts: Mapping[str, Any]) -> None:
-    """Print the facts in sections: the tuner, the machine, vLLM, and what would run.
+    """Print the facts in sections: the tuner, the machine, the engines, and what would run.
 
     Args:
         facts: as `tuner doctor --json` prints them.
@@ -33,10 +33,15 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
     gpus: Rows = [("GPU", gpu) for gpu in facts["gpus"]] or [("GPUs", "none")]
     left: Rows = [("left running", process) for process in facts["started_processes"]]
     vllm: Rows = [("executable", facts["vllm"] or "none found"), ("version", facts["vllm_version"] or "unknown")]
+    llama_cpp: Rows = [("executable", facts["llama_server"] or "none found")]
+    if facts["llama_server"]:
+        gpus_used = ", ".join(facts["llama_cpp_gpus"]) or "the CPU"
+        llama_cpp += [("version", facts["llama_cpp_version"]), ("can use", gpus_used)]
     sections: dict[str, Rows] = {
         f"tuner {facts['tuner']}": [("packages", ", ".join(facts["packages"])), ("caches and records", facts["home"])],
         "this machine": [*host, *gpus],
         "vLLM": vllm if facts["vllm"] else vllm[:1],
+        "llama.cpp": llama_cpp,
         "processes of earlier runs": left or [("left running", "none")],
         "`tuner optimize` here": [("runs", facts["would_run"])],
     }

@@ -1,0 +1,117 @@
+"""What engines expect on the command line of a server: the flags that the tuner sets, and those that a user may not."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search_spaces.schema import VLLM
+from storage.records import Provenance
+from tuner.engines.base import EngineInfo
+from tuner.errors import SettingError
+
+LLAMA_CPP = "llama.cpp"
+
+LAUNCHER = "tuner-llama-server"
+"""The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program that a deployment starts.
+
+    Attributes:
+        engine: name of the engine, in texts.
+        name: of the executable.
+        subcommand: words that come first.
+        variable: environment variable with another executable.
+        key_variable: environment variable with the API key, which the server reads itself.
+        model_flag: the flag of the model; None: the model is the first argument.
+        name_flag: the flag of the model's name in requests.
+    """
+
+    engine: str
+    name: str
+    subcommand: tuple[str, ...]
+    variable: str
+    key_variable: str
+    model_flag: str | None
+    name_flag: str
+
+    def words(self, model: str, served_name: str, flags: Sequence[str]) -> tuple[str, ...]:
+        """Return the arguments of the program: the model, its name in requests, and flags.
+
+        vLLM's name in requests is the model, unless another is given; llama.cpp's is the name of the file.
+        """
+        placed = (model,) if self.model_flag is None else (self.model_flag, model)
+        default = model if self.model_flag is None else None
+        named = () if served_name == default else (self.name_flag, served_name)
+        return (*self.subcommand, *placed, *named, *flags)
+
+
+PROGRAMS = {
+    VLLM: Program("vLLM", "vllm", ("serve",), "VLLM", "VLLM_API_KEY", None, "--served-model-name"),
+    LLAMA_CPP: Program(LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias"),
+}
+"""The program of each engine; a simulated one is vLLM's."""
+
+
+def program_of(engine: str) -> Program:
+    """Return the program of an engine by its name in a study."""
+    return PROGRAMS.get(engine, PROGRAMS[VLLM])
+
+
+RESERVED_FLAGS = {
+    VLLM: ("--host", "--port", "--served-model-name", "--model", "--uds"),
+    LLAMA_CPP: ("--host", "--port", "--alias", "-a", "--model", "-m", "--metrics"),
+}
+"""Flags of each engine's server that the tuner sets itself."""
+
+_HELP = {VLLM: "`vllm serve --help=all`", LLAMA_CPP: "`llama-server --help`"}
+
+
+def check_server_arguments(arguments: Sequence[str], engine: str) -> None:
+    """Refuse arguments that no server can get, as far as that is known without the installed engine.
+
+    Raises:
+        SettingError: for text before the first flag, and for a flag that the tuner sets.
+    """
+    if arguments and not arguments[0].startswith("-"):
+        raise SettingError("server_arguments", arguments[0], "the first argument of a server is a flag")
+    for argument in arguments:
+        flag = argument.split("=")[0]
+        if flag in RESERVED_FLAGS[engine]:
+            raise SettingError("server_arguments", flag, "the tuner sets this flag", "leave it out")
+
+
+def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
+    """Refuse a server's flag that the installed engine lacks; if its flags are unknown, the first trial fails on it.
+
+    Raises:
+        SettingError: with the flag.
+    """
+    if engine.flags is None:
+        return
+    for argument in arguments:
+        if not argument.startswith("--"):
+            continue
+        name = argument.split("=")[0]
+        flag = "--" + name.removeprefix("--").split(".")[0].replace("_", "-")
+        if flag not in engine.flags:
+            near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"see {_HELP.get(engine.name, _HELP[VLLM])}"
+            simulated = engine.provenance is Provenance.SIMULATED
+            rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
+            hint = hint if near or not simulated else "measure it with {engine} vllm"
+            raise SettingError("server_arguments", name, rule, hint)
+
+
+def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...]:
+    """Return the server's arguments that set the sampling temperature; none for the server's default."""
+    if temperature is None:
+        return ()
+    if engine == LLAMA_CPP:
+        return ("--temp", f"{temperature:g}")
+    return ("--override-generation-config", json.dumps({"temperature": temperature}))
