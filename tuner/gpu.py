@@ -202,6 +202,11 @@ def _key(name: str) -> str:
     return "-".join(words) or "gpu"
 
 
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def host_facts() -> dict[str, JsonScalar]:
     """Return CPU, memory in GiB and platform of this host, for a study's provenance; None where unknown."""
     import psutil
@@ -210,7 +215,7 @@ def host_facts() -> dict[str, JsonScalar]:
         "cpu": _cpu_model(),
         "cores_physical": psutil.cpu_count(logical=False),
         "cores": psutil.cpu_count(),
-        "cores_usable": len(os.sched_getaffinity(0)),
+        "cores_usable": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / GIB, 2),
         "python": platform.python_version(),
         "platform": platform.platform(),

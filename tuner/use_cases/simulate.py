@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, Price, version_tuple
+from search_spaces.schema import VLLM
+from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
@@ -15,7 +17,6 @@ from tuner.engines.simulator.prediction import Platform, build_server, client_me
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
-from tuner.study.specification.builder import sampling_arguments
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.prices import check_price, find_price
 from tuner.study.specification.resolve_workload import find_workload, too_long
@@ -85,7 +86,7 @@ def simulate(settings: SimulationSettings) -> Simulation:
         raise SettingError("workload", list(settings.workload.files), rule, "give one traffic file")
     load = load.model_copy(update={"seed": settings.seed})
     reference, shape = find_simulated_model(settings.model or preset.model, None)
-    words = (*sampling_arguments(load), *settings.server.arguments)
+    words = (*sampling_arguments(load.temperature, VLLM), *settings.server.arguments)
     try:
         site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
         machine = build_server(site, words, settings.server.environment, shape)

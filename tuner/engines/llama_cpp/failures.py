@@ -64,9 +64,13 @@ CAUSES: tuple[FailurePattern, ...] = (
 
 CONSEQUENCES = re.compile(
     r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
-    r"encountered an error while trying to fit params"
+    r"encountered an error while trying to fit params|task id = \d+, error:"
 )
-"""Lines that are consequences of a failure and never its cause."""
+"""Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
+
+_TOO_LONG = re.compile(r"request \(\d+ tokens\) exceeds the available context size \(\d+ tokens\)")
+_EXCEEDED = re.compile(r"Context size has been exceeded")
+_CUT_OFF = re.compile(r"stop processing: n_tokens = (\d+), truncated = 1")
 
 
 def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
@@ -87,6 +91,17 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     if causes and exit_code is not None and exit_code >= 0:
         return Failure(FailureKind.ENGINE_CRASH, phase, _shown(causes[0]), evidence, exit_code)
     return without_cause(log_text, exit_code, phase, evidence)
+
+
+def context_problem(log_text: str) -> str | None:
+    """Return why requests do not fit into the server's context, as its log says; None if it says nothing of it."""
+    too_long = _TOO_LONG.search(log_text)
+    if too_long is not None:
+        return too_long[0]
+    if _EXCEEDED.search(log_text):
+        return "the requests of all slots together exceed the shared context"
+    cut_off = _CUT_OFF.search(log_text)
+    return None if cut_off is None else f"answers were cut off at {cut_off[1]} tokens, the context of a slot"
 
 
 def _plain(line: str) -> str:

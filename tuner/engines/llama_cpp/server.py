@@ -14,7 +14,7 @@ from typing import Any
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
-from tuner.engines.llama_cpp.failures import classify
+from tuner.engines.llama_cpp.failures import classify, context_problem
 from tuner.engines.llama_cpp.prompts import TokenTools, token_tools
 from tuner.engines.running_server import HOST, RunningServer
 from tuner.engines.vllm.facts.metrics import StateMetrics
@@ -74,9 +74,14 @@ class LlamaCppServer(RunningServer):
         return self._tools
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        traffic = workload if isinstance(workload, Traffic) else as_traffic(workload)
+        repeat = self._valid_traffic(traffic, index, phase, cancelled)
+        problem = None if repeat.completed else context_problem(read_log(self._log))
+        if problem is not None:
+            message = f"none of {repeat.offered} requests succeeded: {problem}"
+            raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
         if isinstance(workload, Traffic):
-            return self._valid_traffic(workload, index, phase, cancelled)
-        repeat = self._valid_traffic(as_traffic(workload), index, phase, cancelled)
+            return repeat
         return replace(repeat, metrics=closed_loop_metrics(repeat.metrics))
 
 

@@ -28,7 +28,7 @@ from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import LLAMA_CPP, check_known_flags, check_server_arguments, sampling_arguments
 from tuner.errors import SettingError, UserError
-from tuner.gpu import host_facts
+from tuner.gpu import usable_cores
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
 from tuner.specs import ModelRef
@@ -279,7 +279,7 @@ def resolve(
         checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
         engine="vLLM" if plan.engine == VLLM else plan.engine,
-        cores=host_facts()["cores_usable"],
+        cores=usable_cores(),
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):

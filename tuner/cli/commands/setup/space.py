@@ -44,7 +44,7 @@ def space(
     from search_spaces.schema import VLLM
     from tuner.engines.command_line import LLAMA_CPP, program_of
     from tuner.errors import SettingError
-    from tuner.gpu import host_facts
+    from tuner.gpu import usable_cores
     from tuner.study.specification.find_model import find_gguf
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
@@ -74,7 +74,7 @@ def space(
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
         engine=program_of(declared.engine).engine,
-        cores=host_facts()["cores_usable"] if gpu is None else None,
+        cores=usable_cores() if gpu is None else None,
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))

@@ -1,0 +1,86 @@
+"""Every recorded log has the type of the failure that was provoked; see tests/data/logs/llama.cpp/README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.records import Culprit, FailureKind, Phase
+from tuner.engines.llama_cpp.failures import classify, context_problem
+from tuner.engines.llama_cpp.server import facts_from_log
+from tuner.engines.vllm.failures.classify import read_log
+
+LOGS = Path(__file__).parents[3] / "data" / "logs" / "llama.cpp"
+K = FailureKind
+
+RECORDED = [
+    ("model_missing", K.ENVIRONMENT_BROKEN, "failed to open GGUF file '/models/nothing.gguf'"),
+    ("model_is_text", K.ENVIRONMENT_BROKEN, "invalid magic characters: 'hell', expected 'GGUF'"),
+    ("model_cut_off", K.ENVIRONMENT_BROKEN, "model is corrupted or incomplete"),
+    ("architecture_unknown", K.ENVIRONMENT_BROKEN, "unknown model architecture: 'unheardof'"),
+    ("key_missing", K.ENVIRONMENT_BROKEN, "key not found in model: llama.block_count"),
+    ("version_unknown", K.ENVIRONMENT_BROKEN, "this GGUF file is version 99"),
+    ("unknown_flag", K.INVALID_CONFIGURATION, "unrecognized arguments: --no-such-flag 3"),
+    ("bad_value", K.INVALID_CONFIGURATION, "argument --ctx-size/-c: invalid int value: 'lots'"),
+    ("bad_choice", K.INVALID_CONFIGURATION, "argument --cache-type-k/-ctk: invalid choice: 'q3'"),
+    ("values_without_flash_attention", K.INVALID_CONFIGURATION, "quantized V cache requires flash_attn to be enabled"),
+    ("too_many_slots", K.INVALID_CONFIGURATION, "n_seq_max must be <= 256"),
+    ("odd_head", K.INVALID_CONFIGURATION, "K cache type q8_0 with block size 32 does not divide n_embd_head_k=24"),
+    ("out_of_memory", K.OUT_OF_MEMORY_STARTUP, "insufficient memory (attempted to allocate 4882.81 MB)"),
+    ("port_taken", K.PORT_TAKEN, "another program took the port"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "message"), RECORDED, ids=[name for name, *_ in RECORDED])
+def test_a_recorded_log_has_its_type(name: str, kind: FailureKind, message: str) -> None:
+    failure = classify(read_log(LOGS / f"{name}.log"), 1, Phase.READY)
+    assert failure.kind is kind
+    assert message in failure.message
+    assert failure.exit_code == 1
+    assert "\n" not in failure.message
+
+
+def test_every_log_is_tested_and_described() -> None:
+    logs = {path.stem for path in LOGS.glob("*.log")}
+    assert logs == {name for name, *_ in RECORDED} | {"healthy_start"}
+    described = (LOGS / "README.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(logs) if f"| `{name}` |" not in described] == []
+
+
+def test_the_culprit_of_a_bad_model_is_not_the_configuration() -> None:
+    bad_model = classify(read_log(LOGS / "model_cut_off.log"), 1, Phase.READY)
+    bad_flag = classify(read_log(LOGS / "too_many_slots.log"), 1, Phase.READY)
+    assert (bad_model.culprit, bad_flag.culprit) == (Culprit.INFRASTRUCTURE, Culprit.CONFIGURATION)
+
+
+def test_a_lack_of_memory_under_load_is_of_another_kind() -> None:
+    assert classify(read_log(LOGS / "out_of_memory.log"), 1, Phase.BENCHMARK).kind is K.OUT_OF_MEMORY_LOAD
+
+
+def test_a_killed_server_is_not_blamed_for_a_request_that_it_refused() -> None:
+    failure = classify(read_log(LOGS / "healthy_start.log"), -9, Phase.BENCHMARK)
+    assert (failure.kind, failure.exit_code) == (K.SERVER_KILLED, -9)
+    assert "SIGKILL" in failure.message
+
+
+def test_an_abort_without_a_line_is_a_crash() -> None:
+    failure = classify("", -6, Phase.BENCHMARK)
+    assert (failure.kind, failure.message) == (K.ENGINE_CRASH, "the server crashed (SIGABRT)")
+
+
+def test_requests_that_do_not_fit_are_named() -> None:
+    log = read_log(LOGS / "healthy_start.log")
+    refused = "request (700 tokens) exceeds the available context size (512 tokens)"
+    assert context_problem(log) == refused
+    assert context_problem(log.replace(refused, "")) == "answers were cut off at 511 tokens, the context of a slot"
+    shared = "0.10.000.000 E srv    send_error: task id = 3, error: Context size has been exceeded."
+    assert context_problem(shared) == "the requests of all slots together exceed the shared context"
+    assert context_problem("0.00.000.000 I srv init: model loaded") is None
+
+
+def test_the_log_states_the_size_of_the_cache() -> None:
+    facts = facts_from_log(read_log(LOGS / "healthy_start.log"))
+    assert (facts.kv_cache_tokens, facts.max_concurrency) == (4 * 512, 4.0)
+    shared = facts_from_log("load_model: initializing, n_slots = 4, n_ctx_slot = 4096, kv_unified = 'true'")
+    assert (shared.kv_cache_tokens, shared.max_concurrency) == (4096, 1.0)
