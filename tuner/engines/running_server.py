@@ -229,7 +229,11 @@ class RunningServer(ABC):
         return repeat, late
 
     def _valid_traffic(self, traffic: Traffic, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        """Send traffic; fail if the generator was too late for the benchmark to be valid."""
+        """Send traffic; fail if the generator was too late for the benchmark to be valid.
+
+        Raises:
+            TrialFailed: as `Server.benchmark`, and `LOAD_GENERATOR_LATE`.
+        """
         repeat, late = self._traffic(traffic, index, phase, cancelled)
         if late is not None and phase is Phase.BENCHMARK:
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)

@@ -60,6 +60,8 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         counted = isinstance(event.get("usage"), dict)
         if any(_has_text(choice, counted) for choice in choices):
             times.append(at)
+        elif choices and counted and not times and usage.get("completion_tokens"):
+            times.append(at)  # an answer of bytes that are no text is complete with its last event
     return StreamedAnswer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
 
 

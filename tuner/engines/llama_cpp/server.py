@@ -74,8 +74,11 @@ class LlamaCppServer(RunningServer):
         return self._tools
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        traffic = workload if isinstance(workload, Traffic) else as_traffic(workload)
-        repeat = self._valid_traffic(traffic, index, phase, cancelled)
+        if isinstance(workload, Traffic):
+            repeat = self._valid_traffic(workload, index, phase, cancelled)
+        else:
+            # As with vLLM's client, a late generator slows a closed loop down and does not make it invalid.
+            repeat, _ = self._traffic(as_traffic(workload), index, phase, cancelled)
         problem = None if repeat.completed else context_problem(read_log(self._log))
         if problem is not None:
             message = f"none of {repeat.offered} requests succeeded: {problem}"
