@@ -1,0 +1,69 @@
+"""What engines expect on a command line: their programs, reserved flags, and the temperature."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.records import Provenance
+from tuner.engines.base import EngineInfo
+from tuner.engines.command_line import (
+    PROGRAMS,
+    check_known_flags,
+    check_server_arguments,
+    program_of,
+    sampling_arguments,
+)
+from tuner.errors import SettingError
+
+
+def test_vllm_takes_the_model_as_an_argument_and_names_it_only_if_the_name_differs() -> None:
+    vllm = program_of("vllm")
+    assert vllm.words("/m", "/m", ["--a", "1"]) == ("serve", "/m", "--a", "1")
+    assert vllm.words("/m", "n", []) == ("serve", "/m", "--served-model-name", "n")
+
+
+def test_llama_cpp_takes_flags_and_always_a_name() -> None:
+    """Without an alias the server is asked for by the name of the file, not by its path."""
+    assert program_of("llama.cpp").words("/m.gguf", "/m.gguf", ["-a", "1"]) == (
+        *("--model", "/m.gguf", "--alias", "/m.gguf"),
+        *("-a", "1"),
+    )
+
+
+def test_a_simulated_engine_has_vllm_s_program() -> None:
+    assert program_of("simulated vLLM") is PROGRAMS["vllm"]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "engine", "arguments"),
+    [
+        (None, "llama.cpp", ()),
+        (0.0, "llama.cpp", ("--temp", "0")),
+        (0.75, "llama.cpp", ("--temp", "0.75")),
+        (0.0, "vllm", ("--override-generation-config", '{"temperature": 0.0}')),
+    ],
+)
+def test_the_temperature_is_set_on_the_server(
+    temperature: float | None, engine: str, arguments: tuple[str, ...]
+) -> None:
+    assert sampling_arguments(temperature, engine) == arguments
+
+
+@pytest.mark.parametrize("flag", ["--host", "--port=1", "--alias", "-m", "--metrics"])
+def test_the_tuner_s_own_flags_of_llama_cpp_are_refused(flag: str) -> None:
+    with pytest.raises(SettingError, match="the tuner sets this flag; leave it out"):
+        check_server_arguments([flag], "llama.cpp")
+
+
+def test_flags_of_the_other_engine_are_no_mistake_here() -> None:
+    check_server_arguments(["--metrics"], "vllm")
+    check_server_arguments(["--uds", "x"], "llama.cpp")
+
+
+def test_a_flag_that_the_installed_engine_lacks_is_refused_with_its_own_help() -> None:
+    engine = EngineInfo("llama.cpp", "6711", None, frozenset({"--parallel"}), Provenance.MEASURED)
+    check_known_flags(["--parallel", "4", "-np", "4"], engine)
+    with pytest.raises(SettingError, match=r"llama\.cpp 6711 has no such flag; did you mean --parallel\?"):
+        check_known_flags(["--paralel", "4"], engine)
+    with pytest.raises(SettingError, match=r"llama\.cpp 6711 has no such flag; see `llama-server --help`"):
+        check_known_flags(["--zzz"], engine)
