@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces.catalogue.models import ModelShape
-from search_spaces.expressions.facts import Context
+from search_spaces.expressions.facts import VLLM_NAME, Context
 from search_spaces.expressions.names import Names
 from search_spaces.rendering.capture_sizes import reachable_sizes
 from search_spaces.schema import ParameterSpec
@@ -86,10 +86,13 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
 
     Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
     (vLLM casts wider checkpoints). A quantized checkpoint without declared bits has 4. There is no estimate for a CPU,
-    or if the study's own arguments split the model or set the size of the KV cache.
+    if the study's own arguments split the model or set the size of the KV cache, or for another engine than vLLM:
+    llama.cpp leaves layers that do not fit on the CPU.
     """
     model, total = context.model, context.hardware.memory_gib
     if model is None or total is None or context.hardware.vendor == "cpu":
+        return None
+    if context.engine != VLLM_NAME:
         return None
     if any(word.split("=")[0] in _FLAGS_WITHOUT_ESTIMATE for word in context.base_argv):
         return None

@@ -10,6 +10,9 @@ from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions.language import UNKNOWN, version_tuple
 from search_spaces.units import GIB
 
+VLLM_NAME = "vLLM"
+"""The engine's name in texts, unless a context has another."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -44,7 +47,7 @@ class Context:
     draft_model: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     base_argv: tuple[str, ...] = ()
-    engine: str = "vLLM"
+    engine: str = VLLM_NAME
     cores: int | None = None
 
 

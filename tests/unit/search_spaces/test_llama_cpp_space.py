@@ -129,3 +129,13 @@ def test_a_flag_that_an_older_server_lacks_is_not_offered() -> None:
     assert [parameter.name for parameter in space.parameters] == ["parallel"]
     reasons = {dropped.parameter: dropped.reason for dropped in space.dropped if dropped.value is None}
     assert reasons["poll"] == "llama.cpp 6000 has no flag --poll"
+
+
+def test_a_model_that_does_not_fit_on_the_card_is_not_refused() -> None:
+    """llama.cpp leaves layers that do not fit on the CPU; the estimate of memory is vLLM's."""
+    large = replace(QWEN, layers=200, hidden=16384, intermediate=65536)
+    context = replace(CONTEXT, hardware=hardware_named("t4"), model=large)
+    assert load_space("llama.cpp").resolve(context).violations({}) == []
+    assert [each.rule for each in load_space("vllm").resolve(replace(context, engine="vLLM")).violations({})] == [
+        "memory"
+    ]
