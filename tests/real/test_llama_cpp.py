@@ -12,27 +12,25 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import CommandOutput, run_apart
+from tests.cli.command import run_apart, run_here
 from tests.gguf_model import write_model
 
 STUDY = "made"
 TRIALS = 12
 SPACE = ("parallel", "kv_unified", "ctx_size", "batch_size", "ubatch_size", "flash_attn", "cache_type_k", "poll")
 LOAD = ("--users", "8", "--prompts", "24", "--input-len", "24", "--output-len", "8")
-ROUNDS = ("--finalists", "1", "--confirm-rounds", "2", "--baseline-repeats", "1", "--min-gain", "0", "--no-reduce")
+ROUNDS = ("--finalists", "1", "--confirm-rounds", "1", "--baseline-repeats", "1", "--min-gain", "0", "--no-reduce")
 GOALS = ("--objective", "output_throughput", "--slo", "success_rate>=1")
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study that has ended: its folder, its variables, and what the command printed for programs."""
+    """A study that has ended: its folder, its variables, what the command printed for programs, and its trials."""
 
     folder: Path
     variables: dict[str, str]
     result: dict[str, Any]
-
-    def run(self, *argv: str) -> CommandOutput:
-        return run_apart(self.folder, *argv, **self.variables)
+    trials: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +47,22 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     )
     assert done.code == 0, done.out + done.err
     result: dict[str, Any] = json.loads(done.out)
-    return Study(folder, variables, result)
+    return Study(folder, variables, result, json.loads(run_here(folder, "trials", "--json").out))
 
 
 def test_every_trial_is_measured_and_every_request_counts(study: Study) -> None:
-    shown = study.run("trials", "--json")
-    trials = json.loads(shown.out)["trials"]
-    searched = [trial for trial in trials if not trial["round"]]
+    searched = [trial for trial in study.trials if not trial["round"]]
     assert len(searched) == TRIALS
     assert [trial["number"] for trial in searched if trial["state"] != "ok"] == []
-    assert {trial["metrics"]["success_rate"] for trial in trials} == {1.0}
+    assert {trial["success_rate"] for trial in study.trials} == {1.0}
     assert study.result["provenance"] == "measured"
     assert study.result["engine"]["name"] == "llama.cpp"
 
 
 def test_the_winner_is_measured_again(study: Study) -> None:
     winner = study.result["conclusion"]["winner"]
-    rounds = {trial["round"] for trial in json.loads(study.run("trials", "--json").out)["trials"]}
-    assert winner is not None
-    assert {1, 2} <= rounds
+    rounds = [trial["round"] for trial in study.trials if trial["number"] == winner]
+    assert sorted(rounds) == [0, 1]
 
 
 def test_the_script_starts_and_verifies_the_winner(study: Study) -> None:
@@ -94,13 +89,13 @@ def test_the_script_starts_and_verifies_the_winner(study: Study) -> None:
 )
 def test_formats_of_any_engine_hold_the_server(study: Study, form: str, line: str) -> None:
     file = study.folder / form
-    assert study.run("export", "--format", form, "-o", str(file)).code == 0
+    assert run_here(study.folder, "export", "--format", form, "-o", str(file)).code == 0
     assert line.format(model=study.folder / "made.gguf") in file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("form", ["vllm-config", "compose", "kubernetes", "kserve", "ray-serve"])
 def test_formats_of_vllm_refuse_it_in_one_line(study: Study, form: str) -> None:
-    done = study.run("export", "--format", form, "-o", str(study.folder / form))
+    done = run_here(study.folder, "export", "--format", form, "-o", str(study.folder / form))
     assert done.code == 2
     assert done.err.endswith("the study ran llama.cpp; choose one of script, command, systemd\n")
     assert done.err.count("\n") == 1

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces import Context, ModelShape, ResolvedSpace, Space, SpaceError, hardware_named, load_space, space_names
+from search_spaces import (
+    Context,
+    ModelShape,
+    ParameterValue,
+    ResolvedSpace,
+    Space,
+    SpaceError,
+    hardware_named,
+    load_space,
+    space_names,
+)
 from search_spaces.loader import parse_space
 from tests.contracts.space_contract import SpaceContract
 
@@ -75,7 +85,7 @@ def test_a_space_of_ones_own_names_its_engine() -> None:
     ],
 )
 def test_a_configuration_renders_to_llama_server_s_flags(
-    space: ResolvedSpace, config: dict[str, object], argv: tuple[str, ...]
+    space: ResolvedSpace, config: dict[str, ParameterValue], argv: tuple[str, ...]
 ) -> None:
     assert space.violations(config) == []
     assert space.render(config).argv == argv
@@ -94,7 +104,7 @@ def test_a_configuration_renders_to_llama_server_s_flags(
         ({"batch_size": 32, "ubatch_size": 32, "parallel": 64}, "batch-below-slots"),
     ],
 )
-def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, object], rule: str) -> None:
+def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, ParameterValue], rule: str) -> None:
     assert [violation.rule for violation in space.violations(config)] == [rule]
 
 
@@ -108,7 +118,7 @@ def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, object], rule: 
         {"batch_size": 256, "ubatch_size": 256},
     ],
 )
-def test_a_rule_allows(space: ResolvedSpace, config: dict[str, object]) -> None:
+def test_a_rule_allows(space: ResolvedSpace, config: dict[str, ParameterValue]) -> None:
     assert space.violations(config) == []
 
 
