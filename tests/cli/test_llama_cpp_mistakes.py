@@ -89,6 +89,9 @@ def test_the_space_is_shown_for_a_model(tmp_path: Path, gguf: Path) -> None:
     assert "max_num_seqs" not in shown.out
     mixed = run_here(tmp_path, "space", "--engine", "llama.cpp", "--space", "cpu")
     assert (mixed.code, mixed.err.count("\n")) == (2, 1)
+    vllm = run_here(tmp_path, "space", "--gpu", "t4", "--model", str(gguf))
+    assert (vllm.code, vllm.err.count("\n")) == (2, 1)
+    assert "this setting is for llama.cpp; the model of another engine is the preset's" in vllm.err
     other = run_here(tmp_path, "space", "--engine", "sglang")
     assert other.err == "tuner: --engine 'sglang': this engine has no space of its own; give vllm or llama.cpp\n"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from search_spaces.schema import VLLM
 from storage.records import Provenance
@@ -56,6 +57,11 @@ PROGRAMS = {
     LLAMA_CPP: Program(LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias"),
 }
 """The program of each engine; a simulated one is vLLM's."""
+
+
+def engine_of(premise: Mapping[str, Any]) -> str:
+    """Return the name of a stored study's engine."""
+    return str(premise.get("engine", {}).get("name", VLLM))
 
 
 def program_of(engine: str) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import LLAMA_CPP, Program, program_of
+from tuner.engines.command_line import LLAMA_CPP, Program, engine_of, program_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -50,7 +50,7 @@ def serve_script_of(
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     recorded = references(number, comparable, _compared(premise, workload, capacity))
-    engine = premise["engine"]["name"]
+    engine = engine_of(premise)
     sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine)
     program = program_of(engine)
     served_model, argv = _server_arguments(outcome.argv, program)
@@ -153,7 +153,7 @@ def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> s
     fact = checked_answers(study, trial)
     if fact is not None:
         return line_of(fact, names)
-    if study.premise["engine"]["name"] == LLAMA_CPP:
+    if engine_of(study.premise) == LLAMA_CPP:
         return f"NOT CHECKED: {names} may change the answers"
     return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 

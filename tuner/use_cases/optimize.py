@@ -99,14 +99,8 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
     with ExitStack() as stack:
         if run.engine.ray_address is not None:
             stack.callback(leave_cluster)
-        on_cpu = not devices.gpus and not simulated
-        plan = plan_study(
-            settings,
-            on_cpu=on_cpu,
-            simulated=simulated,
-            card=devices.profile.key,
-            engine=study_engine(engine_settings),
-        )
+        name, on_cpu = study_engine(engine_settings), not devices.gpus and not simulated
+        plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key, engine=name)
         task = _task(plan, run, devices, simulated=simulated)
         artifacts = artifacts_folder(database_url(run.storage))
         if settings.search.learn_from:

@@ -9,7 +9,7 @@ from tuner.cli.help import option
 from tuner.cli.options import AsJson, BunchedTokens, KeepAnswers
 
 if TYPE_CHECKING:
-    from search_spaces import HardwareProfile, ResolvedSpace
+    from search_spaces import HardwareProfile, ModelShape, ResolvedSpace, Space
 
 
 def space(
@@ -27,7 +27,7 @@ def space(
     ] = None,
     model: Annotated[
         str | None,
-        option(None, "FILE", "For llama.cpp: the model, a GGUF file, whose shape the space then knows.", "--model"),
+        option(None, "FILE", "Model of llama.cpp, a GGUF file.", "--model", shown="unknown; for vLLM, the preset's"),
     ] = None,
     preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
     vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
@@ -40,12 +40,9 @@ def space(
     Lists parameters with their values and defaults, what is not offered and why, and the named configurations. Model
     and workload are the preset's.
     """
-    from search_spaces import Context, hardware_named, known_model, load_space
-    from search_spaces.schema import VLLM
-    from tuner.engines.command_line import LLAMA_CPP, program_of
-    from tuner.errors import SettingError
+    from search_spaces import Context, hardware_named
+    from tuner.engines.command_line import program_of
     from tuner.gpu import usable_cores
-    from tuner.study.specification.find_model import find_gguf
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
@@ -54,20 +51,12 @@ def space(
 
     chosen = load_preset(preset)
     hardware = hardware_named(gpu) if gpu is not None else find_devices(None).profile
-    if engine not in (None, VLLM, LLAMA_CPP):
-        raise SettingError("engine", engine, "this engine has no space of its own", f"give {VLLM} or {LLAMA_CPP}")
-    default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if hardware.vendor == "cpu" else chosen.space
-    declared = load_space(name or default)
-    if engine not in (None, declared.engine):
-        rule = f"this space has the flags of {declared.engine}"
-        raise SettingError("space", name, rule, f"leave {{engine}} out, or give {declared.engine}")
-    llama_cpp = declared.engine == LLAMA_CPP
-    shape = find_gguf(model, None)[1] if llama_cpp and model else None if llama_cpp else known_model(chosen.model)
+    declared = _declared(name, engine, "cpu" if hardware.vendor == "cpu" else chosen.space)
     context = Context(
         hardware=hardware,
         engine_version=vllm_version,
         flags=None,
-        model=shape,
+        model=_shape(declared.engine, model, chosen.model),
         packages=None,
         concurrency=chosen.workload.max_concurrency,
         input_len=chosen.workload.input_len,
@@ -83,6 +72,45 @@ def space(
         print(json.dumps(space_document(resolved, hardware), indent=1))
     else:
         _print(resolved, hardware, f"{context.engine} {vllm_version or 'of any version'}")
+
+
+def _declared(name: str | None, engine: str | None, default: str) -> Space:
+    """Return the named space, else the engine's, else the default.
+
+    Raises:
+        SettingError: for an engine that has no space, and for the space of another one.
+    """
+    from search_spaces import load_space
+    from search_spaces.schema import VLLM
+    from tuner.engines.command_line import LLAMA_CPP
+    from tuner.errors import SettingError
+
+    if engine not in (None, VLLM, LLAMA_CPP):
+        raise SettingError("engine", engine, "this engine has no space of its own", f"give {VLLM} or {LLAMA_CPP}")
+    space = load_space(name or (LLAMA_CPP if engine == LLAMA_CPP else default))
+    if engine not in (None, space.engine):
+        rule = f"this space has the flags of {space.engine}"
+        raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")
+    return space
+
+
+def _shape(engine: str, file: str | None, model: str) -> ModelShape | None:
+    """Return the shape of a GGUF file for llama.cpp, None without one; for vLLM, that of a known model.
+
+    Raises:
+        SettingError: for a file that is no GGUF file, and for one with vLLM's space.
+    """
+    from search_spaces import known_model
+    from tuner.engines.command_line import LLAMA_CPP
+    from tuner.errors import SettingError
+    from tuner.study.specification.find_model import find_gguf
+
+    if engine == LLAMA_CPP:
+        return None if file is None else find_gguf(file, None)[1]
+    if file is not None:
+        rule = "this setting is for llama.cpp; the model of another engine is the preset's"
+        raise SettingError("model", file, rule, "give {preset}, or {engine} llama.cpp")
+    return known_model(model)
 
 
 def _print(resolved: ResolvedSpace, hardware: HardwareProfile, engine: str) -> None:
