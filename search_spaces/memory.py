@@ -51,8 +51,9 @@ def memory_need(
     max_num_batched_tokens: int,
     max_num_seqs: int,
     captured_sizes: int,
+    shards: int = 1,
 ) -> MemoryNeed:
-    """Return a lower bound of the memory that a server needs on one device.
+    """Return a lower bound of the memory that a server needs on each of its devices.
 
         weights                 (`ModelShape.weight_bytes`)
         + KV cache              of one sequence of `max_model_len` tokens; vLLM does not start with less
@@ -60,7 +61,8 @@ def memory_need(
                                 logits = min(max_num_seqs, max_num_batched_tokens) × vocab × 4 bytes
         + graphs                1 MiB for each captured size
 
-    A server needs more than this: workspaces, fragmentation, libraries and graph pools are left out.
+    Devices that share a model divide all but the graphs. A server needs more than this: workspaces, fragmentation,
+    libraries, graph pools, and what each of several devices has a copy of are left out.
 
     Args:
         model: the shape of the model.
@@ -70,13 +72,14 @@ def memory_need(
         max_num_batched_tokens: tokens in a step at most.
         max_num_seqs: sequences in a step at most.
         captured_sizes: number of CUDA graph sizes.
+        shards: devices that share the model.
     """
     mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
     logits = min(max_num_seqs, max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
     return MemoryNeed(
-        weights=model.weight_bytes(weight_bits),
-        kv_cache=max_model_len * model.kv_bytes_per_token(kv_bits / 8),
-        activations=max(mlp, logits),
+        weights=model.weight_bytes(weight_bits) // shards,
+        kv_cache=max_model_len * model.kv_bytes_per_token(kv_bits / 8) // shards,
+        activations=max(mlp, logits) // shards,
         graphs=captured_sizes * _GRAPH_BYTES_PER_SIZE,
     )
 
@@ -96,6 +99,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         return None
     if any(word.split("=")[0] in _FLAGS_WITHOUT_ESTIMATE for word in context.base_argv):
         return None
+    shards = _size(names, "tensor_parallel_size") * _size(names, "pipeline_parallel_size")
     need = memory_need(
         model,
         weight_bits=_bits("weight_bits", names, specs, _FULL_BITS if model.quantization is None else _LOWEST_BITS),
@@ -104,6 +108,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         max_num_batched_tokens=_int_or_one(names.effective("max_num_batched_tokens")),
         max_num_seqs=_int_or_one(names.effective("max_num_seqs")),
         captured_sizes=_captured_sizes(names),
+        shards=shards,
     )
     share = names.effective("gpu_memory_utilization")
     budget = total * (share if isinstance(share, int | float) else 1.0)
@@ -118,6 +123,11 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
 
 def _int_or_one(value: object) -> int:
     return value if isinstance(value, int) else 1
+
+
+def _size(names: Names, parameter: str) -> int:
+    value = names.effective(parameter)
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec], default: int) -> int:

@@ -44,16 +44,22 @@ PERCENTILES = (50, 90, 95, 99)
 TOKEN_GOODPUTS = frozenset({"output_goodput", "total_token_goodput"})
 """Token throughputs of the requests that met the SLO of their class."""
 
-TRAFFIC_ONLY = TOKEN_GOODPUTS | {"goodput", "goodput_share", "capacity"}
+TRAFFIC_ONLY = TOKEN_GOODPUTS | {"goodput", "goodput_share", "capacity", "goodput_per_gpu", "output_goodput_per_gpu"}
 """Metrics that need requests with SLOs of their own, which only traffic has. `vllm bench serve` lacks them."""
 
 COSTS = frozenset({"cost_per_million_output_tokens", "cost_per_million_total_tokens"})
 """Metrics that follow from a token throughput and the price of a GPU-hour (`tuner/scoring/cost.py`)."""
 
+PER_GPU = {
+    f"{rate}_per_gpu": rate
+    for rate in ("output_throughput", "total_token_throughput", "request_throughput", "goodput", "output_goodput")
+}
+"""Rates for each GPU of the server by the rate that they divide (`tuner/scoring/per_gpu.py`)."""
+
 ENERGY = "joules_per_output_token"
 """The metric that needs a GPU with an energy counter."""
 
-OF_WHOLE_GPU = COSTS | {ENERGY}
+OF_WHOLE_GPU = COSTS | {ENERGY} | frozenset(PER_GPU)
 """Metrics of the whole GPU: they exist for a workload, not for a class of its requests. No load generator has them."""
 
 _LATENCIES = {
@@ -145,6 +151,16 @@ def _costs() -> Iterable[Metric]:
     )
 
 
+def _per_gpu() -> Iterable[Metric]:
+    for name, rate in PER_GPU.items():
+        unit = "tok/s" if rate.startswith(("output", "total")) else "req/s"
+        what = "tokens" if unit == "tok/s" else "requests"
+        meaning = (
+            f"The `{rate}` divided by the GPUs that the server uses, in {what} per second; of trials with several GPUs."
+        )
+        yield Metric(name, unit, Direction.MAXIMIZE, meaning)
+
+
 def _latencies() -> Iterable[Metric]:
     for short, (latency, detail) in _LATENCIES.items():
         for statistic, words in _STATISTICS.items():
@@ -152,7 +168,7 @@ def _latencies() -> Iterable[Metric]:
             yield Metric(f"{statistic}_{short}_ms", "ms", Direction.MINIMIZE, meaning)
 
 
-METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_costs(), *_latencies())}
+METRICS: dict[str, Metric] = {each.name: each for each in (*_rates_and_shares(), *_per_gpu(), *_costs(), *_latencies())}
 """All metrics by name, without the prefixes that `metric` accepts."""
 
 

@@ -139,6 +139,7 @@ def optimize(
     gpu: str | None = None,
     vllm_version: str | None = None,
     price: float | None = None,
+    gpus_per_trial: int | None = None,
     workers: int | None = None,
     ray_address: str | None = None,
     storage: str | None = None,
@@ -191,7 +192,8 @@ def optimize(
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
         price: of one GPU for an hour, in any currency, for the cost of tokens; None: the card's list price.
-        workers: number of workers; None: one per GPU.
+        gpus_per_trial: GPUs of each worker, all on one node; None: as many as the server's own flags need.
+        workers: number of workers; None: as many as the GPUs allow.
         ray_address: Ray cluster to run on; None: this machine.
         storage: file or SQLAlchemy URL of the database; None: tuner_study/tuner.db.
         timeout: wall-clock time of this run, in seconds or such as "2h".

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_spaces.rendering.shape import gpus_of, instances_of
 from storage.records import Config, TrialKind
 from tuner.scoring.slo import Slo
 from tuner.workloads.spec import Workload
@@ -35,6 +36,15 @@ class LaunchSpec:
     base_argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def instances(self) -> int:
+        """The servers behind one address."""
+        return instances_of(self.argv)
+
+    def gpus(self, most: int) -> int:
+        """Return the GPUs that the server uses of `most`: instances without GPUs of their own share them."""
+        return min(gpus_of((*self.base_argv, *self.argv)) * self.instances, max(most, 1))
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -46,16 +56,13 @@ class Limits:
     stop_s: float = 30.0
 
 
-GPUS_PER_SERVER = 1
-"""GPUs of a server: a worker has one."""
-
-
 @dataclass(frozen=True)
 class TrialSpec:
     """One attempt at a trial.
 
     With `capacity_slos` it searches the highest request rate at which they hold. `price_per_hour` is that of all GPUs
-    of its server, in units of a currency; None: unknown.
+    of its server, in units of a currency; None: unknown. `gpus` are those of its worker, of which the server may use
+    fewer.
     """
 
     study: str
@@ -71,6 +78,7 @@ class TrialSpec:
     limits: Limits = Limits()
     capacity_slos: tuple[Slo, ...] | None = None
     price_per_hour: float | None = None
+    gpus: int = 1
 
     @property
     def uid(self) -> str:

@@ -71,4 +71,4 @@ class VllmBench:
 
     def client_environment(self) -> dict[str, str]:
         """Return the environment of a client."""
-        return {**base_environment(os.environ), **own_environment(self.folder, None)}
+        return {**base_environment(os.environ), **own_environment(self.folder)}

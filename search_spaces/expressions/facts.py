@@ -31,6 +31,7 @@ class Context:
         checkpoints: the checkpoint of each quantization method that a study offers.
         engine: the engine's name in texts.
         cores: the processor cores that a server may use.
+        gpus: the GPUs of a trial.
         base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
             values.
     """
@@ -49,6 +50,7 @@ class Context:
     base_argv: tuple[str, ...] = ()
     engine: str = VLLM_NAME
     cores: int | None = None
+    gpus: int = 1
 
 
 def _model_facts(model: ModelShape | None) -> dict[str, object]:
@@ -77,6 +79,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "hardware.memory_gib": hardware.memory_gib,
         "hardware.bandwidth_gbs": hardware.bandwidth_gbs,
         "hardware.cores": context.cores,
+        "hardware.gpus": context.gpus,
         "engine.version": version,
         "engine.flags": context.flags,
         "engine.packages": context.packages,

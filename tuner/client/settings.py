@@ -47,6 +47,7 @@ class OptimizeSettings(TypedDict, total=False):
     gpu: str | None
     vllm_version: str | None
     price: float | None
+    gpus_per_trial: int | None
     timeout: float | str | None
     seed: int
     sampler: str

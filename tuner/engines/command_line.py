@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.schema import VLLM
@@ -17,6 +17,12 @@ LLAMA_CPP = "llama.cpp"
 
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
+
+INSTANCES_LAUNCHER = "tuner-vllm-instances"
+"""The console script that starts several vLLM servers; see `tuner.engines.vllm.instances.launcher`."""
+
+VLLM_VARIABLE = "TUNER_VLLM"
+"""The variable that names the vllm executable to it, and to `tuner`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,10 @@ PROGRAMS = {
     LLAMA_CPP: Program(LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias"),
 }
 """The program of each engine; a simulated one is vLLM's."""
+
+
+INSTANCES = replace(PROGRAMS[VLLM], name=INSTANCES_LAUNCHER)
+"""The program of several vLLM servers."""
 
 
 def engine_of(premise: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ STARTING_STOP_S = 3.0
 
 @dataclass(frozen=True)
 class WorkerDevice:
-    """The worker's GPU: NVML's index, and the memory in use before the study's first server."""
+    """A GPU of the worker: NVML's index, and the memory in use before the study's first server."""
 
     index: int
     baseline_gib: float | None
@@ -80,7 +80,7 @@ class RunningServer(ABC):
         artifacts: Path,
         secrets: Secrets,
         api_key: str | None,
-        device: WorkerDevice | None,
+        devices: tuple[WorkerDevice, ...],
     ) -> None:
         self.argv = argv
         self.environment = environment
@@ -93,7 +93,7 @@ class RunningServer(ABC):
         self._model = model
         self._limits = limits
         self._artifacts = artifacts
-        self._device = device
+        self._devices = devices
         self._before: dict[str, float] | None = None
         self._after: dict[str, float] | None = None
         self._usage: list[float] = []
@@ -159,8 +159,8 @@ class RunningServer(ABC):
         names = self.state_metrics
         if self._before is None:
             self._before = scrape(HOST, self.port, names=names.read)
-        device = None if self._device is None else self._device.index
-        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(device) as meter:
+        indices = [device.index for device in self._devices]
+        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(indices) as meter:
             repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
@@ -168,7 +168,7 @@ class RunningServer(ABC):
         return with_energy(repeat, meter.readings)
 
     def stop(self) -> Failure | None:
-        """See `Server`; on a GPU it waits until the memory is free."""
+        """See `Server`; it waits until the memory of the worker's GPUs is free."""
         # A server that is still starting has no requests to finish, and vLLM reacts to SIGTERM slowly while it
         # compiles.
         grace = self._limits.stop_s if self._was_ready else min(STARTING_STOP_S, self._limits.stop_s)
@@ -182,10 +182,9 @@ class RunningServer(ABC):
             for log in sorted(self._artifacts.glob("*.log")):
                 shorten_log(log, self._secrets.redact_bytes)
             self._lease.release()
-            if self._device is not None and self._device.baseline_gib is not None:
-                gpu.wait_until_free(
-                    self._device.index, self._device.free_below_gib, self._limits.stop_s, threading.Event()
-                )
+            for device in self._devices:
+                if device.baseline_gib is not None:
+                    gpu.wait_until_free(device.index, device.free_below_gib, self._limits.stop_s, threading.Event())
         return None
 
     @property

@@ -51,7 +51,7 @@ class RayExecutor:
         make_engine: MakeEngine,
         devices: list[str],
         *,
-        gpus: bool,
+        gpus: int,
         provenance: Provenance,
         records: Path,
         address: str | None = None,
@@ -61,7 +61,7 @@ class RayExecutor:
         Args:
             make_engine: builds a worker's engine from its slot.
             devices: a name for each worker's device, for the record.
-            gpus: give each worker a GPU of its own (Ray sets CUDA_VISIBLE_DEVICES).
+            gpus: that each worker gets of its own, all on one node (Ray sets CUDA_VISIBLE_DEVICES); 0: none.
             provenance: of the outcomes of lost workers.
             records: folder of the records of a local Ray's processes.
             address: a cluster to join; None starts a Ray of this command.
@@ -77,18 +77,18 @@ class RayExecutor:
         self._noticed = 0.0
         self._local: LocalRay | None = None
         if address is None:
-            self._local = start_local(len(devices), gpus, records)
+            self._local = start_local(len(devices), len(devices) * gpus, records)
         else:
             join_cluster(address)
             if gpus:
-                require_gpus(len(devices))
+                require_gpus(len(devices), gpus)
         self._slots = [Slot(index, device) for index, device in enumerate(devices)]
         for entry in self._slots:
             self._start_actor(entry)
 
     def _start_actor(self, entry: Slot) -> None:
         """Request an actor for a slot."""
-        options = {"num_cpus": 0 if self._gpus else 1, "num_gpus": 1 if self._gpus else 0, "max_concurrency": 4}
+        options = {"num_cpus": 0 if self._gpus else 1, "num_gpus": self._gpus, "max_concurrency": 4}
         actor = ray.remote(RayWorker).options(**options)
         entry.actor = actor.remote(self._make_engine, entry.index, os.environ.get("OMP_NUM_THREADS"))
         entry.identity, entry.process = entry.actor.identity.remote(), None
@@ -233,7 +233,7 @@ class RayExecutor:
         for process in processes:
             send_signal(process, signal.SIGKILL)
         wait_until_gone(processes, CLOSE_S)
-        self._local = start_local(len(self._slots), self._gpus, self._records)
+        self._local = start_local(len(self._slots), len(self._slots) * self._gpus, self._records)
         for entry in self._slots:
             entry.free()
             self._start_actor(entry)

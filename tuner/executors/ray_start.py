@@ -65,17 +65,18 @@ def join_cluster(address: str) -> None:
         raise SettingError("ray_address", address, rule, "check that it is up") from None
 
 
-def require_gpus(slots: int) -> None:
-    """Check that the joined cluster has a GPU for each worker.
+def require_gpus(slots: int, each: int = 1) -> None:
+    """Check that the joined cluster has `each` GPUs for each worker.
 
     Raises:
         SettingError: if it has too few.
     """
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     available = resources.get("GPU", 0)
-    if available < slots:
+    if available < slots * each:
         ray.shutdown()
-        rule = f"each worker needs a GPU, and the cluster has {available:.0f}"
+        needs = "a GPU" if each == 1 else f"{each} GPUs"
+        rule = f"each worker needs {needs}, and the cluster has {available:.0f}"
         raise SettingError("workers", slots, rule, "lower it")
 
 
@@ -157,12 +158,12 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
+def start_local(slots: int, gpus: int, records: Path) -> LocalRay:
     """Start a Ray of this command: in `ATTEMPTS` attempts, or up to `MOST_ATTEMPTS` within `START_S` seconds.
 
     Args:
         slots: how many workers will run.
-        gpus: whether each of them needs a GPU.
+        gpus: that they need in all.
         records: folder of the records of its processes.
 
     Raises:
@@ -175,7 +176,7 @@ def start_local(slots: int, gpus: bool, records: Path) -> LocalRay:
             with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder), _watched(local):
                 ray.init(
                     num_cpus=slots + 1,
-                    num_gpus=slots if gpus else 0,
+                    num_gpus=gpus,
                     object_store_memory=OBJECT_STORE_BYTES,
                     _temp_dir=os.fspath(local.folder / SESSIONS),
                     include_dashboard=False,

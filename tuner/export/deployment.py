@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from search_spaces.rendering.shape import gpus_of
 from storage.records import Provenance
 from tuner.engines.command_line import LAUNCHER
 from tuner.export.serve_script import ServeScript
@@ -23,11 +24,6 @@ LEAST_START_S = 600.0
 _FLAG = re.compile(r"--?[A-Za-z][\w.+-]*(=.*)?", re.DOTALL)
 _NOT_IN_NAME = re.compile(r"[^a-z0-9]+")
 _NAME_LENGTH = 40
-_PARALLEL = (
-    ("--tensor-parallel-size", "-tp"),
-    ("--pipeline-parallel-size", "-pp"),
-    ("--data-parallel-size", "-dp"),
-)
 
 
 @dataclass(frozen=True)
@@ -158,9 +154,7 @@ class Deployment:
         """GPUs of one server: those of its tensor, pipeline and data parallelism; 0 on a CPU."""
         if self.on_cpu:
             return 0
-        sizes = {each.flag.replace("_", "-"): each.values for each in self.arguments}
-        found = [next((sizes[name] for name in names if name in sizes), ()) for names in _PARALLEL]
-        return math.prod(int(values[0]) for values in found if values and values[0].isdecimal()) or 1
+        return gpus_of([word for each in self.arguments for word in (each.flag, *each.values)])
 
     @property
     def start_limit_s(self) -> int:

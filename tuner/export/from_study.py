@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from search_spaces.rendering.shape import instances_of
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import LLAMA_CPP, Program, engine_of, program_of
+from tuner.engines.command_line import INSTANCES, LLAMA_CPP, Program, engine_of, program_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -52,7 +53,8 @@ def serve_script_of(
     recorded = references(number, comparable, _compared(premise, workload, capacity))
     engine = engine_of(premise)
     sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine)
-    program = program_of(engine)
+    several = instances_of(outcome.argv) > 1
+    program = INSTANCES if several else program_of(engine)
     served_model, argv = _server_arguments(outcome.argv, program)
     answers = _answers(study, trial, outcome)
     return ServeScript(
@@ -70,7 +72,7 @@ def serve_script_of(
         answers=answers,
         slos=slos,
         verdict=_verdict(study, trial),
-        executable=study.facts.get("executable"),
+        executable=outcome.argv[0] if several else study.facts.get("executable"),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
         missed=_missed(study, trial),

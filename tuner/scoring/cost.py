@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from storage.metrics import PER_GPU
+
 _SOURCES = {
     "cost_per_million_output_tokens": ("output_goodput", "output_throughput"),
     "cost_per_million_total_tokens": ("total_token_goodput", "total_token_throughput"),
@@ -12,9 +14,13 @@ _SOURCES = {
 
 
 def throughput_behind(name: str) -> str:
-    """Return the token throughput of completed requests that a cost follows from, with its prefix; else the name."""
+    """Return the rate that a cost or a rate for each GPU follows from, with its prefix; else the name.
+
+    For a cost it is the token throughput of completed requests.
+    """
     prefix, dot, base = name.rpartition(".")
-    return f"{prefix}{dot}{_SOURCES[base][-1]}" if base in _SOURCES else name
+    rate = _SOURCES[base][-1] if base in _SOURCES else PER_GPU.get(base, base)
+    return f"{prefix}{dot}{rate}"
 
 
 def token_costs(metrics: Mapping[str, float | None], price_per_hour: float | None) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from storage.metrics import Direction, metric
+from storage.metrics import PER_GPU, Direction, metric
 from tuner.errors import SettingError
 
 PUBLISHED_WEIGHTS = {"output_throughput": 40.0, "p99_tpot_ms": 20.0, "p99_ttft_ms": 15.0, "success_rate": 10.0}
@@ -30,6 +30,8 @@ class Objective:
 def parse_objective(text: str) -> Objective:
     """Read `METRIC` or `METRIC:WEIGHT`; the default weight is the published one, or 20 where none was published.
 
+    A rate for each GPU has the weight of the rate.
+
     Raises:
         SettingError: for an unknown metric or a weight that is not a positive number.
     """
@@ -39,7 +41,7 @@ def parse_objective(text: str) -> Objective:
     except KeyError as error:
         raise SettingError("objective", text, str(error.args[0])) from None
     try:
-        weight = float(given) if given else PUBLISHED_WEIGHTS.get(name, DEFAULT_WEIGHT)
+        weight = float(given) if given else PUBLISHED_WEIGHTS.get(PER_GPU.get(name, name), DEFAULT_WEIGHT)
     except ValueError:
         weight = math.nan
     if not 0 < weight <= LARGEST_WEIGHT:

@@ -23,7 +23,7 @@ from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.specification.builder import PreparedStudy
 from tuner.study.specification.settings import RESIDUAL, Budget
-from tuner.study.specification.spec import StudySpec, difference, summary_of
+from tuner.study.specification.spec import StudySpec, changes, summary_of
 from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation
 from tuner.study.trial_sources.proposals import Proposals
@@ -59,7 +59,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
         facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec, engine)}
         store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
         return
-    changed = difference(stored.premise, premise)
+    changed = changes(stored.premise, premise)
     if stored.provenance is not engine.provenance:
         changed.append(f"provenance: {stored.provenance} -> {engine.provenance}")
     if changed:

@@ -20,6 +20,7 @@ from tuner.clock import Clock, Stopwatch, moment_after
 from tuner.engines.base import Engine, Server
 from tuner.errors import TrialFailed
 from tuner.scoring.cost import token_costs
+from tuner.scoring.per_gpu import per_gpu_metrics
 from tuner.scoring.slo import Slo
 from tuner.specs import TrialSpec
 from tuner.trial.capacity import RatePoint, find_capacity, write_points
@@ -108,12 +109,13 @@ class _Attempt:
         )
 
     def benchmark(self, server: Server, workload: SingleWorkload, index: int) -> Repeat:
-        """Run one workload once; add the costs that follow from the price of the GPUs."""
+        """Run one workload once; add the rates for each of several GPUs, and the costs that follow from their price."""
         self.enter(Phase.BENCHMARK)
         with self.watch.measure(Phase.BENCHMARK):
             repeat = server.benchmark(workload, index, self.cancelled)
-        costs = token_costs(repeat.metrics, self.spec.price_per_hour)
-        return replace(repeat, metrics={**repeat.metrics, **costs})
+        spec, metrics = self.spec, repeat.metrics
+        shared = per_gpu_metrics(metrics, spec.launch.gpus(spec.gpus)) if spec.gpus > 1 else {}
+        return replace(repeat, metrics={**metrics, **shared, **token_costs(metrics, spec.price_per_hour)})
 
     def search_capacity(self, server: Server, workload: Workload, capacity_slos: tuple[Slo, ...]) -> None:
         """Search the capacity once per repeat; each search starts at the rate that the last one returned.

@@ -104,7 +104,9 @@ def search_capacity(
     try:
         observer.opened(engine.info(), devices.profile.name)
         price = study_price(None, devices.profile, plan.goals, engine.info().provenance)
-        spec = replace(_trial(plan, folder), price_per_hour=None if price is None else price.per_gpu_hour)
+        trial = _trial(plan, folder)
+        used = trial.launch.gpus(trial.gpus)
+        spec = replace(trial, price_per_hour=None if price is None else price.per_gpu_hour * used)
         outcome = run_trial(engine, spec, stop, worker="w0", device=devices.names[0], report=observer.phase)
     finally:
         engine.close()

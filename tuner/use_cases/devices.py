@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from search_spaces import HardwareProfile, hardware_named
@@ -19,12 +19,23 @@ _MACHINE_FACTS = ("python", "cpu", "cores", "cores_usable", "memory_gib", "platf
 
 @dataclass(frozen=True)
 class Devices:
-    """The workers' devices: one name for each worker, all of the kind of `profile`, and the GPUs' driver versions."""
+    """The workers' devices.
+
+    Attributes:
+        names: one for each worker, such as `NVIDIA H200`, or `2 × NVIDIA H200` for a worker with two.
+        profile: of one device; all are of its kind.
+        gpus: whether they are GPUs.
+        drivers: versions of the GPUs' drivers.
+        each: GPUs of a worker.
+        idle: GPUs that are left over, too few for a worker.
+    """
 
     names: tuple[str, ...]
     profile: HardwareProfile
     gpus: bool
     drivers: tuple[str, ...] = ()
+    each: int = 1
+    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,14 +46,15 @@ class ClusterDevices:
     vllm: str
 
 
-def find_devices(workers: int | None) -> Devices:
+def find_devices(workers: int | None, gpus_per_trial: int = 1) -> Devices:
     """Return the devices of this machine.
 
     Args:
-        workers: how many; None: one for each GPU, or one on the CPU.
+        workers: how many; None: as many as the GPUs allow, or one on the CPU.
+        gpus_per_trial: GPUs of each worker.
 
     Raises:
-        UserError: for less than one worker or more workers than GPUs, or a GPU that does not answer.
+        UserError: for less than one worker or more workers than the GPUs allow, or a GPU that does not answer.
     """
     if workers is not None and workers < 1:
         raise SettingError("workers", workers, "at least 1 is needed")
@@ -50,15 +62,63 @@ def find_devices(workers: int | None) -> Devices:
     if not devices:
         count = workers or 1
         return Devices(tuple("cpu" for _ in range(count)), hardware_named("cpu"), gpus=False)
-    count = workers or len(devices)
-    if count > len(devices):
-        rule = f"this machine has {len(devices)} GPUs and each worker needs one"
-        raise SettingError("workers", count, rule, "lower it, or leave it out")
-    names = tuple(devices[0].name for _ in range(count))
+    count = _count(workers, [len(devices)], gpus_per_trial, "this machine")
+    names = (group_name(devices[0].name, gpus_per_trial),) * count
     profile = gpu.hardware_profile(devices[0].index)
     if profile is None:
         raise _silent(devices[0])
-    return Devices(names, profile, gpus=True, drivers=(devices[0].driver,))
+    idle = len(devices) % gpus_per_trial if workers is None else 0
+    return Devices(names, profile, gpus=True, drivers=(devices[0].driver,), each=gpus_per_trial, idle=idle)
+
+
+def refuse_gpus_on_cpu(given: int | None, devices: Devices) -> None:
+    """Refuse GPUs for a trial on a machine that has none.
+
+    Raises:
+        SettingError: with the number.
+    """
+    if given is not None and given > 1 and not devices.gpus:
+        raise SettingError("gpus_per_trial", given, "this machine has no GPU", "leave it out")
+
+
+def grouped(devices: Devices, gpus_per_trial: int) -> Devices:
+    """Return simulated devices of so many GPUs for each worker."""
+    return replace(
+        devices, names=tuple(group_name(name, gpus_per_trial) for name in devices.names), each=gpus_per_trial
+    )
+
+
+def group_name(name: str, gpus: int) -> str:
+    """Return the name of a worker's devices, such as `2 × NVIDIA H200`."""
+    return name if gpus == 1 else f"{gpus} × {name}"
+
+
+def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place: str) -> int:
+    """Return the number of workers.
+
+    Args:
+        workers: as many as are asked for; None: as many as the GPUs allow.
+        nodes: GPUs of each node.
+        gpus_per_trial: GPUs of each worker, all on one node.
+        place: of the GPUs, for messages.
+
+    Raises:
+        SettingError: if there are too few GPUs for one worker, or for the given number.
+    """
+    gpus, most = sum(nodes), sum(each // gpus_per_trial for each in nodes)
+    if not most:
+        on_one = " on one node" if len(nodes) > 1 else ""
+        rule = f"{place} has {_counted(max(nodes))}{on_one}, and a trial needs {gpus_per_trial}"
+        raise SettingError("gpus_per_trial", gpus_per_trial, rule, "lower it, and the parallelism of the server")
+    if workers is not None and workers > most:
+        needs = "one" if gpus_per_trial == 1 else str(gpus_per_trial)
+        rule = f"{place} has {_counted(gpus)} and each worker needs {needs}"
+        raise SettingError("workers", workers, rule, "lower it, or leave it out")
+    return workers or most
+
+
+def _counted(gpus: int) -> str:
+    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def devices_by_kind() -> dict[str, tuple[str, ...]]:
@@ -83,16 +143,19 @@ def _silent(device: gpu.Device) -> UserError:
     return UserError(f"GPU {device.index} ({device.name}) does not answer; see `nvidia-smi`")
 
 
-def find_cluster_devices(address: str, workers: int | None, vllm: str | None, home: Path) -> ClusterDevices:
+def find_cluster_devices(
+    address: str, workers: int | None, vllm: str | None, home: Path, gpus_per_trial: int = 1
+) -> ClusterDevices:
     """Join a cluster and return its devices.
 
     Nodes without a GPU take no trials if other nodes have one.
 
     Args:
         address: of the cluster's head.
-        workers: how many; None: one for each GPU, or one on the CPU.
+        workers: how many; None: as many as the GPUs allow, or one on the CPU.
         vllm: the vLLM executable on the nodes; None: the one that each finds.
         home: folder of caches on the nodes.
+        gpus_per_trial: GPUs of each worker, all on one node.
 
     Raises:
         SettingError: if no cluster answers, it has too few GPUs or different ones, or a node has no usable vLLM.
@@ -101,7 +164,7 @@ def find_cluster_devices(address: str, workers: int | None, vllm: str | None, ho
     set_ray_environment(address)
     from tuner.executors.ray_cluster import look_at_cluster
 
-    return choose_devices(look_at_cluster(address, vllm, home), workers, vllm)
+    return choose_devices(look_at_cluster(address, vllm, home), workers, vllm, gpus_per_trial)
 
 
 def leave_cluster() -> None:
@@ -111,7 +174,9 @@ def leave_cluster() -> None:
     leave_cluster()
 
 
-def choose_devices(nodes: Sequence[NodeFacts], workers: int | None, vllm: str | None) -> ClusterDevices:
+def choose_devices(
+    nodes: Sequence[NodeFacts], workers: int | None, vllm: str | None, gpus_per_trial: int = 1
+) -> ClusterDevices:
     """Return the devices that a study uses on the nodes of a cluster; see `find_cluster_devices`."""
     if workers is not None and workers < 1:
         raise SettingError("workers", workers, "at least 1 is needed")
@@ -127,15 +192,15 @@ def choose_devices(nodes: Sequence[NodeFacts], workers: int | None, vllm: str | 
         kinds = ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names)))
         rule = f"the cluster has different GPUs ({kinds}), and a study needs one kind"
         raise SettingError("ray_address", None, rule, "start a cluster of nodes with the same GPUs")
-    count = workers or len(names)
-    if count > len(names):
-        rule = f"the cluster has {len(names)} GPUs and each worker needs one"
-        raise SettingError("workers", count, rule, "lower it, or leave it out")
+    count = _count(workers, [len(node.gpus) for node in with_gpu], gpus_per_trial, "the cluster")
     profile = with_gpu[0].profile
     if profile is None:
         raise InfrastructureError(f"the GPU of node {with_gpu[0].host} does not answer; see `nvidia-smi` there")
     drivers = tuple(sorted({node.driver for node in with_gpu if node.driver}))
-    return ClusterDevices(Devices(tuple(names[:count]), profile, gpus=True, drivers=drivers), executable)
+    workers_of = (group_name(names[0], gpus_per_trial),) * count
+    idle = len(names) - count * gpus_per_trial if workers is None else 0
+    devices = Devices(workers_of, profile, gpus=True, drivers=drivers, each=gpus_per_trial, idle=idle)
+    return ClusterDevices(devices, executable)
 
 
 def _check_vllm(nodes: Sequence[NodeFacts], given: str | None) -> None:

@@ -48,6 +48,7 @@ class Keywords:
     gpu: str | None = None
     vllm_version: str | None = None
     price: float | None = None
+    gpus_per_trial: int | None = None
     timeout: float | str | None = None
     seed: int = 0
     sampler: str = settings.AUTO
@@ -86,6 +87,7 @@ class Keywords:
             confirmation=settings.ConfirmationSettings(self.finalists, self.confirm_rounds, reduce=self.reduce),
             server=settings.ServerSettings(self.server_arguments, self.env, self.secret),
             price=self.price,
+            gpus_per_trial=self.gpus_per_trial,
         )
 
     def budget(self) -> settings.Budget:

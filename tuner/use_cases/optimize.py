@@ -42,7 +42,15 @@ from tuner.study.specification.settings import Budget, EngineChoice, RunSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
-from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
+from tuner.use_cases.devices import (
+    Devices,
+    find_cluster_devices,
+    find_devices,
+    grouped,
+    leave_cluster,
+    refuse_gpus_on_cpu,
+    this_machine,
+)
 from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
@@ -94,7 +102,9 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
     """
     _check_run(run)
     stop = wishes.stop
-    engine_settings, devices = _engine(settings.preset, run.engine)
+    engine_settings, devices = _engine(settings, run.engine)
+    if devices.idle:
+        observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
     simulated = engine_settings.card is not None
     with ExitStack() as stack:
         if run.engine.ray_address is not None:
@@ -240,32 +250,35 @@ def check_budget(budget: Budget) -> None:
         raise SettingError("min_gain", 100 * budget.min_gain, "at least 0 is needed", "give % of the score")
 
 
-def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
     refuse_llama_server(choice)
     if choice.engine == LLAMA_CPP:
         refuse_simulation_options(choice.gpu, choice.vllm_version)
         return llama_cpp_engine(choice)
     if choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address)
+        return _engine_of_cluster(choice, choice.ray_address, settings.gpus)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, preset, choice.workers)
-        return replace(simulated, warm_start=choice.warm_start), devices
+        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
+        return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(choice.workers)
+    devices = find_devices(choice.workers, settings.gpus)
+    refuse_gpus_on_cpu(settings.gpus_per_trial, devices)
     executable = os.fspath(find_executable(choice.vllm))
-    return EngineSettings("vllm", executable, home(), warm_start=choice.warm_start, driver=own_identity()), devices
+    own, warm = own_identity(), choice.warm_start
+    return EngineSettings("vllm", executable, home(), warm_start=warm, driver=own, gpus=devices.each), devices
 
 
-def _engine_of_cluster(choice: EngineChoice, address: str) -> tuple[EngineSettings, Devices]:
+def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int) -> tuple[EngineSettings, Devices]:
     """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
     if choice.engine == "simulated":
         rule = "a simulated study runs in this process, not on a cluster"
         raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    found = find_cluster_devices(address, choice.workers, choice.vllm, home())
+    found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus)
     # Workers run on other hosts, where this process cannot be the owner of a server.
-    return EngineSettings("vllm", found.vllm, home(), warm_start=choice.warm_start, driver=None), found.devices
+    warm, devices = choice.warm_start, found.devices
+    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.each), devices
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:
@@ -294,7 +307,7 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
     return RayExecutor(
         EngineFactory(settings),
         list(devices.names),
-        gpus=devices.gpus,
+        gpus=devices.each if devices.gpus else 0,
         provenance=Provenance.MEASURED,
         records=home() / "ray",
         address=ray_address,

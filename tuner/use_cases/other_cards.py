@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
+from search_spaces.rendering.shape import gpus_of
 from storage.records import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
@@ -21,7 +22,7 @@ from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.errors import TunerError
 from tuner.scoring.cost import token_costs
 from tuner.scoring.slo import parse_slo
-from tuner.specs import GPUS_PER_SERVER, Limits
+from tuner.specs import Limits
 from tuner.use_cases.files.export import exported_of
 from tuner.workloads.spec import SingleWorkload, read_workload
 from tuner.workloads.suite import Suite
@@ -150,7 +151,8 @@ def _figures(
     metrics = client_metrics(workload, run, server) if any_completed(run) else None
     if metrics is None:
         return CardFigures(failure="the requests do not end within the time limit of a benchmark")
-    metrics |= token_costs(metrics, None if price is None else price.per_gpu_hour * GPUS_PER_SERVER)
+    used = gpus_of(outcome.argv)
+    metrics |= token_costs(metrics, None if price is None else price.per_gpu_hour * used)
     slos = [parse_slo(text) for text in study.premise["slos"]]
     return CardFigures(
         output_throughput=metrics.get("output_throughput"),

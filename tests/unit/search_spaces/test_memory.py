@@ -8,6 +8,7 @@ import pytest
 
 from search_spaces import Context, ModelShape, ResolvedSpace, SpaceError, hardware_named, load_space
 from search_spaces.memory import memory_need
+from search_spaces.rendering.shape import gpus_of
 from tests.contracts.space_contract import QWEN
 
 CONFIG_7B = {
@@ -58,7 +59,9 @@ def test_the_parts_of_the_sum() -> None:
 
 
 def space(hardware: str, model: ModelShape, *base: str) -> ResolvedSpace:
-    context = Context(hardware_named(hardware), "0.25.1", model=model, concurrency=50, base_argv=base)
+    context = Context(
+        hardware_named(hardware), "0.25.1", model=model, concurrency=50, base_argv=base, gpus=gpus_of(base)
+    )
     return load_space("vllm").resolve(context)
 
 

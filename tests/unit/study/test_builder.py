@@ -202,3 +202,35 @@ def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -
     assert "--trust-remote-code" not in default.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
     given = spec_of(model, tmp_path, server=ServerSettings(("--trust-remote-code",)))
     assert "--trust-remote-code" in given.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gpus_per_trial": 0}, "gpus_per_trial=0: at least 1 is needed"),
+        (
+            {"gpus_per_trial": 2, "server": ServerSettings(("--tensor-parallel-size", "2", "-dp", "2"))},
+            "gpus_per_trial=2: the server's own flags need 4 GPUs; give 4, or leave it out",
+        ),
+        (
+            {"server": ServerSettings(("--tensor-parallel-size", "3"))},
+            "the model has 4 attention heads, which 3 does not divide; choose a divisor",
+        ),
+    ],
+)
+def test_servers_that_need_other_gpus_are_refused(model: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        plan_study(StudySettings(model=ModelSettings(model), **settings))
+    assert message in str(error.value)
+
+
+def test_a_trial_has_the_gpus_that_its_servers_need(model: str, tmp_path: Path) -> None:
+    fixed = spec_of(model, tmp_path, "h200", server=ServerSettings(("--tensor-parallel-size", "2")), price=3.0)
+    assert fixed.gpus == 2
+    assert fixed.goals.objectives[0].metric == "output_throughput"
+    assert fixed.trial(0, 0, 1, TrialKind.BASELINE, {}).price_per_hour == 6.0
+    searched = spec_of(model, tmp_path, "h200", gpus_per_trial=2, price=3.0)
+    assert searched.goals.objectives[0].metric == "output_throughput_per_gpu"
+    assert searched.trial(0, 0, 1, TrialKind.BASELINE, {}).price_per_hour == 3.0
+    half = searched.trial(1, 0, 1, TrialKind.SEARCH, {"data_parallel_size": 2})
+    assert (half.price_per_hour, half.gpus, half.launch.gpus(2)) == (6.0, 2, 2)

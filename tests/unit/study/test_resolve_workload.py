@@ -175,3 +175,23 @@ def test_every_preset_has_objectives_and_a_schedule(name: str) -> None:
     load = find_workload(preset, WorkloadSettings())
     assert find_goals(preset, load, GoalSettings(), own=True).objectives
     assert load.longest_request > 1
+
+
+def test_servers_of_different_size_are_compared_for_each_gpu() -> None:
+    goals = find_goals(BURST, BURST.workload, GoalSettings(), own=True, gpus=2, one_shape=False)
+    first = goals.objectives[0]
+    assert (first.metric, first.weight) == ("output_throughput_per_gpu", 40.0)
+    assert goals.objectives[1].metric == "p99_tpot_ms"
+    same = find_goals(BURST, BURST.workload, GoalSettings(), own=True, gpus=2)
+    assert same.objectives[0].metric == "output_throughput"
+    given = find_goals(BURST, BURST.workload, GoalSettings(("output_throughput",)), own=True, gpus=2, one_shape=False)
+    assert given.objectives[0].metric == "output_throughput"
+
+
+def test_a_rate_for_each_gpu_needs_several() -> None:
+    for given in (GoalSettings(("output_throughput_per_gpu",)), GoalSettings(slos=("output_throughput_per_gpu>5",))):
+        with pytest.raises(
+            UserError, match="a trial has one GPU, so this is output_throughput; give output_throughput"
+        ):
+            find_goals(BURST, BURST.workload, given, own=True)
+        find_goals(BURST, BURST.workload, given, own=True, gpus=2)

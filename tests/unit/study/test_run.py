@@ -18,7 +18,7 @@ from tuner.specs import TrialSpec
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
 from tuner.study.specification.settings import AUTO, RESIDUAL, TPE
-from tuner.study.specification.spec import Enqueued, difference
+from tuner.study.specification.spec import Enqueued, changes, difference
 from tuner.study.specification.stored_settings import with_stored_settings
 from tuner.study.time_limit import expected_confirmation_s
 from tuner.workloads.spec import ClosedLoop
@@ -445,3 +445,20 @@ def test_cancelling_ends_a_held_benchmark(bench: Bench) -> None:
     finished = executor.wait_any(10.0)
     assert [item.outcome.failure.kind for item in finished if item.outcome.failure] == [FailureKind.CANCELLED]
     executor.close()
+
+
+def premise(parameters: dict[str, int], rules: dict[str, str], offered: list[str]) -> dict[str, Any]:
+    return {"space": {"source": {"parameters": parameters, "rules": rules}, "parameters": offered}}
+
+
+def test_parameters_that_a_space_has_got_since_and_a_study_lacks_are_no_difference() -> None:
+    stored = premise({"a": 1}, {"low": "a < 1"}, ["a"])
+    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1", "both": "a + b > 1"}, ["a"])) == []
+    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1", "high": "a > 9"}, ["a"])) == [
+        "space.source.rules.high: None -> 'a > 9'"
+    ]
+    assert changes(stored, premise({"a": 1, "b": 2}, {"low": "a < 1"}, ["a", "b"])) == [
+        "space.parameters: ['a'] -> ['a', 'b']",
+        "space.source.parameters.b: None -> 2",
+    ]
+    assert changes(stored, premise({"a": 3, "b": 2}, {"low": "a < 1"}, ["a"])) == ["space.source.parameters.a: 1 -> 3"]

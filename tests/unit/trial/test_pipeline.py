@@ -213,3 +213,14 @@ def test_where_no_rate_holds_there_is_no_capacity(tmp_path: Path) -> None:
     assert outcome.succeeded
     assert outcome.metric("capacity") is None
     assert outcome.metric("p95_ttft_ms") == 0.25
+
+
+def test_rates_are_divided_by_the_gpus_of_the_server(tmp_path: Path) -> None:
+    spec = replace(make_spec(tmp_path, 1), gpus=4)
+    spec = replace(spec, launch=replace(spec.launch, argv=("--tensor-parallel-size", "2")))
+    outcome = run_trial(StubEngine(figures), spec, threading.Event(), worker="w0", device="cpu")
+    assert outcome.metric("output_throughput") == 10.5
+    assert outcome.metric("output_throughput_per_gpu") == 5.25
+    assert outcome.metric("goodput_per_gpu") is None
+    alone = run_trial(StubEngine(figures), make_spec(tmp_path, 2), threading.Event(), worker="w0", device="cpu")
+    assert "output_throughput_per_gpu" not in alone.repeats[0].metrics

@@ -11,7 +11,7 @@ from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.errors import SettingError
 from tuner.executors.node_facts import NodeFacts
-from tuner.use_cases.devices import choose_devices, devices_by_kind
+from tuner.use_cases.devices import choose_devices, devices_by_kind, find_devices, refuse_gpus_on_cpu
 
 HEAD = NodeFacts(
     host="head",
@@ -77,3 +77,29 @@ def test_the_devices_of_a_machine_are_named_by_card_and_index(monkeypatch: pytes
 def test_a_machine_without_a_gpu_has_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "_pynvml", lambda: None)
     assert devices_by_kind() == {"cpu": ("cpu:0",)}
+
+
+def test_a_worker_has_its_gpus_on_one_node() -> None:
+    found = choose_devices([HEAD, FIRST, SECOND], None, None, gpus_per_trial=2)
+    assert (found.devices.names, found.devices.each, found.devices.idle) == (("2 × H100",), 2, 1)
+    with pytest.raises(SettingError, match=r"gpus_per_trial=3: the cluster has 2 GPUs on one node, and a trial"):
+        choose_devices([FIRST, SECOND], None, None, gpus_per_trial=3)
+    with pytest.raises(SettingError, match=r"workers=2: the cluster has 3 GPUs and each worker needs 2; lower it"):
+        choose_devices([FIRST, SECOND], 2, None, gpus_per_trial=2)
+
+
+def test_workers_of_this_machine_share_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_pynvml", lambda: FakeNvml((("NVIDIA H200", (9, 0), 140.0),) * 5))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = find_devices(None, 2)
+    assert (found.names, found.each, found.idle) == (("2 × NVIDIA H200",) * 2, 2, 1)
+    assert (find_devices(1, 2).names, find_devices(1, 2).idle) == (("2 × NVIDIA H200",), 0)
+    with pytest.raises(SettingError, match=r"gpus_per_trial=8: this machine has 5 GPUs, and a trial needs 8; lower it"):
+        find_devices(None, 8)
+
+
+def test_a_cpu_has_no_gpus_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_pynvml", lambda: None)
+    with pytest.raises(SettingError, match="gpus_per_trial=2: this machine has no GPU; leave it out"):
+        refuse_gpus_on_cpu(2, find_devices(None, 2))
+    refuse_gpus_on_cpu(None, find_devices(None, 2))

@@ -12,8 +12,8 @@ from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.engines.llama_cpp.server import LlamaCppServer
 from tuner.engines.running_server import HOST
-from tuner.engines.vllm.engine import command_text, wait_for_gpu, worker_device
-from tuner.engines.vllm.installation.environment import base_environment
+from tuner.engines.vllm.engine import command_text, wait_for_gpus, worker_devices
+from tuner.engines.vllm.installation.environment import base_environment, visible_gpus
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import start_server
@@ -39,7 +39,7 @@ class LlamaCppEngine:
         self._home = settings.home
         self._secrets = settings.secrets
         self._found = installation(find_server(settings.executable))
-        self._device = worker_device(settings.device_index) if self._found.gpus else None
+        self._devices = worker_devices(settings.device_index) if self._found.gpus else ()
         self._inherited = {
             name: value for name, value in base_environment(os.environ).items() if not name.startswith(DROPPED_PREFIXES)
         }
@@ -67,7 +67,7 @@ class LlamaCppEngine:
         Raises:
             TrialFailed: `GPU_BUSY` if the GPU is not free, `PORT_TAKEN` if no port is, `DISK_FULL`.
         """
-        wait_for_gpu(self._device)
+        wait_for_gpus(self._devices)
         lease = lease_port(self._home / "ports")
         try:
             return self._start(spec, limits, lease)
@@ -102,7 +102,7 @@ class LlamaCppEngine:
             artifacts=artifacts,
             secrets=self._secrets,
             api_key=environment.get(API_KEY),
-            device=self._device,
+            devices=self._devices,
             records=self._records,
         )
         self._servers = [each for each in self._servers if not each.stopped]
@@ -111,9 +111,7 @@ class LlamaCppEngine:
 
     def _own_environment(self) -> dict[str, str]:
         """Return the variables that select the worker's GPU."""
-        if self._device is None:
-            return {}
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self._device.index)}
+        return visible_gpus([device.index for device in self._devices])
 
     def _expanded(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: self._secrets.expand(value) for name, value in variables.items()}

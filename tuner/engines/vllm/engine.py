@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from search_spaces.rendering.shape import without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
+from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.failures.classify import redacted
 from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
 from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.vllm.instances import find_haproxy
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.server import API_KEY, HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
@@ -50,9 +56,9 @@ class VllmEngine:
         self._home = settings.home
         self._secrets = settings.secrets
         found = installation(find_executable(settings.executable), settings.home)
-        self._device = worker_device(settings.device_index)
+        self._devices = worker_devices(settings.device_index, settings.gpus)
         self._scratch = scratch.new_folder("vllm")
-        self._own = own_environment(settings.home, self._device.index if self._device else None, self._scratch)
+        self._own = own_environment(settings.home, [each.index for each in self._devices], self._scratch)
         self._inherited = base_environment(os.environ)
         self._records = ProcessRecords(settings.home / "processes", settings.driver, settings.secrets.redact)
         self._tools = Toolbox(found, settings.home, {**self._inherited, **self._own}, self._records)
@@ -69,17 +75,18 @@ class VllmEngine:
             executable=str(found.executable),
             flags=flags.names if flags else None,
             provenance=Provenance.MEASURED,
-            packages=found.packages,
+            packages=None if found.packages is None else found.packages | _programs(),
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return why vLLM's parser or its configuration check refuses the trial; None if they accept it."""
         flags = self._tools.flags()
-        refused = flags.problem(spec.launch.argv) if flags else None
+        launch = replace(spec.launch, argv=without_instances(spec.launch.argv))
+        refused = flags.problem(launch.argv) if flags else None
         if refused is not None:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, refused)
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        arguments = self._secrets.expand_all(_serve_arguments(spec.launch, CHECK_PORT))
+        arguments = self._secrets.expand_all(_serve_arguments(launch, CHECK_PORT))
         environment = {**self._inherited, **self._own, **self._expanded(spec.launch.environment)}
         problem = self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
         return None if problem is None else redacted(problem, self._secrets)
@@ -93,7 +100,7 @@ class VllmEngine:
         Raises:
             TrialFailed: `GPU_BUSY` if the GPU is not free, `PORT_TAKEN` if no port is, `DISK_FULL`.
         """
-        wait_for_gpu(self._device)
+        wait_for_gpus(self._devices)
         lease = lease_port(self._home / "ports")
         try:
             return self._start(spec, limits, lease)
@@ -105,8 +112,12 @@ class VllmEngine:
         if not any(server for server in self._servers if not server.stopped):
             scratch.empty(self._scratch)
             preserve_compiler_headers(self._scratch, self._home)
+        executable = str(self._tools.installation.executable)
         own = {**self._own, **spec.launch.environment}
-        argv = (str(self._tools.installation.executable), *_serve_arguments(spec.launch, lease.port))
+        if spec.launch.instances > 1:
+            own[VLLM_VARIABLE] = executable
+            executable = os.fspath(Path(sys.executable).with_name(INSTANCES_LAUNCHER))
+        argv = (executable, *_serve_arguments(spec.launch, lease.port))
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
         (artifacts / "command.txt").write_text(command_text(argv, own, self._secrets.values), encoding="utf-8")
@@ -116,7 +127,8 @@ class VllmEngine:
         environment = {**self._inherited, **self._expanded(own)}
         expanded = self._secrets.expand_all(argv)
         start_command = partial(start_server, expanded, environment, log, artifacts, self._records, lease.port, label)
-        forked = self._fork(expanded, environment, log, artifacts, lease.port, label)
+        several = spec.launch.instances > 1
+        forked = None if several else self._fork(expanded, environment, log, artifacts, lease.port, label)
         server = VllmServer(
             process=forked or start_command(),
             lease=lease,
@@ -129,7 +141,7 @@ class VllmEngine:
             artifacts=artifacts,
             tools=self._tools,
             secrets=self._secrets,
-            device=self._device,
+            devices=self._devices,
             command=CommandStart(partial(self._start_on_free_gpu, start_command), self._disable_forks)
             if forked
             else None,
@@ -147,7 +159,7 @@ class VllmEngine:
         return start_forked(resident, argv, environment, log, cwd, self._records, port, label)
 
     def _start_on_free_gpu(self, start_command: Callable[[], ServerProcess]) -> ServerProcess:
-        wait_for_gpu(self._device)
+        wait_for_gpus(self._devices)
         return start_command()
 
     def _disable_forks(self) -> None:
@@ -168,28 +180,40 @@ class VllmEngine:
         scratch.remove(self._scratch)
 
 
-def wait_for_gpu(device: WorkerDevice | None) -> None:
-    """Wait until the GPU has as little memory in use as before the study.
+def _programs() -> frozenset[str]:
+    """Return the programs of this machine that a search space asks for, beside packages."""
+    return frozenset({"haproxy"} if find_haproxy() else ())
+
+
+def wait_for_gpus(devices: Sequence[WorkerDevice]) -> None:
+    """Wait until the GPUs have as little memory in use as before the study.
 
     Raises:
-        TrialFailed: `GPU_BUSY`, if it has more after `GPU_FREE_S` seconds.
+        TrialFailed: `GPU_BUSY`, if one has more after `GPU_FREE_S` seconds.
     """
-    if device is None or device.baseline_gib is None:
-        return
-    wait = gpu.wait_until_free(device.index, device.free_below_gib, GPU_FREE_S, threading.Event())
-    if not wait.free:
-        used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
-        message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
-        raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
+    deadline = time.monotonic() + GPU_FREE_S
+    for device in devices:
+        if device.baseline_gib is None:
+            continue
+        left = max(deadline - time.monotonic(), 0.0)
+        wait = gpu.wait_until_free(device.index, device.free_below_gib, left, threading.Event())
+        if not wait.free:
+            used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
+            message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
+            raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)
 
 
-def worker_device(slot: int | None) -> WorkerDevice | None:
-    """Return the worker's GPU: the `slot`-th visible one, or the first if only this worker's own GPU is visible."""
+def worker_devices(slot: int | None, gpus: int = 1) -> tuple[WorkerDevice, ...]:
+    """Return the worker's GPUs: the `slot`-th group of the visible ones, or the first if only its own are visible.
+
+    Args:
+        slot: number of the worker; None: only its own GPUs are visible.
+        gpus: of each worker.
+    """
     visible = gpu.devices()
-    if not visible:
-        return None
-    chosen = visible[(slot or 0) % len(visible)]
-    return WorkerDevice(chosen.index, gpu.used_memory_gib(chosen.index))
+    first = (slot or 0) * gpus % max(len(visible), 1)
+    chosen = [*visible[first:], *visible[:first]][:gpus]
+    return tuple(WorkerDevice(each.index, gpu.used_memory_gib(each.index)) for each in chosen)
 
 
 def _serve_arguments(launch: LaunchSpec, port: int) -> tuple[str, ...]:
@@ -209,4 +233,4 @@ def command_text(argv: Sequence[str], environment: Mapping[str, str], references
     return " ".join(["env", *assignments, *(shell_word(word, references) for word in argv)]) + "\n"
 
 
-__all__ = ["VllmEngine", "command_text", "wait_for_gpu", "worker_device"]
+__all__ = ["VllmEngine", "command_text", "wait_for_gpus", "worker_devices"]

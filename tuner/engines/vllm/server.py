@@ -48,7 +48,7 @@ class VllmServer(RunningServer):
         tools: Toolbox,
         secrets: Secrets = NO_SECRETS,
         api_key: str | None = None,
-        device: WorkerDevice | None,
+        devices: tuple[WorkerDevice, ...],
         command: CommandStart | None = None,
     ) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class VllmServer(RunningServer):
             artifacts=artifacts,
             secrets=secrets,
             api_key=api_key,
-            device=device,
+            devices=devices,
         )
         self._client_environment = {**client_environment, **({CLIENT_API_KEY: api_key} if api_key else {})}
         self._tools = tools

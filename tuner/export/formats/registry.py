@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import PROGRAMS
+from tuner.engines.command_line import INSTANCES, PROGRAMS
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
@@ -77,10 +77,11 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
         SettingError: if the format cannot hold the deployment; nothing is written then.
         OSError: if a file cannot be written.
     """
-    engine = deployment.script.program.engine
-    if not chosen.any_engine and engine != PROGRAMS[VLLM].engine:
+    program = deployment.script.program
+    if not chosen.any_engine and program != PROGRAMS[VLLM]:
         able = ", ".join([SCRIPT, *(name for name, each in FORMATS.items() if each.any_engine)])
-        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {engine}"
+        ran = "several instances" if program == INSTANCES else program.engine
+        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {ran}"
         raise SettingError("format", None, rule, f"choose one of {able}")
     for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
         try:

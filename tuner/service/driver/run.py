@@ -131,7 +131,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
             None if simulated else job.vllm,
             keywords.gpu,
             keywords.vllm_version,
-            len(submission.granted),
+            max(len(submission.granted) // keywords.study_settings().gpus, 1),
             ray_address=None if simulated else job.ray_address,
         )
         run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")

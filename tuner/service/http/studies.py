@@ -19,7 +19,8 @@ from tuner.service.deletion import delete_study
 from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
-from tuner.service.queue.rules import SIMULATED
+from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
+from tuner.use_cases.keywords import Keywords
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 Context = Annotated[ServiceContext, Depends(context_of)]
@@ -37,6 +38,7 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     check_contents(keywords, files)
     kind = kind_of(body, keywords.engine, context)
     check_plan(keywords, files, kind, simulated=kind == SIMULATED)
+    _check_gpus(keywords, body, kind)
     known = context.service.submission(id)
     if known is not None and not (who.is_admin or known.owner == who.owner):
         raise SettingError("id", id, "this id is taken", "choose another one")
@@ -76,6 +78,14 @@ def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
     if body.gpus > len(context.devices[kind]):
         raise SettingError("gpus", body.gpus, f"this server has {len(context.devices[kind])} of {kind}", "lower it")
     return kind
+
+
+def _check_gpus(keywords: Keywords, body: NewStudy, kind: str) -> None:
+    """Refuse trials that need more GPUs than the study asks for."""
+    needed = keywords.study_settings().gpus
+    if kind not in WITHOUT_GPU and needed > body.gpus:
+        rule = f"the study asks for {body.gpus} GPU{'' if body.gpus == 1 else 's'}"
+        raise SettingError("gpus_per_trial", needed, rule, f"give {{gpus}} {needed} or more")
 
 
 def _check_new(id: str, who: Caller, context: ServiceContext) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 SIMULATED = "simulated"
 """The kind of the devices of simulated studies, and their engine's name. They are no GPUs: no quota counts them."""
+WITHOUT_GPU = frozenset({"cpu", SIMULATED})
+"""Kinds of devices that are no GPUs."""
 HALF_LIFE_S = 86_400.0
 """Time after which a used GPU-second counts half."""
 WEEK_S = 7 * 86_400.0

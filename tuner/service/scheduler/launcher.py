@@ -16,13 +16,11 @@ from typing import Protocol
 from storage.service.records import Driver, Submission
 from tuner.processes.identity import Identity, is_alive, send_signal
 from tuner.service.driver.job import Job
-from tuner.service.queue.rules import SIMULATED
+from tuner.service.queue.rules import WITHOUT_GPU
 from tuner.service.watching.webhooks import PREFIX as WEBHOOKS
 from tuner.use_cases.places import tracking_uri
 
 LOG = "driver.log"
-WITHOUT_GPU = frozenset({"cpu", SIMULATED})
-"""Kinds of devices that are no GPUs."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardware_named, version_tuple
+from search_spaces.rendering.shape import gpus_of
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import LLAMA_CPP
@@ -23,6 +24,7 @@ from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.cost import token_costs
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION, Goals
+from tuner.scoring.per_gpu import per_gpu_metrics
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import SingleWorkload, Workload, read_workload
 from tuner.workloads.suite import Suite
@@ -118,7 +120,7 @@ def _simulator(platform: Platform, spec: StudySpec, workload: Workload) -> Simul
     """Return the prior of a workload; None for a suite of workloads and where the capacity is an objective."""
     if isinstance(workload, Suite) or spec.goals.has_objective("capacity"):
         return None
-    return SimulatorPrior(platform, spec.goals, workload, spec.limits.benchmark_s, spec.price_per_hour)
+    return SimulatorPrior(platform, spec.goals, workload, spec.limits.benchmark_s, spec.price, spec.gpus)
 
 
 class SimulatorPrior:
@@ -129,7 +131,8 @@ class SimulatorPrior:
         goals: objectives and SLOs.
         workload: what is sent.
         limit_s: deadline of the benchmark, in simulated seconds.
-        price_per_hour: of all GPUs of a server, in units of a currency; None: unknown.
+        price: of a GPU-hour; None: unknown.
+        gpus: of a trial, of which a server may use fewer.
     """
 
     def __init__(
@@ -138,10 +141,11 @@ class SimulatorPrior:
         goals: Goals,
         workload: SingleWorkload,
         limit_s: float,
-        price_per_hour: float | None = None,
+        price: Price | None = None,
+        gpus: int = 1,
     ) -> None:
         self._platform, self._goals, self._workload, self._limit_s = platform, goals, workload, limit_s
-        self._price_per_hour = price_per_hour
+        self._price, self._gpus = price, gpus
         self._warned = False
 
     def guard(self, predict: Callable[[], Prediction], params: Params) -> Prediction | None:
@@ -185,7 +189,12 @@ class SimulatorPrior:
         server = build_server(self._platform, argv, environment, shape)
         run = run_workload(server, self._workload, self._workload.repeat_seed(0), self._limit_s)
         metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
-        return None if metrics is None else {**metrics, **token_costs(metrics, self._price_per_hour)}
+        if metrics is None:
+            return None
+        used = gpus_of(argv)
+        shared = per_gpu_metrics(metrics, used) if self._gpus > 1 else {}
+        price = None if self._price is None else self._price.per_gpu_hour * used
+        return {**metrics, **shared, **token_costs(metrics, price)}
 
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with the given metrics (None: no request was completed)."""

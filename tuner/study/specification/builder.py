@@ -23,6 +23,7 @@ from search_spaces import (
     load_space,
     space_names,
 )
+from search_spaces.rendering.shape import gpus_of
 from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
@@ -46,7 +47,7 @@ from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
-from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings
+from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings, check_gpus
 from tuner.study.specification.spec import StudySpec
 from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
@@ -113,13 +114,15 @@ def plan_study(
     space = _space(settings.space.name, preset, engine, on_cpu=on_cpu)
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
-    _check_values(settings)
     check_server_arguments(settings.server.arguments, engine)
     server, secrets = refer_to_secrets(settings.server, os.environ)
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
-    goals = find_goals(preset, workload, settings.goals, own=not settings.workload.files)
+    own, gpus = not settings.workload.files, settings.gpus
+    one_shape = gpus_of(settings.server.arguments) >= gpus
+    goals = find_goals(preset, workload, settings.goals, own=own, gpus=gpus, one_shape=one_shape)
     model, shape = _model(settings, preset, engine, simulated=simulated)
+    _check_values(settings, shape)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
@@ -213,9 +216,10 @@ def prepare_study(spec: StudySpec, engine: EngineInfo, store: Store) -> Prepared
     return PreparedStudy(spec, engine, tuple(source_studies(store, spec, engine)))
 
 
-def _check_values(settings: StudySettings) -> None:
+def _check_values(settings: StudySettings, shape: ModelShape | None) -> None:
     """Refuse numbers out of range and samplers that do not exist."""
     check_price(settings.price)
+    check_gpus(settings, None if shape is None else shape.heads)
     for field, value, least, most in _bounds(settings):
         if not least <= value <= most:
             rule = f"at least {least:g} is needed" if value < least else f"at most {most:g} is possible"
@@ -280,6 +284,7 @@ def resolve(
         base_argv=plan.server.arguments,
         engine="vLLM" if plan.engine == VLLM else plan.engine,
         cores=usable_cores(),
+        gpus=settings.gpus,
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):

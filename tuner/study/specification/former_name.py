@@ -7,7 +7,7 @@ from dataclasses import replace
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.study.specification.builder import StudyPlan, resolve
-from tuner.study.specification.spec import StudySpec, difference
+from tuner.study.specification.spec import StudySpec, changes
 from tuner.study.specification.stored_settings import has_other_price, with_stored_settings
 
 
@@ -32,7 +32,7 @@ def named_as_before(
         return spec
     older = replace(spec, name=former, artifacts=spec.artifacts.parent / former)
     older = with_stored_settings(with_stored_parameters(plan, older, engine, store), store)
-    other = has_other_price(spec.price, stored) or difference(stored.premise, older.premise(engine, devices))
+    other = has_other_price(spec.price, stored) or changes(stored.premise, older.premise(engine, devices))
     return spec if other else older
 
 

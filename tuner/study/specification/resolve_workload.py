@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from storage.metrics import OF_WHOLE_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
+from storage.metrics import OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
@@ -44,7 +44,9 @@ def make_goals(objectives: Sequence[str], slos: Sequence[str]) -> Goals:
     return Goals(tuple(chosen), tuple(parse_slo(text) for text in slos), tuple(scored))
 
 
-def find_goals(preset: Preset, workload: Workload, given: GoalSettings, *, own: bool) -> Goals:
+def find_goals(
+    preset: Preset, workload: Workload, given: GoalSettings, *, own: bool, gpus: int = 1, one_shape: bool = True
+) -> Goals:
     """Return the objectives and SLOs: the given ones or the preset's, and the SLOs of the request classes.
 
     Args:
@@ -52,6 +54,9 @@ def find_goals(preset: Preset, workload: Workload, given: GoalSettings, *, own: 
         workload: the workload of the study.
         given: the given objectives and SLOs.
         own: whether the workload is the preset's; its objectives and SLOs fit no other.
+        gpus: of a trial; rates for each GPU exist with several.
+        one_shape: whether all servers use all of them. If not, rates among the default objectives are those for each
+            GPU, because servers of different size are compared.
 
     Raises:
         SettingError: for a text that cannot be read, or a metric that this workload does not have.
@@ -63,14 +68,33 @@ def find_goals(preset: Preset, workload: Workload, given: GoalSettings, *, own: 
         has_slos = isinstance(workload, Traffic | Suite) and bool(workload.slos)
         objectives = given.objectives or _default_objectives(workload)
         slos = given.slos or (() if has_slos else ("success_rate>=1",))
+    if not given.objectives and not one_shape:
+        objectives = [_per_gpu(text) for text in objectives]
     class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
     for objective in goals.objectives:
         _check_measured("objective", objective.metric, workload)
+        _check_several("objective", objective.metric, gpus)
     for slo in goals.slos:
         _check_measured("slo", slo.metric, workload)
+        _check_several("slo", slo.metric, gpus)
     _check_capacity(goals, workload)
     return goals
+
+
+def _per_gpu(text: str) -> str:
+    """Return an objective with the rate for each GPU in place of the rate."""
+    name, colon, weight = text.partition(":")
+    prefix, dot, base = name.rpartition(".")
+    found = {rate: each for each, rate in PER_GPU.items()}.get(base, base)
+    return f"{prefix}{dot}{found}{colon}{weight}"
+
+
+def _check_several(field: str, name: str, gpus: int) -> None:
+    """Refuse a rate for each GPU where a trial has one."""
+    base = name.rpartition(".")[2]
+    if base in PER_GPU and gpus == 1:
+        raise SettingError(field, name, f"a trial has one GPU, so this is {PER_GPU[base]}", f"give {PER_GPU[base]}")
 
 
 def has_itl_slo(goals: Goals, workload: Workload) -> bool:

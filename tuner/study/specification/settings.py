@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_spaces.rendering.shape import gpus_of, tensor_parallel_size
 from tuner.errors import SettingError
 from tuner.specs import Limits
 
@@ -136,7 +137,8 @@ class StudySettings:
 
     `name` is the study's, by default from preset, model, card and workload. `search_load` is the share of a closed
     loop's requests that the search sends; the rounds send all. `price` is that of a GPU-hour in any currency, by
-    default the card's list price.
+    default the card's list price. `gpus_per_trial` is the GPUs of each worker, by default those that the server's own
+    arguments need.
     """
 
     preset: str = DEFAULT_PRESET
@@ -151,6 +153,34 @@ class StudySettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     limits: Limits = field(default_factory=Limits)
     price: float | None = None
+    gpus_per_trial: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of a trial."""
+        return gpus_of(self.server.arguments) if self.gpus_per_trial is None else self.gpus_per_trial
+
+
+def check_gpus(settings: StudySettings, heads: int | None) -> None:
+    """Refuse servers that do not fit into the GPUs of a trial, and tensor parallelism that vLLM refuses.
+
+    Args:
+        settings: of the study.
+        heads: attention heads of the model; None: unknown.
+
+    Raises:
+        SettingError: for less than one GPU, flags that need more than a trial has, or heads that cannot be divided.
+    """
+    given, arguments = settings.gpus_per_trial, settings.server.arguments
+    if given is not None and given < 1:
+        raise SettingError("gpus_per_trial", given, "at least 1 is needed")
+    needed, size = gpus_of(arguments), tensor_parallel_size(arguments)
+    if given is not None and needed > given:
+        rule = f"the server's own flags need {needed} GPUs"
+        raise SettingError("gpus_per_trial", given, rule, f"give {needed}, or leave it out")
+    if heads is not None and heads % size:
+        rule = f"the model has {heads} attention heads, which {size} does not divide"
+        raise SettingError("server_arguments", f"--tensor-parallel-size {size}", rule, "choose a divisor")
 
 
 @dataclass(frozen=True)
@@ -175,8 +205,9 @@ class EngineChoice:
     """The engine of a run and its location.
 
     `engine` is `vllm`, `llama.cpp`, `simulated`, or `auto`: simulated without a GPU. `vllm` and `llama_server` are the
-    executables; `gpu` and `vllm_version` are for a simulation. `workers` is one worker per GPU by default. `warm_start`
-    forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
+    executables; `gpu` and `vllm_version` are for a simulation. `workers` is as many as the GPUs allow by
+    default. `warm_start` forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None
+    for this machine.
     """
 
     engine: str = "auto"

@@ -13,7 +13,7 @@ from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.processes.secrets import is_secret_variable
 from tuner.scoring.goals import Goals
-from tuner.specs import GPUS_PER_SERVER, LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
@@ -83,9 +83,9 @@ class StudySpec:
         return self.workload.model_copy(update=shorter)
 
     @property
-    def price_per_hour(self) -> float | None:
-        """The price of all GPUs of one server for one hour; None if it is unknown."""
-        return None if self.price is None else self.price.per_gpu_hour * GPUS_PER_SERVER
+    def gpus(self) -> int:
+        """The GPUs of a trial."""
+        return self.space.context.gpus
 
     @property
     def round_cost(self) -> float:
@@ -126,7 +126,8 @@ class StudySpec:
             artifacts=self.artifacts,
             limits=self.limits,
             capacity_slos=self.goals.slos if searches_capacity else None,
-            price_per_hour=self.price_per_hour,
+            price_per_hour=None if self.price is None else self.price.per_gpu_hour * launch.gpus(self.gpus),
+            gpus=self.gpus,
         )
         return replace(spec, artifacts=self.artifacts / spec.uid)
 
@@ -140,6 +141,28 @@ class StudySpec:
         """Return the workload of a trial; each round has its own prompts, the same for all its measurements."""
         workload = self.workload if kind is TrialKind.CONFIRM else self.searched_workload
         return workload.model_copy(update={"seed": workload.seed + 1000 * round_})
+
+
+def changes(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the lines of `difference` between a stored premise and that of a run.
+
+    Parameters that the space has got since, and the study does not offer, are no difference, nor are rules about them.
+    """
+    space = new.get("space", {})
+    source, known = space.get("source", {}), stored.get("space", {}).get("source", {})
+    parameters, rules = source.get("parameters", {}), source.get("rules", {})
+    added = {*parameters} - {*known.get("parameters", {})} - {*space.get("parameters", ())}
+    if not added:
+        return difference(stored, new)
+    kept = {
+        "parameters": {name: value for name, value in parameters.items() if name not in added},
+        "rules": {
+            name: rule
+            for name, rule in rules.items()
+            if name in known.get("rules", {}) or not any(each in rule for each in added)
+        },
+    }
+    return difference(stored, {**new, "space": {**space, "source": {**source, **kept}}})
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:

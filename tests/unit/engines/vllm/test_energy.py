@@ -54,7 +54,7 @@ def test_the_meter_reads_its_gpu_at_both_ends_and_in_between(monkeypatch: pytest
         asked.append(index)
         return 10.0 * len(asked)
 
-    with EnergyMeter(3, read) as meter:
+    with EnergyMeter([3], read) as meter:
         while len(meter.readings) < 3:
             pass
     assert {*asked} == {3}
@@ -62,8 +62,20 @@ def test_the_meter_reads_its_gpu_at_both_ends_and_in_between(monkeypatch: pytest
     assert len(meter.readings) >= 4
 
 
-@pytest.mark.parametrize("index", [None, 0])
-def test_a_meter_without_gpu_or_counter_reads_nothing(index: int | None) -> None:
-    with EnergyMeter(index, lambda _: None) as meter:
+@pytest.mark.parametrize("indices", [[], [0], [0, 1]])
+def test_a_meter_without_gpu_or_counter_reads_nothing(indices: list[int]) -> None:
+    with EnergyMeter(indices, lambda _: None) as meter:
+        pass
+    assert meter.readings == []
+
+
+def test_a_reading_is_the_sum_of_all_gpus() -> None:
+    with EnergyMeter([0, 1], lambda index: [100.0, 7.0][index]) as meter:
+        pass
+    assert {value for _, value in meter.readings} == {107.0}
+
+
+def test_a_sum_without_one_of_the_counters_is_no_reading() -> None:
+    with EnergyMeter([0, 1], lambda index: [100.0, None][index]) as meter:
         pass
     assert meter.readings == []

@@ -125,7 +125,7 @@ def test_a_benchmark_has_the_energy_of_the_servers_gpu(
 ) -> None:
     server = started(engine, make_spec("--max-num-seqs", "32", bench_s=0.5))
     monkeypatch.setattr(gpu, "_pynvml", lambda: nvml)
-    monkeypatch.setattr(server, "_device", WorkerDevice(1, None))
+    monkeypatch.setattr(server, "_devices", (WorkerDevice(1, None),))
     repeat = server.benchmark(LOAD, 0, NEVER)
     server.stop()
     joules, rate = repeat.metrics["joules_per_output_token"], repeat.metrics["output_throughput"]
@@ -392,9 +392,10 @@ def test_without_warm_start_servers_are_not_forked(made_vllm: MadeVllm, make_spe
 
 
 def test_a_gpu_is_named_in_pci_order(tmp_path: Path) -> None:
-    assert own_environment(tmp_path, 3)["CUDA_VISIBLE_DEVICES"] == "3"
-    assert own_environment(tmp_path, 3)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert "CUDA_VISIBLE_DEVICES" not in own_environment(tmp_path, None)
+    assert own_environment(tmp_path, [3])["CUDA_VISIBLE_DEVICES"] == "3"
+    assert own_environment(tmp_path, [2, 3])["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert own_environment(tmp_path, [3])["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert "CUDA_VISIBLE_DEVICES" not in own_environment(tmp_path)
 
 
 def test_inherited_settings_of_vllm_and_ray_are_left_out() -> None:

@@ -24,6 +24,7 @@ from tuner.cli.options import (
     Engine,
     Env,
     Gpu,
+    GpusPerTrial,
     InputLen,
     KeepAnswers,
     LlamaServer,
@@ -215,8 +216,9 @@ def optimize(
     ] = True,
     workers: Annotated[
         int | None,
-        option(RUN, "INTEGER", "Trials that run at the same time.", shown="one per GPU"),
+        option(RUN, "INTEGER", "Trials that run at the same time.", shown="as many as the GPUs allow"),
     ] = None,
+    gpus_per_trial: GpusPerTrial = None,
     warm_start: Annotated[
         bool,
         flag(RUN, "Fork each server from a process that has imported vLLM, for a faster start-up."),
@@ -274,6 +276,7 @@ def optimize(
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
         price=price,
+        gpus_per_trial=gpus_per_trial,
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     run = settings.RunSettings(

@@ -31,6 +31,7 @@ def space(
     ] = None,
     preset: Annotated[str, option(None, "NAME", "Preset with workload and search space.")] = "qwen2.5-0.5b-t4",
     vllm_version: Annotated[str | None, option(None, "VERSION", "vLLM version, such as 0.25.1.", shown="any")] = None,
+    gpus_per_trial: Annotated[int, option(None, "INTEGER", "GPUs of a trial.", "--gpus-per-trial", least=1)] = 1,
     keep_answers: KeepAnswers = False,
     bunched_tokens: BunchedTokens = False,
     as_json: AsJson = False,
@@ -64,6 +65,7 @@ def space(
         priorities=chosen.workload.priorities,
         engine=program_of(declared.engine).engine,
         cores=usable_cores() if gpu is None else None,
+        gpus=gpus_per_trial,
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -22,16 +23,18 @@ Reading = tuple[float, float]
 
 
 class EnergyMeter:
-    """Reads the counter of a GPU at the start, every `SAMPLING_PERIOD_S` seconds, and at the end of the context.
+    """Reads the counters of GPUs at the start, every `SAMPLING_PERIOD_S` seconds, and at the end of the context.
+
+    A reading is the sum of all counters.
 
     Args:
-        index: of the GPU, as NVML numbers them; None: there is none, and nothing is read.
-        read: returns the counter in joules, None where there is none.
+        indices: of the GPUs, as NVML numbers them; empty: nothing is read.
+        read: returns a counter in joules, None where there is none.
     """
 
-    def __init__(self, index: int | None, read: Callable[[int], float | None] = gpu.energy_j) -> None:
+    def __init__(self, indices: Sequence[int], read: Callable[[int], float | None] = gpu.energy_j) -> None:
         self.readings: list[Reading] = []
-        self._index = index
+        self._indices = tuple(indices)
         self._read = read
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="energy-samples", daemon=True)
@@ -52,11 +55,12 @@ class EnergyMeter:
             self._reads()
 
     def _reads(self) -> bool:
-        """Keep the counter's present value; return whether there is one."""
-        value = None if self._index is None else self._read(self._index)
-        if value is not None:
-            self.readings.append((time.monotonic(), value))
-        return value is not None
+        """Keep the counters' present sum; return whether each GPU has a counter."""
+        values = [value for index in self._indices if (value := self._read(index)) is not None]
+        complete = bool(values) and len(values) == len(self._indices)
+        if complete:
+            self.readings.append((time.monotonic(), math.fsum(values)))
+        return complete
 
 
 def with_energy(repeat: Repeat, readings: Sequence[Reading]) -> Repeat:

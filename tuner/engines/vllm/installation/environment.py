@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 DROPPED_PREFIXES = ("VLLM_", "RAY_", "PGPASS", "TUNER_WEBHOOK_")
@@ -51,18 +51,24 @@ OWN_VARIABLES = frozenset(
 """The variables that `own_environment` sets. They belong to the trial, not to the configuration."""
 
 
-def own_environment(home: Path, device: int | None, scratch: Path | None = None) -> dict[str, str]:
-    """Return the variables that the tuner sets for every server: a shared compile cache, no usage report, one GPU.
+def visible_gpus(indices: Sequence[int]) -> dict[str, str]:
+    """Return the variables that show a server these GPUs only, by NVML's indices; none on a machine without a GPU."""
+    if not indices:
+        return {}
+    shown = ",".join(str(index) for index in indices)
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": shown}
+
+
+def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:
+    """Return the variables that the tuner sets for every server: a shared compile cache, no usage report, its GPUs.
 
     Args:
         home: the tuner's folder.
-        device: NVML's index of the GPU; None on a machine without a GPU.
+        gpus: NVML's indices of the worker's GPUs; empty on a machine without a GPU.
         scratch: a folder for the temporary files that vLLM leaves behind; the compilers' caches are then in `home`.
     """
     variables = {"VLLM_CACHE_ROOT": str(home / "vllm" / "cache"), "VLLM_NO_USAGE_STATS": "1"}
     if scratch is not None:
         caches = {"TORCHINDUCTOR_CACHE_DIR": home / "vllm" / "inductor", "TRITON_CACHE_DIR": home / "vllm" / "triton"}
         variables |= {name: str(folder) for name, folder in caches.items()} | {"TMPDIR": str(scratch)}
-    if device is not None:
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(device)}
-    return variables
+    return variables | visible_gpus(gpus)

@@ -1,0 +1,115 @@
+"""The shape of a server: which sizes of parallelism a space offers, and how many GPUs they need."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, load_space
+from search_spaces.memory import memory_need
+from search_spaces.rendering.shape import gpus_of, tensor_parallel_size
+from tests.contracts.space_contract import QWEN
+
+SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def space(gpus: int, model: ModelShape = QWEN) -> ResolvedSpace:
+    return load_space("vllm").resolve(Context(hardware_named("h200"), "0.25.1", model=model, gpus=gpus))
+
+
+def offered(resolved: ResolvedSpace) -> dict[str, list[Any]]:
+    found = {each.name: each.values for each in resolved.parameters if each.name in SIZES}
+    return {name: [value for value in values if value is not None] for name, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("argv", "gpus"),
+    [
+        ([], 1),
+        (["--max-num-seqs", "8"], 1),
+        (["--tensor-parallel-size", "2"], 2),
+        (["--tensor_parallel_size=2", "-pp", "3"], 6),
+        (["-tp=4", "--data-parallel-size", "2"], 8),
+        (["-tp", "4", "-tp", "2"], 2),
+        (["-tp", "many"], 1),
+        (["-tp", "0"], 1),
+        (["-tp"], 1),
+        (["--data-parallel-size-local", "2"], 1),
+    ],
+)
+def test_the_gpus_of_a_command_line(argv: list[str], gpus: int) -> None:
+    assert gpus_of(argv) == gpus
+
+
+def test_tensor_parallelism_is_read_alone() -> None:
+    assert tensor_parallel_size(["-pp", "3", "--tensor-parallel-size=2"]) == 2
+    assert tensor_parallel_size(["-pp", "3"]) == 1
+
+
+def test_with_one_gpu_no_shape_is_offered() -> None:
+    resolved = space(1)
+    assert offered(resolved) == {}
+    reasons = {each.reason for each in resolved.dropped if each.parameter in SIZES}
+    assert reasons == {"a trial has one GPU; --gpus-per-trial gives it more"}
+
+
+def test_sizes_fit_the_gpus_and_the_model() -> None:
+    """Qwen2.5-0.5B has 14 heads and 2 key-value heads, which 2 divides and 4 does not; it has 24 layers."""
+    assert offered(space(4)) == {
+        "tensor_parallel_size": [2],
+        "pipeline_parallel_size": [2, 4],
+        "data_parallel_size": [2, 4],
+    }
+    few = dataclasses.replace(QWEN, heads=16, kv_heads=3, layers=2)
+    assert offered(space(8, few)) == {"pipeline_parallel_size": [2], "data_parallel_size": [2, 4, 8]}
+
+
+def test_a_shape_of_more_gpus_than_a_trial_has_breaks_a_rule() -> None:
+    resolved = space(4)
+    assert resolved.violations({"tensor_parallel_size": 2, "data_parallel_size": 2}) == []
+    (violation,) = resolved.violations({"tensor_parallel_size": 2, "data_parallel_size": 4})
+    assert violation.message == (
+        "tensor, pipeline and data parallelism of 2 × 1 × 4 need more than the 4 GPUs of a trial"
+    )
+    assert resolved.render({"tensor_parallel_size": 2}).argv == ("--tensor-parallel-size", "2")
+
+
+def test_gpus_that_share_a_model_divide_it() -> None:
+    whole, half = (
+        memory_need(
+            QWEN,
+            weight_bits=16,
+            kv_bits=16,
+            max_model_len=1000,
+            max_num_batched_tokens=8,
+            max_num_seqs=8,
+            captured_sizes=3,
+            shards=shards,
+        )
+        for shards in (1, 2)
+    )
+    assert half.weights == whole.weights // 2 == 494_005_120
+    assert half.kv_cache == whole.kv_cache // 2 == 6_144_000
+    assert half.graphs == whole.graphs == 3 * 2**20
+
+
+def test_a_model_that_one_gpu_cannot_hold_fits_two() -> None:
+    """80 layers of a 70B shape: 141 GB in 16 bits, 131 GiB, beside 139.8 GiB of an H200 at 0.92."""
+    large = ModelShape.from_config_json(
+        {
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        }
+    )
+    resolved = space(2, large)
+    assert len(resolved.violations({"gpu_memory_utilization": 0.92})) == 1
+    assert resolved.violations({"gpu_memory_utilization": 0.92, "tensor_parallel_size": 2}) == []

@@ -1,0 +1,200 @@
+"""`tuner-vllm-instances`: several vLLM servers behind one address, with the command line of `vllm`.
+
+    tuner-vllm-instances serve MODEL --port 8000 --instances 2 [flags of vllm serve]
+
+It starts `vllm serve` so many times, waits until each is healthy, and starts HAProxy on the port, which sends each
+request to the instance with the fewest open ones. `/health` is healthy while all instances are; `/metrics` has the
+metrics of all. When one of the processes ends, all end. Any other command than `serve` is passed to `vllm`.
+
+Instances have GPUs of their own if CUDA_VISIBLE_DEVICES names enough, else equal parts of the memory of each. Those
+that share a GPU start one after the other: vLLM measures the free memory while it starts. Without a GPU, each has an
+equal part of the cores and of `VLLM_CPU_KVCACHE_SPACE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from search_spaces.rendering.shape import INSTANCES
+from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
+from tuner.engines.vllm.instances import find_haproxy
+from tuner.engines.vllm.instances.shares import shares_of
+from tuner.engines.vllm.instances.watch import healthy, watching
+
+HOST = "127.0.0.1"
+END_S = 25.0
+"""Seconds that the instances have to end, before they are killed."""
+
+_POLL_S = 0.2
+
+CONFIGURATION = """\
+global
+    maxconn 4000
+    no strict-limits
+defaults
+    mode http
+    retries 0
+    option http-no-delay
+    timeout connect 10s
+    timeout client 1h
+    timeout server 1h
+frontend api
+    bind {host}:{port}
+    use_backend watch if {{ path /health /metrics }}
+    default_backend instances
+backend watch
+    server watch 127.0.0.1:{watch}
+backend instances
+    balance leastconn
+{servers}
+"""
+"""HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once."""
+
+
+class Ended(Exception):
+    """A process of the deployment has ended, or a signal asks for it; the argument is the exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the deployment until a process of it or a signal ends it; return the exit code."""
+    parser = argparse.ArgumentParser(INSTANCES_LAUNCHER, allow_abbrev=False, add_help=False)
+    parser.add_argument(INSTANCES, type=int, default=1)
+    parser.add_argument("--host", default=HOST)
+    parser.add_argument("--port", type=int, default=8000)
+    given, words = parser.parse_known_args(arguments)
+    vllm = shutil.which(os.environ.get(VLLM_VARIABLE) or "vllm") or shutil.which("vllm")
+    if vllm is None:
+        return _refused(f"there is no vllm on the PATH; install it, or name it by {VLLM_VARIABLE}")
+    if words[:1] != ["serve"]:
+        os.execv(vllm, [vllm, *(sys.argv[1:] if arguments is None else arguments)])
+    haproxy = find_haproxy()
+    if haproxy is None:
+        return _refused("there is no haproxy on the PATH; install it, for example by `apt-get install haproxy`")
+    if given.instances < 1:
+        return _refused(f"{INSTANCES} {given.instances}: at least 1 is needed")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    try:
+        with ExitStack() as stack:
+            _deploy(stack, (vllm, haproxy), words, given.instances, (given.host, given.port))
+    except Ended as ended:
+        return int(ended.args[0])
+    return 0
+
+
+def _deploy(
+    stack: ExitStack, programs: tuple[str, str], words: Sequence[str], count: int, address: tuple[str, int]
+) -> NoReturn:
+    """Start everything and wait until something ends.
+
+    Args:
+        stack: gets what must be ended.
+        programs: paths of vLLM and HAProxy.
+        words: arguments of vLLM, without an address.
+        count: of the instances.
+        address: host and port of the deployment.
+
+    Raises:
+        Ended: in any case.
+    """
+    shares, ports = shares_of(count, words, os.environ), free_ports(count)
+    running = stack.enter_context(_processes())
+    for share, own in zip(shares, ports, strict=True):
+        command = [programs[0], *share.words, "--host", HOST, "--port", str(own)]
+        running.append(subprocess.Popen(command, env={**os.environ, **share.environment}, process_group=0))
+        if share.alone:
+            _wait_until_healthy(running, [own])
+    _wait_until_healthy(running, ports)
+    watch = stack.enter_context(watching(HOST, ports))
+    configuration = stack.enter_context(_configuration(address, watch, ports))
+    running.append(subprocess.Popen([programs[1], "-db", "-f", configuration], process_group=0))
+    while True:
+        _raise_if_ended(running)
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _configuration(address: tuple[str, int], watch: int, ports: Sequence[int]) -> Iterator[Path]:
+    servers = "\n".join(f"    server instance{index} {HOST}:{own}" for index, own in enumerate(ports))
+    with tempfile.TemporaryDirectory(prefix="tuner-instances-") as folder:
+        path = Path(folder) / "haproxy.cfg"
+        text = CONFIGURATION.format(host=address[0], port=address[1], watch=watch, servers=servers)
+        path.write_text(text, encoding="utf-8")
+        yield path
+
+
+@contextmanager
+def _processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yield a list of processes, each with a group of its own, and end these at the end.
+
+    The engine of an API server that was killed lives on in its group.
+    """
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        yield running
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        for process in reversed(running):
+            process.terminate()
+        deadline = time.monotonic() + END_S
+        for process in running:
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait_until_healthy(running: Sequence[subprocess.Popen[bytes]], ports: Sequence[int]) -> None:
+    while not all(healthy(HOST, port) for port in ports):
+        _raise_if_ended(running)
+        time.sleep(_POLL_S)
+
+
+def _raise_if_ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in running:
+        code = process.poll()
+        if code is not None:
+            raise Ended(code if code > 0 else 1)
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    raise Ended(0)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine on which nothing listens."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _refused(text: str) -> int:
+    print(f"{INSTANCES_LAUNCHER}: {text}", file=sys.stderr)
+    return 2
+
+
+def entry() -> NoReturn:
+    """Run the console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()
