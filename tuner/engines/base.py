@@ -97,8 +97,8 @@ class EngineSettings:
     `executable` is the program (`vllm`). `home` is the folder for caches and process records. `driver` is the command
     that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start` starts
     servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with plain
-    starts. `card` and `version` are those that a simulated engine simulates. `secrets` has the values of the
-    environment variables that trials refer to.
+    starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
+    `secrets` has the values of the environment variables that trials refer to.
     """
 
     name: str
@@ -109,4 +109,5 @@ class EngineSettings:
     driver: Identity | None = None
     card: HardwareProfile | None = None
     version: str | None = None
+    gpus: int = 1
     secrets: Secrets = NO_SECRETS

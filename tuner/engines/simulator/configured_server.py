@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from storage.records import FailureKind
 from tuner.engines.simulator.benchmark_simulation import BenchmarkSimulation, SimulationTrace
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.config.parallelism import uneven_part
 from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
@@ -63,6 +64,7 @@ class ConfiguredServer:
         self.config = config
         self.parameters = parameters
         self._marlin_input = marlin_input
+        _require_even_parts(config)
         _require_output_format(config)
         time = StepTime(config, parameters, marlin_input)
         self.work = time.work
@@ -113,6 +115,13 @@ class ConfiguredServer:
 
 def _noise_factor(seed: int, share: float) -> float:
     return float(np.exp(share * np.random.default_rng([seed, _NOISE_STREAM]).standard_normal()))
+
+
+def _require_even_parts(config: ServeConfig) -> None:
+    """Fail if the model's MLP or key-value heads cannot be split over the GPUs, as vLLM's workers do."""
+    line = uneven_part(config.model, config.parallel.tensor)
+    if line is not None:
+        raise StartFailed(line, FailureKind.ENGINE_CRASH)
 
 
 def _require_output_format(config: ServeConfig) -> None:

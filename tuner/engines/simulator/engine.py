@@ -208,16 +208,20 @@ class SimulatedServer:
 class SimulatedEngine:
     """vLLM on a simulated card; see `Engine`.
 
-    `warm_start` simulates servers that are forked from a process that has vLLM imported.
+    `warm_start` simulates servers that are forked from a process that has vLLM imported. `gpus` are the GPUs of a
+    worker's machine.
     """
 
-    def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True) -> None:
+    def __init__(
+        self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True, gpus: int = 1
+    ) -> None:
         self.clock = VirtualClock()
         self._card = card
         self._version = version
         self._packages = packages
         self._compile_cache = CompileCache()
         self._warm_start = warm_start
+        self._gpus = gpus
 
     def info(self) -> EngineInfo:
         """Return the simulated version; there is no executable."""
@@ -245,7 +249,9 @@ class SimulatedEngine:
         arguments = (*launch.base_argv, *launch.argv)
         shape = find_shape(launch.model.name)
         version = version_tuple(self._version)
-        return resolve_serve_config(arguments, launch.environment, shape, self._card, version, self._packages)
+        return resolve_serve_config(
+            arguments, launch.environment, shape, self._card, version, self._packages, self._gpus
+        )
 
     def close(self) -> None:
         """Do nothing: the engine holds no resources."""

@@ -25,12 +25,13 @@ MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a server runs: the card, the simulator's parameters of it, vLLM's version, and the packages beside vLLM."""
+    """Where a server runs: `gpus` cards of a kind, the simulator's parameters of it, vLLM's version and packages."""
 
     card: HardwareProfile
     parameters: Parameters
     version: tuple[int, ...]
     packages: frozenset[str]
+    gpus: int = 1
 
 
 def build_server(
@@ -49,7 +50,7 @@ def build_server(
         StartFailed: if the server starts and then ends with an error.
     """
     config = resolve_serve_config(
-        tuple(arguments), environment, shape, platform.card, platform.version, platform.packages
+        tuple(arguments), environment, shape, platform.card, platform.version, platform.packages, platform.gpus
     )
     return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT))
 

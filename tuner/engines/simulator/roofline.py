@@ -39,7 +39,8 @@ class Roofline:
 
 def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
     """Return a run's place on the roofline; the module's docstring has the equation."""
-    return placed(config.card, run.flops, run.bytes, run.trace.busy_s)
+    gpus = config.parallel.replica_gpus
+    return placed(config.card, run.flops / gpus, run.bytes / gpus, run.trace.busy_s)
 
 
 def placed(card: HardwareProfile, flops: float, traffic: float, seconds: float) -> Roofline:
