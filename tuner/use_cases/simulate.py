@@ -10,11 +10,12 @@ from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
 from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
 from tuner.study.specification.find_model import find_simulated_model

@@ -18,10 +18,11 @@ from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import MARLIN_INPUT
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.engines.simulator.timing.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records

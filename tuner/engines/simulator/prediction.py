@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from search_spaces import HardwareProfile, ModelShape
 from tuner.engines.simulator.clients.from_workload import workload_client
 from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.config.serve_config import placed_config, resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -35,7 +36,11 @@ class Platform:
 
 
 def build_server(
-    platform: Platform, arguments: Sequence[str], environment: Mapping[str, str], shape: ModelShape
+    platform: Platform,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    shape: ModelShape,
+    instances: int = 1,
 ) -> ConfiguredServer:
     """Return the server of a command line.
 
@@ -44,6 +49,7 @@ def build_server(
         arguments: the arguments after `vllm serve MODEL`.
         environment: environment variables of the server.
         shape: the shape of the model.
+        instances: equal servers behind a router, on separate GPUs if there are enough; otherwise they share them.
 
     Raises:
         ConfigRefused: if vLLM refuses the configuration.
@@ -52,7 +58,8 @@ def build_server(
     config = resolve_serve_config(
         tuple(arguments), environment, shape, platform.card, platform.version, platform.packages, platform.gpus
     )
-    return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT))
+    config = placed_config(config, instances, platform.gpus)
+    return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT), instances)
 
 
 def run_workload(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from search_spaces import HardwareProfile
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.configured_server import SimulatedRun
+from tuner.engines.simulator.simulated_run import SimulatedRun
 
 _TERA = 1e12
 _GIGA = 1e9

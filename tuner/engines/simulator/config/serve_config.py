@@ -6,7 +6,7 @@ Covered are vLLM 0.15 to 0.32 and dense models. The sources are vLLM's `engine/a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,6 +71,7 @@ class ServeConfig:
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
         parallel: how the server is split over GPUs.
+        servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
     """
 
     version: tuple[int, ...]
@@ -105,6 +106,7 @@ class ServeConfig:
     speculation: Speculation | None
     temperature: float
     parallel: Parallelism
+    servers_per_gpu: int = 1
 
     @cached_property
     def shard(self) -> ModelShape:
@@ -144,6 +146,25 @@ def resolve_serve_config(
         raise
     except ValueError as error:
         raise ConfigRefused(str(error)) from None
+
+
+def placed_config(config: ServeConfig, instances: int, gpus: int) -> ServeConfig:
+    """Return the configuration of each of several equal servers on the GPUs of one machine.
+
+    Servers on one GPU each share a GPU if there are fewer GPUs than servers.
+
+    Raises:
+        ParallelismRefused: if servers of several GPUs would have to share.
+    """
+    needed = instances * config.parallel.gpus
+    if needed <= gpus:
+        return config
+    if config.parallel.gpus > 1:
+        raise ParallelismRefused(
+            f"{instances} servers of {config.parallel.gpus} GPUs need {needed} GPUs, and there are {gpus}; only a "
+            "server of one GPU can share it"
+        )
+    return replace(config, servers_per_gpu=-(-instances // gpus))
 
 
 def refusal_of_every_trial(

@@ -13,6 +13,8 @@ Activations are the larger of a step's MLP and its logits, times a fitted factor
 On several GPUs, all of this is the most loaded GPU's part (`ServeConfig.shard`), whose KV cache decides for all, as in
 vLLM. Logits are whole, because every GPU gathers them. `communication_gib` is added for the buffers of the collectives.
 
+Each of n servers that share a GPU counts a card of 1/n of its memory: `gpu_memory_utilization` is 1/n of the given one.
+
 CUDA graphs take `graph_mib_per_layer` for each layer of each captured graph. They are captured after the KV cache is
 allocated; before 0.25 vLLM does not set memory aside for them.
 """
@@ -60,7 +62,7 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
     Raises:
         StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.
     """
-    model, total = config.shard, config.card.memory_gib or 0.0
+    model, total = config.shard, (config.card.memory_gib or 0.0) / config.servers_per_gpu
     resident = weights.resident_bytes / GIB
     mlp = config.max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
     logits = min(config.max_num_seqs, config.max_num_batched_tokens) * config.model.vocab * _LOGIT_BYTES
