@@ -46,6 +46,16 @@ Gpu = Annotated[
     str | None,
     option(MODEL, "CARD|FILE", "Card to simulate: a name such as h200, or a YAML file.", shown="the preset's"),
 ]
+GpusPerTrial = Annotated[
+    int | None,
+    option(
+        RUN,
+        "INTEGER",
+        "GPUs of each trial, of which a configuration uses some or all.",
+        "--gpus-per-trial",
+        shown="what the server's flags need",
+    ),
+]
 Vllm = Annotated[
     str | None,
     option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),

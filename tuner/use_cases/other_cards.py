@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
 from storage.records import Provenance, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.simulator.config.model_shape import find_shape
+from tuner.engines.simulator.config.parallelism import gpus_needed
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.vllm_release import DEFAULT_VERSION, SIMULATED_PACKAGES, default_version
 from tuner.engines.simulator.configured_server import ConfiguredServer
@@ -174,6 +175,7 @@ def _server(platform: Platform, outcome: TrialOutcome) -> ConfiguredServer:
     if "serve" not in outcome.argv:
         raise ConfigRefused("the trial has no command of a server")
     _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
+    platform = replace(platform, gpus=gpus_needed(arguments))
     return build_server(platform, arguments, outcome.environment, find_shape(model))
 
 

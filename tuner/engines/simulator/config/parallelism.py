@@ -10,19 +10,35 @@ key-value heads, intermediate size f, vocabulary V and L layers, the most loaded
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces import ModelShape
+from tuner.engines.simulator.config.flags import FlagError, parse_flags
 from tuner.engines.simulator.config.precision import ConfigRefused
 
 _VOCABULARY_PADDING = 64
 """vLLM pads a vocabulary to a multiple of so many tokens before it splits it (`vocab_parallel_embedding.py`)."""
 
+_DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
 
 class ParallelismRefused(ConfigRefused):
     """A server that cannot be split so, or not over the GPUs of the machine, whatever its other flags are."""
+
+
+class TooFewGpus(ParallelismRefused):
+    """Servers that need more GPUs than the machine has.
+
+    Attributes:
+        needed: the GPUs that they need.
+    """
+
+    def __init__(self, message: str, needed: int) -> None:
+        super().__init__(message)
+        self.needed = needed
 
 
 @dataclass(frozen=True)
@@ -62,9 +78,7 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
         ParallelismRefused: with vLLM's message if it has one, for a degree below 1, heads that cannot be divided, fewer
             layers than groups of layers, and more GPUs than the machine has.
     """
-    tensor, pipeline, data = (
-        _degree(name, flags[name]) for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    )
+    tensor, pipeline, data = (_degree(name, flags[name]) for name in _DEGREES)
     if model.heads % tensor:
         raise ParallelismRefused(
             f"Total number of attention heads ({model.heads}) must be divisible by tensor parallel size ({tensor})."
@@ -75,15 +89,27 @@ def find_parallelism(flags: Mapping[str, Any], model: ModelShape, gpus: int) -> 
         )
     parallel = Parallelism(tensor, pipeline, data)
     if parallel.replica_gpus > gpus:
-        raise ParallelismRefused(
-            f"World size ({parallel.replica_gpus}) is larger than the number of available GPUs ({gpus}) in this node."
+        raise TooFewGpus(
+            f"World size ({parallel.replica_gpus}) is larger than the number of available GPUs ({gpus}) in this node",
+            parallel.gpus,
         )
     if parallel.gpus > gpus:
-        raise ParallelismRefused(
-            f"DP adjusted local rank {gpus} is out of bounds for {gpus} devices. "
-            f"{parallel.gpus} GPUs are needed for {data} copies of the model."
+        raise TooFewGpus(
+            f"DP adjusted local rank {gpus} is out of bounds for {gpus} devices ({data} copies of the model need "
+            f"{parallel.gpus} GPUs)",
+            parallel.gpus,
         )
     return parallel
+
+
+def gpus_needed(arguments: Sequence[str]) -> int:
+    """Return the GPUs that the arguments of `vllm serve` ask for; 1 if they cannot be read."""
+    try:
+        flags = parse_flags(arguments)
+    except FlagError:
+        return 1
+    degrees = (flags[name] or 1 for name in _DEGREES)
+    return max(1, math.prod(degrees))
 
 
 def _degree(name: str, value: int | None) -> int:

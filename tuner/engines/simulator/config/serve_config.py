@@ -20,7 +20,13 @@ from tuner.engines.simulator.config.limits import (
     find_max_model_len,
     find_memory_utilization,
 )
-from tuner.engines.simulator.config.parallelism import Parallelism, ParallelismRefused, find_parallelism, shard_of
+from tuner.engines.simulator.config.parallelism import (
+    Parallelism,
+    ParallelismRefused,
+    TooFewGpus,
+    find_parallelism,
+    shard_of,
+)
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
     NotSimulated,
@@ -154,15 +160,14 @@ def placed_config(config: ServeConfig, instances: int, gpus: int) -> ServeConfig
     Servers on one GPU each share a GPU if there are fewer GPUs than servers.
 
     Raises:
-        ParallelismRefused: if servers of several GPUs would have to share.
+        TooFewGpus: if servers of several GPUs would have to share.
     """
     needed = instances * config.parallel.gpus
     if needed <= gpus:
         return config
     if config.parallel.gpus > 1:
-        raise ParallelismRefused(
-            f"{instances} servers of {config.parallel.gpus} GPUs need {needed} GPUs, and there are {gpus}; only a "
-            "server of one GPU can share it"
+        raise TooFewGpus(
+            f"{instances} servers of {config.parallel.gpus} GPUs need {needed} GPUs, and there are {gpus}", needed
         )
     return replace(config, servers_per_gpu=-(-instances // gpus))
 
