@@ -204,12 +204,10 @@ def _resolve(
     packages: frozenset[str],
     gpus: int = 1,
 ) -> ServeConfig:
-    parallel = find_parallelism(flags, model, gpus)
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
     length = find_max_model_len(flags["max_model_len"], model, environment)
     seqs, tokens = find_batch_limits(flags, card, version, length)
-    dtype = find_dtype(flags["dtype"], model, card)
-    quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
+    dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
     return ServeConfig(
@@ -239,12 +237,12 @@ def _resolve(
         max_queued_requests=flags["max_num_queued_reqs"],
         max_queued_tokens=flags["max_num_queued_tokens"],
         stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
-        api_servers=at_least_one("api_server_count", _api_servers(flags["api_server_count"], parallel)),
+        api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
         graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
-        parallel=parallel,
+        parallel=find_parallelism(flags, model, gpus),
     )
 
 
@@ -258,6 +256,14 @@ def _checked_flags(arguments: Sequence[str], version: tuple[int, ...]) -> Mappin
     return flags
 
 
+def _weight_format(
+    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, version: tuple[int, ...]
+) -> tuple[str, str | None, int]:
+    """Return the 16-bit format, the quantization method and the bits of a weight."""
+    dtype = find_dtype(flags["dtype"], model, card)
+    return dtype, *find_quantization(flags["quantization"], model, card, version, dtype)
+
+
 def _kv_cache_format(flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...]) -> tuple[str, float]:
     """Return the format of the KV cache and the bytes of a number in it."""
     kv_dtype = flags["kv_cache_dtype"] or "auto"
@@ -269,9 +275,10 @@ def _drafts(speculation: Speculation | None) -> int:
     return speculation.tokens if speculation else 0
 
 
-def _api_servers(given: int | None, parallel: Parallelism) -> int:
+def _api_servers(flags: Mapping[str, Any]) -> int | None:
     """Return the number of API servers; vLLM starts one for each copy of the model (`entrypoints/cli/serve.py`)."""
-    return parallel.data if given is None else given
+    given, copies = flags["api_server_count"], flags["data_parallel_size"]
+    return copies if given is None else given
 
 
 def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
