@@ -72,7 +72,7 @@ def compare(sources: frozenset[str] | None = None) -> list[Compared]:
         published = row.get("latency_s") or row["output_throughput"]
         predicted, communication = predict(row)
         group = tuple(row[name] for name in ("source", "card", "model", "batch", "input", "output"))
-        factors = None, None
+        factors: tuple[float | None, float | None] = (None, None)
         if group in least:
             factors = published / least[group][0], predicted / least[group][1]
         least.setdefault(group, (published, predicted))

@@ -33,11 +33,11 @@ class BenchmarkSimulation:
 
     def __init__(self, replicas: Sequence[Replica], client: SimulatedClient) -> None:
         self._replicas = replicas
+        self._front_ends = [replica.front_end for replica in replicas]
         self._client = client
         self._events: list[tuple[float, int, _EventKind, SimulatedRequest]] = []
         self._event_count = 0
         self._replica_of: dict[int, Replica] = {}
-        self._shares_gpus = len({replica.gpu for replica in replicas}) < len(replicas)
 
     def run(self, limit_s: float = math.inf, fast_forward: bool = True) -> None:
         """Simulate until every request has ended or `limit_s` is over; requests that still run then time out.
@@ -74,11 +74,12 @@ class BenchmarkSimulation:
 
     def _advance(self, replica: Replica, limit_s: float, fast_forward: bool) -> None:
         """Take the next step of a replica, or several until another replica or an event is due."""
-        busy = [each for each in self._replicas if each.scheduler.busy] if len(self._replicas) > 1 else [replica]
-        if self._shares_gpus:
+        others = math.inf
+        if len(self._replicas) > 1:
+            busy = [each for each in self._replicas if each.scheduler.busy]
+            others = min((each.now for each in busy if each is not replica), default=math.inf)
             replica.time.sharing = sum(each.gpu == replica.gpu for each in busy)
         if fast_forward and replica.scheduler.can_fast_forward:
-            others = min((each.now for each in busy if each is not replica), default=math.inf)
             replica.fast_forward(min(limit_s, self._next_event_s(), others))
             if self._next_event_s() <= replica.now or others < replica.now:
                 return
@@ -94,31 +95,35 @@ class BenchmarkSimulation:
     def _next_event_s(self) -> float:
         """Return the time of the next event that is not the end of a step."""
         next_s = self._events[0][0] if self._events else math.inf
-        for replica in self._replicas:
-            next_s = min(next_s, replica.front_end.next_s)
+        for front_end in self._front_ends:
+            if front_end.next_s < next_s:
+                next_s = front_end.next_s
         return next_s
 
     def _process_events(self, until_s: float) -> None:
         """Process all events up to `until_s`, or up to the one with which an idle replica gets work."""
         while (at_s := self._next_event_s()) <= until_s:
-            replica = next((each for each in self._replicas if each.front_end.next_s == at_s), None)
-            if replica is not None:
-                is_idle = not replica.scheduler.busy
-                self._arrive(replica, replica.front_end.pop(), at_s)
-                until_s = at_s if is_idle and replica.scheduler.busy else until_s
-                continue
-            _, _, kind, request = heapq.heappop(self._events)
-            if kind is _EventKind.SEND:
-                self._send(request, at_s)
-            elif request.status is RequestStatus.NOT_SENT:
-                self._end(request, RequestStatus.TIMED_OUT, at_s)
+            for replica in self._replicas:
+                if replica.front_end.next_s == at_s:
+                    is_idle = not replica.scheduler.busy
+                    self._arrive(replica, replica.front_end.pop(), at_s)
+                    until_s = at_s if is_idle and replica.scheduler.busy else until_s
+                    break
+            else:
+                _, _, kind, request = heapq.heappop(self._events)
+                if kind is _EventKind.SEND:
+                    self._send(request, at_s)
+                elif request.status is RequestStatus.NOT_SENT:
+                    self._end(request, RequestStatus.TIMED_OUT, at_s)
 
     def _send(self, request: SimulatedRequest, at_s: float) -> None:
         if request.status is not RequestStatus.NOT_SENT or not self._client.try_send(request, at_s):
             return
         if request.due_s is None and request.deadline_s is not None:
             self._push(request.deadline_s, _EventKind.GIVE_UP, request)
-        replica = min(self._replicas, key=lambda each: each.outstanding)
+        replica = self._replicas[0]
+        if len(self._replicas) > 1:
+            replica = min(self._replicas, key=lambda each: each.outstanding)
         self._replica_of[request.prompt.index] = replica
         replica.receive(request, at_s)
 

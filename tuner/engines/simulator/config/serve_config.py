@@ -277,8 +277,8 @@ def _drafts(speculation: Speculation | None) -> int:
 
 def _api_servers(flags: Mapping[str, Any]) -> int | None:
     """Return the number of API servers; vLLM starts one for each copy of the model (`entrypoints/cli/serve.py`)."""
-    given, copies = flags["api_server_count"], flags["data_parallel_size"]
-    return copies if given is None else given
+    given: int | None = flags["api_server_count"]
+    return (flags["data_parallel_size"] or 1) if given is None else given
 
 
 def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:
