@@ -175,6 +175,7 @@ def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | 
     if nvml is None or device is None:
         return None
     known = _known(device.name)
+    linked = known if "pcie" not in device.name.lower() else None  # the known A100 and H100 are on SXM boards
     total = device.memory_total_gib
     same_memory = known is not None and known.memory_gib is not None and abs(known.memory_gib / total - 1) < 0.06
     return HardwareProfile(
@@ -187,6 +188,8 @@ def hardware_profile(index: int, nvml: Nvml | None = None) -> HardwareProfile | 
         tflops=known.tflops if known else {},
         launch_us=known.launch_us if known else None,
         host_speed=known.host_speed if known else None,
+        link=linked.link if linked else None,
+        link_gbs=linked.link_gbs if linked else None,
     )
 
 

@@ -39,7 +39,7 @@ class LaunchSpec:
     @property
     def instances(self) -> int:
         """The servers behind one address."""
-        return instances_of(self.argv)
+        return instances_of((*self.base_argv, *self.argv))
 
     def gpus(self, most: int) -> int:
         """Return the GPUs that the server uses of `most`: instances without GPUs of their own share them."""

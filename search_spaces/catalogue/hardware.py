@@ -18,7 +18,7 @@ _FILE = Path(__file__).with_name("hardware.yaml")
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """One device; None for values that are unknown or do not apply. Only the simulator uses the last three.
+    """One device; None for values that are unknown or do not apply. Only the simulator uses the last five.
 
     Attributes:
         name: the product's name.
@@ -32,6 +32,8 @@ class HardwareProfile:
         launch_us: the host's time in µs to launch one kernel without a graph.
         host_speed: single-thread speed of hosts that such cards are rented with, relative to that of
             benchmarks/reference/h200_a05.jsonl.
+        link: what connects cards of one host.
+        link_gbs: its bandwidth of one card in GB/s, over both directions.
     """
 
     name: str
@@ -43,6 +45,8 @@ class HardwareProfile:
     tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch_us: float | None = None
     host_speed: float | None = None
+    link: Literal["nvlink", "pcie"] | None = None
+    link_gbs: float | None = None
 
 
 @cache
@@ -63,6 +67,8 @@ def _profile(key: str, facts: Mapping[str, Any]) -> HardwareProfile:
         tflops=facts.get("tflops", {}),
         launch_us=facts.get("launch_us"),
         host_speed=facts.get("host_speed"),
+        link=facts.get("link"),
+        link_gbs=facts.get("link_gbs"),
     )
 
 
@@ -84,19 +90,27 @@ def hardware_from_file(path: Path) -> HardwareProfile:
 
 
 _KEYS = ("name", "compute_capability", "memory_gib", "bandwidth_gbs", "tflops", "launch_us", "host_speed")
+_LINKS = ("nvlink", "pcie")
+_LINK_KEYS = ("link", "link_gbs")
 
 
 def _checked(path: Path, facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    missing, extra = [key for key in _KEYS if key not in facts], [str(key) for key in facts if key not in _KEYS]
+    missing = [key for key in _KEYS if key not in facts]
+    extra = [str(key) for key in facts if key not in (*_KEYS, *_LINK_KEYS)]
     if missing or extra:
         reason = f"{missing[0]!r} is missing" if missing else f"{extra[0]!r} is not a key"
-        raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}")
+        raise SpaceError(f"{path}: {reason}; a card has the keys {', '.join(_KEYS)}, and may have link and link_gbs")
     capability, tflops = facts["compute_capability"], facts["tflops"]
     if not (isinstance(capability, list) and len(capability) == 2 and all(isinstance(n, int) for n in capability)):
         raise SpaceError(f"{path}: compute_capability {capability!r} is not two integers; give for example [8, 9]")
     if not isinstance(tflops, dict) or "float16" not in tflops:
         raise SpaceError(f"{path}: tflops {tflops!r} has no float16; give {{float16: 121, fp8: 242}}")
-    numbers = {key: facts[key] for key in ("memory_gib", "bandwidth_gbs", "launch_us", "host_speed")}
+    given = [key for key in _LINK_KEYS if key in facts]
+    if len(given) == 1 or facts.get("link", "pcie") not in _LINKS:
+        reason = "link and link_gbs belong together, and link is nvlink or pcie"
+        raise SpaceError(f"{path}: {reason}; give for example link: nvlink and link_gbs: 900")
+    names = ("memory_gib", "bandwidth_gbs", "launch_us", "host_speed", *(("link_gbs",) if given else ()))
+    numbers = {key: facts[key] for key in names}
     for key, value in {**numbers, **{f"tflops.{key}": value for key, value in tflops.items()}}.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise SpaceError(f"{path}: {key} {value!r} is not a number above 0; correct it")

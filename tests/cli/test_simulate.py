@@ -111,6 +111,37 @@ def test_a_card_of_ones_own(folder: Path) -> None:
     assert json.loads(printed.out)["gpu"] == "My card"
 
 
+def test_several_gpus_are_predicted_with_their_memory_and_communication(folder: Path) -> None:
+    large = ("simulate", "--gpu", "h200", "--model", "Qwen/Qwen2.5-72B-Instruct", "--prompts", "16", "--users", "8")
+    split = ("--", "--tensor-parallel-size", "4")
+    printed = run_here(folder, *large, "--json", *split)
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)
+    assert (found["gpus"], found["instances"], found["error_bands"]) == (4, 1, {})
+    assert found["output_throughput_per_gpu"] == pytest.approx(found["output_throughput"] / 4)
+    assert found["memory_per_gpu"]["weights_gib"] == pytest.approx(33.86, abs=0.01)
+    assert 0.05 < found["step_shares"]["communication"] < 0.3
+    lines = run_here(folder, *large, *split).out.splitlines()
+    assert lines[0].endswith("serving Qwen/Qwen2.5-72B-Instruct on 4 × NVIDIA H200")
+    assert [line for line in lines if line.startswith("GPUs ") and line.endswith("4: tensor parallel 4")]
+    assert [line for line in lines if line.startswith("per GPU ") and line.endswith(" tok/s")]
+    assert [line for line in lines if "weights 33.9, KV cache " in line and line.endswith("of 139.8 GiB")]
+    assert not [line for line in lines if "within" in line]
+
+
+def test_two_servers_of_25_users_on_one_t4_are_predicted(folder: Path) -> None:
+    def predicted(*argv: str) -> dict[str, float]:
+        printed = run_here(folder, "simulate", "--json", *argv)
+        assert printed.code == 0, printed.err
+        return json.loads(printed.out)  # type: ignore[no-any-return]
+
+    one, two = predicted(), predicted("--instances", "2", "--gpus-per-trial", "1")
+    assert (one["gpus"], two["gpus"], two["instances"]) == (1, 1, 2)
+    assert two["kv_cache_tokens"] < one["kv_cache_tokens"] / 2
+    assert two["output_throughput"] < 0.8 * one["output_throughput"]
+    assert predicted("--instances", "2", "--gpus-per-trial", "2")["output_throughput"] > one["output_throughput"]
+
+
 def test_traffic_is_predicted_by_class(folder: Path) -> None:
     printed = run_here(folder, "simulate", "--preset", "chat", "--json")
     assert printed.code == 0, printed.err
@@ -167,8 +198,8 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["server argument '--max-num-sqs'", "did you mean --max-num-seqs?"],
         ),
         (
-            ["optimize", "--engine", "simulated", "--", "--tensor-parallel-size", "2"],
-            ["--tensor-parallel-size 2: one GPU is simulated; measure that with the engine vllm"],
+            ["optimize", "--engine", "simulated", "--", "--tensor-parallel-size", "4"],
+            ["Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
         ),
         (
             ["optimize", "--engine", "simulated", "--", "--dtype", "float32"],
@@ -183,9 +214,21 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
             ["argument --max-num-seqs: invalid int value: 'many'"],
         ),
         (
-            ["simulate", "--", "--tensor-parallel-size", "2"],
-            ["tuner: --tensor-parallel-size 2: one GPU is simulated"],
+            ["simulate", "--gpus-per-trial", "1", "--", "--tensor-parallel-size", "2"],
+            [
+                "--gpus-per-trial 1: World size (2) is larger than the number of available GPUs (1) in this node",
+                "give --gpus-per-trial 2",
+            ],
         ),
+        (
+            ["simulate", "--gpus-per-trial", "2", "--instances", "2", "--", "-dp", "2"],
+            ["--gpus-per-trial 2: 2 servers of 2 GPUs need 4 GPUs, and there are 2; give --gpus-per-trial 4"],
+        ),
+        (
+            ["simulate", "--", "-tp", "4"],
+            ["Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
+        ),
+        (["simulate", "--gpus-per-trial", "0"], ["--gpus-per-trial 0: at least 1 is needed"]),
     ],
 )
 def test_mistakes(folder: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], parts: list[str]) -> None:
@@ -226,6 +269,9 @@ def test_a_study_in_which_nothing_meets_the_slos_has_another_exit_code(
         ("[8, 9]", "8.9", "compute_capability 8.9 is not two integers; give for example [8, 9]"),
         ("300", "fast", "bandwidth_gbs 'fast' is not a number above 0"),
         ("float16: 121, ", "", "has no float16"),
+        ("name:", "link: nvlink\nname:", "link and link_gbs belong together, and link is nvlink or pcie"),
+        ("name:", "link: tape\nlink_gbs: 9\nname:", "link and link_gbs belong together, and link is nvlink or pcie"),
+        ("name:", "link: pcie\nlink_gbs: -9\nname:", "link_gbs -9 is not a number above 0"),
         ("fp8: 242", "fp8: -1", "tflops.fp8 -1 is not a number above 0"),
     ],
 )

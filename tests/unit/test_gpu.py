@@ -195,6 +195,11 @@ def test_a_known_card_with_other_memory_has_the_drivers_value() -> None:
 
     assert profile is not None
     assert (profile.key, profile.memory_gib, profile.bandwidth_gbs) == ("a100", 39.4, 2039)
+    # The known A100 is on an SXM board; this one has no NVLink
+    assert (profile.link, profile.link_gbs) == (None, None)
+    on_sxm = hardware_profile(0, FakeNvml(cards=(("NVIDIA A100-SXM4-80GB", (8, 0), 79.1),)))
+    assert on_sxm is not None
+    assert (on_sxm.link, on_sxm.link_gbs) == ("nvlink", 600)
 
 
 def test_an_unknown_cards_bandwidth_is_bus_times_double_clock() -> None:

@@ -44,5 +44,7 @@ class EngineFactory:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
 
-            return SimulatedEngine(settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start)
+            return SimulatedEngine(
+                settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start, settings.gpus
+            )
         raise SettingError("engine", settings.name, f"no engine has this name; engines: {', '.join(ENGINES)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from search_spaces import HardwareProfile, Price, SpaceError, hardware_named, known_hardware, list_price, version_tuple
 from search_spaces.rendering.shape import gpus_of
@@ -176,6 +176,7 @@ def _server(platform: Platform, outcome: TrialOutcome) -> ConfiguredServer:
     if "serve" not in outcome.argv:
         raise ConfigRefused("the trial has no command of a server")
     _, model, *arguments = outcome.argv[outcome.argv.index("serve") :]
+    platform = replace(platform, gpus=gpus_of(arguments))
     return build_server(platform, arguments, outcome.environment, find_shape(model))
 
 

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, Price, version_tuple
+from search_spaces.rendering.shape import gpus_of
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import sampling_arguments
+from tuner.engines.simulator.config.parallelism import TooFewGpus
 from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.memory.budget import StartFailed
-from tuner.engines.simulator.parameters import parameters_of
+from tuner.engines.simulator.parameters import error_bands, parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
 from tuner.study.specification.find_model import find_simulated_model
@@ -31,7 +34,8 @@ class SimulationSettings:
     """The server, workload and card to simulate; the preset provides those that are not given.
 
     `gpu` is a card's name or a YAML file, `seed` is the workload's. With `noise`, the prediction differs from the
-    expected value as a measured run does. `price` is that of a GPU-hour; None: the card's list price.
+    expected value as a measured run does. `price` is that of a GPU-hour; None: the card's list price. `gpus_per_trial`
+    is the number of GPUs; None: those that the server's arguments need. `instances` is the number of equal servers.
     """
 
     preset: str
@@ -43,6 +47,8 @@ class SimulationSettings:
     seed: int
     noise: bool
     price: float | None = None
+    gpus_per_trial: int | None = None
+    instances: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,22 @@ class Simulation:
     price: Price | None = None
 
     @property
+    def copies(self) -> int:
+        """The copies of the model, each with its own queue and KV cache."""
+        return self.machine.instances * self.machine.config.parallel.data
+
+    @property
+    def error_bands(self) -> Mapping[str, float]:
+        """The relative errors of recorded runs; none for several GPUs or servers, of which no run is recorded."""
+        return error_bands() if self.machine.gpus == self.copies == 1 else {}
+
+    @property
+    def output_throughput_per_gpu(self) -> float | None:
+        """The output throughput in tokens per second, divided by the GPUs that work."""
+        value = self.metrics.get("output_throughput")
+        return None if value is None else value / self.machine.gpus
+
+    @property
     def time_shares(self) -> dict[str, float]:
         """The share of each part of an engine step in the time of all steps."""
         total = sum(self.run.seconds.values()) or 1.0
@@ -78,6 +100,9 @@ def simulate(settings: SimulationSettings) -> Simulation:
     """
     preset = load_preset(settings.preset)
     check_price(settings.price)
+    for field in ("gpus_per_trial", "instances"):
+        if (given := getattr(settings, field)) is not None and given < 1:
+            raise SettingError(field, given, "at least 1 is needed")
     card = find_card(settings.gpu or preset.hardware)
     version = find_version(settings.vllm_version, card)
     load = find_workload(preset, settings.workload)
@@ -88,18 +113,21 @@ def simulate(settings: SimulationSettings) -> Simulation:
     reference, shape = find_simulated_model(settings.model or preset.model, None)
     words = (*sampling_arguments(load.temperature, VLLM), *settings.server.arguments)
     try:
-        site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES)
-        machine = build_server(site, words, settings.server.environment, shape)
+        gpus = settings.gpus_per_trial or gpus_of(words)
+        site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
+        machine = build_server(site, words, settings.server.environment, shape, settings.instances)
         if load.longest_request > machine.config.max_model_len:
             raise too_long(load, machine.config.max_model_len)
     except NotSimulated as error:
         raise UserError(str(error)) from None
+    except TooFewGpus as error:
+        raise SettingError("gpus_per_trial", gpus, str(error), f"give {{gpus_per_trial}} {error.needed}") from None
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
     done = run_workload(machine, load, settings.seed, noise=settings.noise)
     metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
     return Simulation(
-        metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour)},
+        metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
         offered=len(done.requests),
         completed=sum(request.status == "completed" for request in done.requests),
         run=done,

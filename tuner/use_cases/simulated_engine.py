@@ -74,7 +74,7 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
     assert shape is not None  # `find_simulated_model` returns no model without a shape
     server = plan.server
     refusal = refusal_of_every_trial(
-        server.arguments, server.environment, shape, card, version_tuple(version), SIMULATED_PACKAGES
+        server.arguments, server.environment, shape, card, version_tuple(version), SIMULATED_PACKAGES, settings.gpus
     )
     if refusal is not None:
         raise SettingError("server_arguments", None, refusal)

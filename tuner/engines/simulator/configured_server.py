@@ -1,72 +1,59 @@
-"""One configured server: its memory is divided once, and any number of workloads can run against it."""
+"""One configured deployment: its memory is divided once, and any number of workloads can run against it.
+
+A deployment is one server, or several equal ones behind a router. A server has one or several replicas of the model
+(data parallelism). Each replica has its own queue, KV cache and steps.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from storage.records import FailureKind
-from tuner.engines.simulator.benchmark_simulation import BenchmarkSimulation, SimulationTrace
-from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
+from tuner.engines.simulator.benchmark_simulation import BenchmarkSimulation
+from tuner.engines.simulator.clients.client import SimulatedClient
+from tuner.engines.simulator.config.parallelism import uneven_part
 from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.replica import Replica
 from tuner.engines.simulator.scheduling.answer_text import AnswerText
-from tuner.engines.simulator.scheduling.scheduler import Scheduler, SchedulerCounts
+from tuner.engines.simulator.scheduling.scheduler import Scheduler
 from tuner.engines.simulator.scheduling.speculative_scheduler import SpeculativeScheduler
+from tuner.engines.simulator.simulated_run import SimulatedRun, merged_run
 from tuner.engines.simulator.timing.step_time import StepTime
 
 _NOISE_STREAM = 0x51
-
-
-@dataclass(frozen=True)
-class SimulatedRun:
-    """The result of one workload.
-
-    Attributes:
-        requests: every request of the workload.
-        received_s: when clients received the tokens of each step, in seconds.
-        trace: the server's state over time.
-        counts: the scheduler's counters.
-        seconds: the time of all steps by its cause, as in `StepTime`.
-        flops: the arithmetic that the tokens need.
-        bytes: the memory traffic that the tokens need.
-    """
-
-    requests: list[SimulatedRequest]
-    received_s: NDArray[np.float64]
-    trace: SimulationTrace
-    counts: SchedulerCounts
-    seconds: Mapping[str, float]
-    flops: float
-    bytes: float
-
-    @property
-    def all_ended(self) -> bool:
-        """Whether every request ended, with any status, before the run did."""
-        return not any(request.in_flight or request.end_s is None for request in self.requests)
+_REPLICA_STREAM = 7907
+"""Between the seeds of the answers' texts of two replicas."""
 
 
 class ConfiguredServer:
-    """A server on a card; `work` is what its tokens need.
+    """One server, or `instances` equal ones; `work` is what their tokens need.
 
     Raises:
         StartFailed: at construction, if the configuration does not fit into memory or its first step fails.
     """
 
-    def __init__(self, config: ServeConfig, parameters: Parameters, marlin_input: str | None = None) -> None:
+    def __init__(
+        self, config: ServeConfig, parameters: Parameters, marlin_input: str | None = None, instances: int = 1
+    ) -> None:
         self.config = config
+        self.instances = instances
         self.parameters = parameters
         self._marlin_input = marlin_input
+        _require_even_parts(config)
         _require_output_format(config)
         time = StepTime(config, parameters, marlin_input)
         self.work = time.work
         self.budget: MemoryBudget = find_budget(config, time.weights, parameters)
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that work for it."""
+        return -(-self.instances * self.config.parallel.gpus // self.config.servers_per_gpu)
 
     @property
     def speculative(self) -> bool:
@@ -94,14 +81,14 @@ class ConfiguredServer:
             fast_forward: see `BenchmarkSimulation.run` and `SpeculativeScheduler`.
         """
         scale = _noise_factor(seed, self.parameters.noise_share) if noise else 1.0
-        time = StepTime(self.config, self.parameters, self._marlin_input, scale, warm)
-        scheduler = self._scheduler(seed, fast_forward)
-        simulation = BenchmarkSimulation(self.config, self.parameters, scheduler, time, client)
-        trace = simulation.run(limit_s, fast_forward)
-        received_s = np.array(trace.received_s)
-        return SimulatedRun(
-            list(client.requests), received_s, trace, scheduler.counts, time.seconds, time.flops, time.bytes
-        )
+        replicas = []
+        for number in range(self.instances * self.config.parallel.data):
+            time = StepTime(self.config, self.parameters, self._marlin_input, scale, warm)
+            scheduler = self._scheduler(seed + _REPLICA_STREAM * number, fast_forward)
+            first_gpu = number * self.config.parallel.replica_gpus % self.gpus
+            replicas.append(Replica(self.config, self.parameters, scheduler, time, first_gpu))
+        BenchmarkSimulation(replicas, client).run(limit_s, fast_forward)
+        return merged_run(list(client.requests), replicas, self.config.servers_per_gpu)
 
     def _scheduler(self, seed: int, fast_forward: bool) -> Scheduler:
         config, blocks = self.config, self.budget.blocks
@@ -113,6 +100,13 @@ class ConfiguredServer:
 
 def _noise_factor(seed: int, share: float) -> float:
     return float(np.exp(share * np.random.default_rng([seed, _NOISE_STREAM]).standard_normal()))
+
+
+def _require_even_parts(config: ServeConfig) -> None:
+    """Fail if the model's MLP or key-value heads cannot be split over the GPUs, as vLLM's workers do."""
+    line = uneven_part(config.model, config.parallel.tensor)
+    if line is not None:
+        raise StartFailed(line, FailureKind.ENGINE_CRASH)
 
 
 def _require_output_format(config: ServeConfig) -> None:

@@ -8,6 +8,7 @@ import shlex
 from datetime import datetime
 
 from search_spaces import HardwareProfile, version_tuple
+from search_spaces.rendering.shape import INSTANCES, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
@@ -17,11 +18,12 @@ from tuner.engines.simulator.clients.metrics import bench_metrics, request_recor
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
-from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.config.serve_config import ServeConfig, placed_config, resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import MARLIN_INPUT
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.engines.simulator.timing.startup import CompileCache, processes_s, startup_s
 from tuner.errors import trial_failed
 from tuner.loadgen.result import write_records
@@ -85,7 +87,8 @@ class SimulatedServer:
         config = self._config
         parameters = parameters_of(config.card.key)
         try:
-            server = ConfiguredServer(config, parameters, self.environment.get(MARLIN_INPUT))
+            marlin, count = self.environment.get(MARLIN_INPUT), self._spec.launch.instances
+            server = ConfiguredServer(config, parameters, marlin, count)
         except StartFailed as error:
             self._clock.advance(processes_s(parameters, self._forked) / (config.card.host_speed or 1.0))
             self._write_log(f"ERROR EngineCore failed to start.\n{error}")
@@ -208,20 +211,26 @@ class SimulatedServer:
 class SimulatedEngine:
     """vLLM on a simulated card; see `Engine`.
 
-    `warm_start` simulates servers that are forked from a process that has vLLM imported.
+    `warm_start` simulates servers that are forked from a process that has vLLM imported. `gpus` are the GPUs of a
+    worker's machine.
     """
 
-    def __init__(self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True) -> None:
+    def __init__(
+        self, card: HardwareProfile, version: str, packages: frozenset[str], warm_start: bool = True, gpus: int = 1
+    ) -> None:
         self.clock = VirtualClock()
         self._card = card
         self._version = version
         self._packages = packages
         self._compile_cache = CompileCache()
         self._warm_start = warm_start
+        self._gpus = gpus
 
     def info(self) -> EngineInfo:
         """Return the simulated version; there is no executable."""
-        return EngineInfo("simulated vllm", self._version, None, flag_names(), Provenance.SIMULATED, self._packages)
+        return EngineInfo(
+            "simulated vllm", self._version, None, flag_names() | {INSTANCES}, Provenance.SIMULATED, self._packages
+        )
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return why vLLM would refuse the configuration; see `Engine`."""
@@ -242,10 +251,13 @@ class SimulatedEngine:
 
     def _config(self, spec: TrialSpec) -> ServeConfig:
         launch = spec.launch
-        arguments = (*launch.base_argv, *launch.argv)
+        arguments = without_instances((*launch.base_argv, *launch.argv))
         shape = find_shape(launch.model.name)
         version = version_tuple(self._version)
-        return resolve_serve_config(arguments, launch.environment, shape, self._card, version, self._packages)
+        config = resolve_serve_config(
+            arguments, launch.environment, shape, self._card, version, self._packages, self._gpus
+        )
+        return placed_config(config, launch.instances, self._gpus)
 
     def close(self) -> None:
         """Do nothing: the engine holds no resources."""

@@ -77,4 +77,6 @@ def measured_point(server: ConfiguredServer, outcome: TrialOutcome) -> MeasuredP
     work = server.work
     flops = work.flops(decodes + share * prompts, output, pairs + decodes * context)
     traffic = work.bytes(decodes / batch, decodes * context)
-    return MeasuredPoint(placed(config.card, flops, traffic, 1.0), None, batch, context)
+    return MeasuredPoint(
+        placed(config.card, flops / config.parallel.gpus, traffic / config.parallel.gpus, 1.0), None, batch, context
+    )

@@ -82,6 +82,12 @@ class Parameters:
     compile_warm_s: float
     capture_s: float
     noise_share: float
+    all_reduce_us: float
+    all_reduce_gpu_us: float
+    pcie_latency_factor: float
+    nvlink_share: float
+    pcie_share: float
+    communication_gib: float
 
 
 @cache

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces import HardwareProfile, ModelShape
+from search_spaces.rendering.shape import instances_of, without_instances
 from tuner.engines.simulator.clients.from_workload import workload_client
 from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
-from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.simulator.configured_server import ConfiguredServer, SimulatedRun
+from tuner.engines.simulator.config.serve_config import placed_config, resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 
@@ -25,16 +27,21 @@ MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a server runs: the card, the simulator's parameters of it, vLLM's version, and the packages beside vLLM."""
+    """Where a server runs: `gpus` cards of a kind, the simulator's parameters of it, vLLM's version and packages."""
 
     card: HardwareProfile
     parameters: Parameters
     version: tuple[int, ...]
     packages: frozenset[str]
+    gpus: int = 1
 
 
 def build_server(
-    platform: Platform, arguments: Sequence[str], environment: Mapping[str, str], shape: ModelShape
+    platform: Platform,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    shape: ModelShape,
+    instances: int | None = None,
 ) -> ConfiguredServer:
     """Return the server of a command line.
 
@@ -43,15 +50,18 @@ def build_server(
         arguments: the arguments after `vllm serve MODEL`.
         environment: environment variables of the server.
         shape: the shape of the model.
+        instances: equal servers behind a router, on separate GPUs if there are enough; otherwise they share them.
+            None: as many as the arguments say.
 
     Raises:
         ConfigRefused: if vLLM refuses the configuration.
         StartFailed: if the server starts and then ends with an error.
     """
-    config = resolve_serve_config(
-        tuple(arguments), environment, shape, platform.card, platform.version, platform.packages
-    )
-    return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT))
+    count = instances_of(arguments) if instances is None else instances
+    words, site = without_instances(arguments), platform
+    config = resolve_serve_config(words, environment, shape, site.card, site.version, site.packages, site.gpus)
+    config = placed_config(config, count, platform.gpus)
+    return ConfiguredServer(config, platform.parameters, environment.get(MARLIN_INPUT), count)
 
 
 def run_workload(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from search_spaces import HardwareProfile
 from tuner.engines.simulator.config.serve_config import ServeConfig
-from tuner.engines.simulator.configured_server import SimulatedRun
+from tuner.engines.simulator.simulated_run import SimulatedRun
 
 _TERA = 1e12
 _GIGA = 1e9
@@ -39,7 +39,8 @@ class Roofline:
 
 def roofline_of(config: ServeConfig, run: SimulatedRun) -> Roofline:
     """Return a run's place on the roofline; the module's docstring has the equation."""
-    return placed(config.card, run.flops, run.bytes, run.trace.busy_s)
+    gpus = config.parallel.replica_gpus
+    return placed(config.card, run.flops / gpus, run.bytes / gpus, run.trace.busy_s)
 
 
 def placed(card: HardwareProfile, flops: float, traffic: float, seconds: float) -> Roofline:

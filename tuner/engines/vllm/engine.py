@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from search_spaces.rendering.shape import without_instances
+from search_spaces.rendering.shape import INSTANCES, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
@@ -73,7 +73,7 @@ class VllmEngine:
             name="vllm",
             version=found.version,
             executable=str(found.executable),
-            flags=flags.names if flags else None,
+            flags=flags.names | {INSTANCES} if flags else None,
             provenance=Provenance.MEASURED,
             packages=None if found.packages is None else found.packages | _programs(),
         )
@@ -81,7 +81,9 @@ class VllmEngine:
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return why vLLM's parser or its configuration check refuses the trial; None if they accept it."""
         flags = self._tools.flags()
-        launch = replace(spec.launch, argv=without_instances(spec.launch.argv))
+        given = spec.launch
+        base, argv = without_instances(given.base_argv), without_instances(given.argv)
+        launch = replace(given, base_argv=base, argv=argv)
         refused = flags.problem(launch.argv) if flags else None
         if refused is not None:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, refused)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardware_named, version_tuple
-from search_spaces.rendering.shape import gpus_of
+from search_spaces.rendering.shape import gpus_of, instances_of
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import LLAMA_CPP
@@ -77,7 +77,8 @@ def simulator_prior_of_source(
     """
     premise = study.premise
     try:
-        platform = _platform(hardware_named(str(study.facts["hardware"])), premise["engine"]["version"], packages)
+        card, version = hardware_named(str(study.facts["hardware"])), premise["engine"]["version"]
+        platform = _platform(card, version, packages, int(study.facts.get("gpus", 1)))
     except (KeyError, SpaceError):
         return None
     workload = read_workload(premise["workload"]).model_copy(update=premise.get("search", {}))
@@ -102,10 +103,10 @@ def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:
     """Return the platform of a study's servers; None if the simulator lacks it, as for every engine but vLLM."""
     if engine.name == LLAMA_CPP:
         return None
-    return _platform(spec.space.context.hardware, engine.version, engine.packages)
+    return _platform(spec.space.context.hardware, engine.version, engine.packages, spec.gpus)
 
 
-def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None) -> Platform | None:
+def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | None, gpus: int) -> Platform | None:
     """Return the platform of the servers; None if the simulator lacks the GPU or the version."""
     try:
         known = version_tuple(version.partition("+")[0])
@@ -113,7 +114,7 @@ def _platform(card: HardwareProfile, version: str, packages: frozenset[str] | No
         return None
     if not (card.tflops.get("float16") and card.bandwidth_gbs and card.compute_capability):
         return None
-    return Platform(card, parameters_of(card.key), known, packages or frozenset())
+    return Platform(card, parameters_of(card.key), known, packages or frozenset(), gpus)
 
 
 def _simulator(platform: Platform, spec: StudySpec, workload: Workload) -> SimulatorPrior | None:
@@ -191,7 +192,7 @@ class SimulatorPrior:
         metrics = client_metrics(self._workload, run, server) if any_completed(run) else None
         if metrics is None:
             return None
-        used = gpus_of(argv)
+        used = min(gpus_of(argv) * instances_of(argv), self._gpus)
         shared = per_gpu_metrics(metrics, used) if self._gpus > 1 else {}
         price = None if self._price is None else self._price.per_gpu_hour * used
         return {**metrics, **shared, **token_costs(metrics, price)}

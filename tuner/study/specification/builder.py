@@ -179,6 +179,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
+        **({} if settings.gpus == 1 else {"gpus": settings.gpus}),
     }
     return StudySpec(
         name=plan.name,

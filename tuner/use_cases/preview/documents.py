@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from search_spaces import HardwareProfile, ResolvedSpace
-from tuner.engines.simulator.parameters import error_bands
 from tuner.study.specification.resolve_workload import find_goals
 from tuner.study.specification.settings import GoalSettings
 from tuner.use_cases.simulate import Simulation
@@ -68,6 +67,10 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "total_output_tokens": sum(request.prompt.output for request in completed),
         **simulation.metrics,
         "price": None if simulation.price is None else simulation.price.to_dict(),
+        "gpus": simulation.machine.gpus,
+        "instances": simulation.machine.instances,
+        "output_throughput_per_gpu": simulation.output_throughput_per_gpu,
+        "memory_per_gpu": _memory(simulation),
         "kv_cache_tokens": simulation.machine.budget.tokens,
         "preemptions": counts.preemptions,
         "prefix_cache_hit_rate": _share(counts.hit_tokens, counts.queried_tokens),
@@ -75,7 +78,19 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "attention_backend": simulation.machine.config.backend,
         "step_shares": simulation.time_shares,
         "roofline": asdict(simulation.roofline),
-        "error_bands": error_bands(),
+        "error_bands": dict(simulation.error_bands),
+    }
+
+
+def _memory(simulation: Simulation) -> dict[str, float | None]:
+    """Return what one server has on the most loaded GPU, in GiB."""
+    budget = simulation.machine.budget
+    return {
+        "card_gib": simulation.card.memory_gib,
+        "weights_gib": budget.weights_gib,
+        "kv_cache_gib": budget.kv_gib,
+        "activations_gib": budget.activations_gib,
+        "graphs_gib": budget.graphs_gib,
     }
 
 

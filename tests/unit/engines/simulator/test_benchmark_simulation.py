@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.engines.simulator.helpers import ARGUMENTS, GREEDY, SUFFIX, run, server
 from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
-from tuner.engines.simulator.configured_server import SimulatedRun
 from tuner.engines.simulator.scheduling.scheduler import SchedulerCounts
 from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.workloads.results.requests import RequestStatus
 
 WORKLOADS = st.builds(

@@ -135,7 +135,7 @@ def test_flashinfer_has_no_full_graph_for_drafts() -> None:
             ],
             "prompt_lookup_min=4 must be <= prompt_lookup_max=2",
         ),
-        (["--tensor-parallel-size", "2"], "one GPU is simulated"),
+        (["--tensor-parallel-size", "2"], "World size (2) is larger than the number of available GPUs (1)"),
         (["--gpu-memory-utilization", "1.5"], "less than or equal to 1"),
     ],
 )

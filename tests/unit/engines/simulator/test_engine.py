@@ -15,6 +15,8 @@ from search_spaces import hardware_named
 from storage.records import Culprit, FailureKind, Phase, Provenance, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
+from tuner.engines.base import EngineSettings
+from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
 from tuner.engines.vllm.failures.classify import classify
 from tuner.loadgen.result import read_records
@@ -173,6 +175,8 @@ import json, sys, threading
 from pathlib import Path
 from tests.unit.engines.simulator.test_engine import spec
 from search_spaces import hardware_named
+from tuner.engines.base import EngineSettings
+from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.trial.pipeline import run_trial
 engine = SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer", "arctic_inference"}))
@@ -203,3 +207,28 @@ def test_trials_of_one_configuration_differ_by_noise(engine: SimulatedEngine, tm
     assert len({*values}) == 12
     # the parameter noise_share is 3 %
     assert 0.005 < (max(values) - min(values)) / min(values) < 0.25
+
+
+def test_a_worker_of_two_gpus_serves_what_one_gpu_cannot(tmp_path: Path) -> None:
+    def made(gpus: int) -> SimulatedEngine:
+        return SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer"}), gpus=gpus)
+
+    split = spec(tmp_path, "--tensor-parallel-size", "2")
+    refused = made(1).check(split)
+    assert refused is not None
+    assert refused.kind is FailureKind.INVALID_CONFIGURATION
+    assert refused.message == "World size (2) is larger than the number of available GPUs (1) in this node"
+    assert made(2).check(split) is None
+    outcome = run_trial(made(2), split, NEVER, worker="w0", device="2 × Tesla T4")
+    assert outcome.failure is None
+    assert outcome.server is not None
+    plain = run_trial(made(2), spec(tmp_path), NEVER, worker="w0", device="2 × Tesla T4")
+    assert plain.server is not None
+    assert (outcome.server.kv_cache_tokens or 0) > 1.9 * (plain.server.kv_cache_tokens or 0)
+
+
+def test_the_factory_gives_the_simulated_engine_its_gpus(tmp_path: Path) -> None:
+    settings = EngineSettings("simulated", None, tmp_path, card=hardware_named("t4"), version="0.15.1", gpus=2)
+    split = spec(tmp_path, "--tensor-parallel-size", "2")
+    assert EngineFactory(settings)(0).check(split) is None
+    assert EngineFactory(replace(settings, gpus=1))(0).check(split) is not None

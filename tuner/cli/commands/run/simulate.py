@@ -10,10 +10,12 @@ from tuner.cli.help import flag, option
 from tuner.cli.options import (
     MODEL,
     OUTPUT,
+    RUN,
     WORKLOAD,
     AsJson,
     Env,
     Gpu,
+    GpusPerTrial,
     InputLen,
     OutputLen,
     Price,
@@ -35,6 +37,11 @@ def simulate(
         option(MODEL, "NAME", "Preset with model, card and workload."),
     ] = "qwen2.5-0.5b-t4",
     gpu: Gpu = None,
+    gpus_per_trial: GpusPerTrial = None,
+    instances: Annotated[
+        int,
+        option(RUN, "INTEGER", "Equal servers behind a router; with fewer GPUs than servers they share them.", least=1),
+    ] = 1,
     price: Price = None,
     model: Annotated[
         Text,
@@ -58,6 +65,8 @@ def simulate(
     Nothing is started, and no GPU is needed. The configuration is the flags of `vllm serve` after `--`:
 
     tuner simulate --gpu h200 -- --max-num-seqs 64 --quantization fp8
+
+    tuner simulate --gpu h200 --model Qwen/Qwen2.5-72B-Instruct -- --tensor-parallel-size 4
     """
     from tuner.cli.output.pages.simulate import report
     from tuner.cli.values import pairs, server_arguments
@@ -82,5 +91,7 @@ def simulate(
         seed=seed,
         noise=noise,
         price=price,
+        gpus_per_trial=gpus_per_trial,
+        instances=instances,
     )
     report(use_case.simulate(settings), as_json=as_json)

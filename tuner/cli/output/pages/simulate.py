@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from tuner.cli.output.parts.console import new_table, show
-from tuner.cli.output.parts.labelled import labelled
-from tuner.engines.simulator.parameters import error_bands
+from tuner.cli.output.parts.labelled import Rows, labelled
+from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.results import text
 from tuner.use_cases.preview.documents import simulation_document
 from tuner.use_cases.simulate import Simulation
@@ -35,10 +35,11 @@ def report(simulation: Simulation, *, as_json: bool) -> None:
 def _print(simulation: Simulation) -> None:
     roof, machine = simulation.roofline, simulation.machine
     print(
-        f"{text.BANNER}: vLLM {simulation.vllm_version} serving {simulation.model} on one {simulation.card.name}\n"
+        f"{text.BANNER}: {_servers(machine)}vLLM {simulation.vllm_version} serving {simulation.model} on "
+        f"{'one' if machine.gpus == 1 else f'{machine.gpus} ×'} {simulation.card.name}\n"
         f"{simulation.completed} of {simulation.offered} requests completed\n"
     )
-    bands = error_bands()
+    bands = simulation.error_bands
     table = new_table()
     for heading in ("metric", "predicted", "error of nine in ten recorded runs"):
         table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
@@ -54,10 +55,34 @@ def _print(simulation: Simulation) -> None:
     )
     rows = [
         *([] if simulation.price is None else [("price", str(simulation.price))]),
-        ("KV cache", f"{machine.budget.tokens:,} tokens"),
+        *_several(simulation),
+        ("KV cache", f"{machine.budget.tokens:,} tokens" + (" for each copy" if simulation.copies > 1 else "")),
         ("preemptions", text.number(simulation.run.counts.preemptions)),
         ("attention backend", str(machine.config.backend)),
         ("time of a step", shares),
         ("roofline", f"{roofline} the ridge at {roof.ridge:.0f}: bound by {roof.roof}, {roof.share:.0%} of it reached"),
     ]
     show(table, "", labelled(rows))
+
+
+def _servers(machine: ConfiguredServer) -> str:
+    return "" if machine.instances == 1 else f"{machine.instances} servers of "
+
+
+def _several(simulation: Simulation) -> Rows:
+    """Return what one plain server on one GPU does not need: figures for each GPU, server and copy of the model."""
+    machine, budget = simulation.machine, simulation.machine.budget
+    parallel, copies = machine.config.parallel, simulation.copies
+    if machine.gpus == copies == 1:
+        return []
+    names = ("tensor parallel", parallel.tensor), ("pipeline", parallel.pipeline), ("copies of the model", copies)
+    memory = (
+        f"weights {budget.weights_gib:.1f}, KV cache {budget.kv_gib:.1f}, activations {budget.activations_gib:.1f}, "
+        f"graphs {budget.graphs_gib:.1f} of {simulation.card.memory_gib or 0.0:.1f} GiB"
+    )
+    return [
+        ("GPUs", f"{machine.gpus}: " + ", ".join(f"{name} {count}" for name, count in names if count > 1)),
+        ("per GPU", text.with_unit("output_throughput", simulation.output_throughput_per_gpu)),
+        ("memory of a GPU", memory if machine.config.servers_per_gpu == 1 else f"for each server, {memory}"),
+        ("errors", "no recorded run has several GPUs or servers"),
+    ]

@@ -1,17 +1,32 @@
 """Resolves the command line of `vllm serve` to a configuration: vLLM's defaults, rules and refusals.
 
-Covered are vLLM 0.15 to 0.32, one GPU, and dense models. The sources are vLLM's `engine/arg_utils.py` and `config/`.
+Covered are vLLM 0.15 to 0.32 and dense models. The sources are vLLM's `engine/arg_utils.py` and `config/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from search_spaces import HardwareProfile, ModelShape
 from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.config.flags import FlagError, UnknownFlagError, parse_flags
+from tuner.engines.simulator.config.limits import (
+    at_least_one,
+    find_batch_limits,
+    find_block_size,
+    find_max_model_len,
+    find_memory_utilization,
+)
+from tuner.engines.simulator.config.parallelism import (
+    Parallelism,
+    ParallelismRefused,
+    TooFewGpus,
+    find_parallelism,
+    shard_of,
+)
 from tuner.engines.simulator.config.precision import (
     ConfigRefused,
     NotSimulated,
@@ -23,10 +38,6 @@ from tuner.engines.simulator.config.precision import (
     has_fast_blocks,
 )
 from tuner.engines.simulator.config.speculative_config import Speculation, find_speculation
-from tuner.engines.simulator.config.vllm_defaults import vllm_default
-
-_BLOCK_SIZES_BEFORE_0_25 = (1, 8, 16, 32, 64, 128, 256)
-_DEFAULT_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,8 @@ class ServeConfig:
         graphs: CUDA graphs.
         speculation: speculative decoding; None without.
         temperature: sampling temperature of a request that states none.
+        parallel: how the server is split over GPUs.
+        servers_per_gpu: equal servers that share a GPU; each has its part of the memory.
     """
 
     version: tuple[int, ...]
@@ -98,6 +111,13 @@ class ServeConfig:
     graphs: CudaGraphs
     speculation: Speculation | None
     temperature: float
+    parallel: Parallelism
+    servers_per_gpu: int = 1
+
+    @cached_property
+    def shard(self) -> ModelShape:
+        """The part of the model that the most loaded GPU computes; the model itself on one GPU."""
+        return shard_of(self.model, self.parallel)
 
 
 def resolve_serve_config(
@@ -107,6 +127,7 @@ def resolve_serve_config(
     card: HardwareProfile,
     version: tuple[int, ...],
     packages: frozenset[str],
+    gpus: int = 1,
 ) -> ServeConfig:
     """Return the configuration of a command line of `vllm serve`.
 
@@ -122,7 +143,7 @@ def resolve_serve_config(
         ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
     try:
-        return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages)
+        return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
     except UnknownFlagError as error:
         raise NotSimulated(str(error)) from None
     except FlagError as error:
@@ -133,6 +154,24 @@ def resolve_serve_config(
         raise ConfigRefused(str(error)) from None
 
 
+def placed_config(config: ServeConfig, instances: int, gpus: int) -> ServeConfig:
+    """Return the configuration of each of several equal servers on the GPUs of one machine.
+
+    Servers on one GPU each share a GPU if there are fewer GPUs than servers.
+
+    Raises:
+        TooFewGpus: if servers of several GPUs would have to share.
+    """
+    needed = instances * config.parallel.gpus
+    if needed <= gpus:
+        return config
+    if config.parallel.gpus > 1:
+        raise TooFewGpus(
+            f"{instances} servers of {config.parallel.gpus} GPUs need {needed} GPUs, and there are {gpus}", needed
+        )
+    return replace(config, servers_per_gpu=-(-instances // gpus))
+
+
 def refusal_of_every_trial(
     arguments: Sequence[str],
     environment: Mapping[str, str],
@@ -140,6 +179,7 @@ def refusal_of_every_trial(
     card: HardwareProfile,
     version: tuple[int, ...],
     packages: frozenset[str],
+    gpus: int = 1,
 ) -> str | None:
     """Return why no configuration with these arguments can be simulated; None if some may be.
 
@@ -147,8 +187,8 @@ def refusal_of_every_trial(
     arguments.
     """
     try:
-        _resolve(_checked_flags(arguments, version), environment, model, card, version, packages)
-    except (FlagError, NotSimulated) as error:
+        _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
+    except (FlagError, NotSimulated, ParallelismRefused) as error:
         return str(error)
     except ValueError:
         return None
@@ -162,12 +202,12 @@ def _resolve(
     card: HardwareProfile,
     version: tuple[int, ...],
     packages: frozenset[str],
+    gpus: int = 1,
 ) -> ServeConfig:
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
-    length = _max_model_len(flags["max_model_len"], model, environment)
-    seqs, tokens = _batch_limits(flags, card, version, length)
-    dtype = find_dtype(flags["dtype"], model, card)
-    quantization, weight_bits = find_quantization(flags["quantization"], model, card, version, dtype)
+    length = find_max_model_len(flags["max_model_len"], model, environment)
+    seqs, tokens = find_batch_limits(flags, card, version, length)
+    dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
     kv_dtype, kv_element_bytes = _kv_cache_format(flags, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
     return ServeConfig(
@@ -183,8 +223,8 @@ def _resolve(
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        block_size=_block_size(flags["block_size"], version),
-        gpu_memory_utilization=_memory_utilization(flags["gpu_memory_utilization"], card, version),
+        block_size=find_block_size(flags["block_size"], version),
+        gpu_memory_utilization=find_memory_utilization(flags["gpu_memory_utilization"], card, version),
         kv_cache_bytes=flags["kv_cache_memory_bytes"],
         prefix_caching=flags["enable_prefix_caching"] is not False,
         chunked_prefill=flags["enable_chunked_prefill"] is not False,
@@ -196,12 +236,13 @@ def _resolve(
         max_active=flags["max_num_active_seqs"],
         max_queued_requests=flags["max_num_queued_reqs"],
         max_queued_tokens=flags["max_num_queued_tokens"],
-        stream_interval=_at_least_one("stream_interval", flags["stream_interval"]),
-        api_servers=_at_least_one("api_server_count", flags["api_server_count"]),
+        stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
+        api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
         graphs=find_cuda_graphs(flags, version, attention_kernels(backend, card), seqs, tokens, _drafts(speculation)),
         speculation=speculation,
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
+        parallel=find_parallelism(flags, model, gpus),
     )
 
 
@@ -210,13 +251,17 @@ def _checked_flags(arguments: Sequence[str], version: tuple[int, ...]) -> Mappin
     flags = parse_flags(arguments)
     if flags["performance_mode"] and version < (0, 19):
         raise ConfigRefused("unrecognized arguments: --performance-mode")
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if flags[name] not in (None, 1):
-            flag = "--" + name.replace("_", "-")
-            raise NotSimulated(f"{flag} {flags[name]}: one GPU is simulated; measure that with the engine vllm")
     if flags["cpu_offload_gb"]:
         raise NotSimulated("--cpu-offload-gb is not simulated; measure that with the engine vllm")
     return flags
+
+
+def _weight_format(
+    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, version: tuple[int, ...]
+) -> tuple[str, str | None, int]:
+    """Return the 16-bit format, the quantization method and the bits of a weight."""
+    dtype = find_dtype(flags["dtype"], model, card)
+    return dtype, *find_quantization(flags["quantization"], model, card, version, dtype)
 
 
 def _kv_cache_format(flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...]) -> tuple[str, float]:
@@ -230,76 +275,10 @@ def _drafts(speculation: Speculation | None) -> int:
     return speculation.tokens if speculation else 0
 
 
-def _at_least_one(name: str, value: int | None) -> int:
-    """Return a value of at least 1; 1 if it is not given."""
-    if value is not None and value < 1:
-        raise ConfigRefused(f"{name}: Input should be greater than or equal to 1")
-    return value or 1
-
-
-def _max_model_len(given: int | None, model: ModelShape, environment: Mapping[str, str]) -> int:
-    derived = model.max_position_embeddings
-    if given is None:
-        return derived
-    if given > derived and environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
-        raise ConfigRefused(
-            f"User-specified max_model_len ({given}) is greater than the derived max_model_len "
-            f"(max_position_embeddings={derived} or model_max_length=None in model's config.json). To allow overriding "
-            "this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
-        )
-    return _at_least_one("max_model_len", given)
-
-
-def _batch_limits(
-    flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...], length: int
-) -> tuple[int, int]:
-    """Return max_num_seqs and max_num_batched_tokens (engine/arg_utils.py 0.15:1808, 0.25:2397, 0.32:2894)."""
-    chunked = flags["enable_chunked_prefill"] is not False
-    double = 2 if flags["performance_mode"] == "throughput" and version >= (0, 19) else 1
-    tokens, seqs = flags["max_num_batched_tokens"], flags["max_num_seqs"]
-    if tokens is None:
-        tokens = double * int(vllm_default("max_num_batched_tokens", card, version))
-        tokens = tokens if chunked else max(length, tokens)
-        if seqs is not None:
-            tokens = max(seqs, min(tokens, seqs * length))
-    if seqs is None:
-        seqs = min(double * int(vllm_default("max_num_seqs", card, version)), tokens)
-    _at_least_one("max_num_seqs", seqs)
-    if not chunked and tokens < length:
-        raise ConfigRefused(
-            f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length}). This effectively limits the "
-            "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
-            "max_num_batched_tokens or decrease max_model_len."
-        )
-    if tokens < seqs:
-        raise ConfigRefused(
-            f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({seqs})."
-        )
-    active = flags["max_num_active_seqs"]
-    if active is not None and active > seqs:
-        raise ConfigRefused(f"max_num_active_seqs ({active}) cannot be greater than max_num_seqs ({seqs}).")
-    return seqs, tokens
-
-
-def _block_size(given: int | None, version: tuple[int, ...]) -> int:
-    if given is None:
-        return _DEFAULT_BLOCK_SIZE
-    if version < (0, 25) and given not in _BLOCK_SIZES_BEFORE_0_25:
-        raise ConfigRefused(f"argument --block-size: invalid choice: {given} (choose from {_BLOCK_SIZES_BEFORE_0_25})")
-    if given < 1 or given % 16:
-        raise ConfigRefused(
-            f"No common block size for {given}."
-            if version < (0, 25)
-            else f"No valid attention backend found for cuda with AttentionSelectorConfig(block_size={given})."
-        )
-    return given
-
-
-def _memory_utilization(given: float | None, card: HardwareProfile, version: tuple[int, ...]) -> float:
-    share = vllm_default("gpu_memory_utilization", card, version) if given is None else given
-    if not 0 < share <= 1:
-        raise ConfigRefused("gpu_memory_utilization: Input should be greater than 0 and less than or equal to 1")
-    return share
+def _api_servers(flags: Mapping[str, Any]) -> int | None:
+    """Return the number of API servers; vLLM starts one for each copy of the model (`entrypoints/cli/serve.py`)."""
+    given: int | None = flags["api_server_count"]
+    return (flags["data_parallel_size"] or 1) if given is None else given
 
 
 def _async_scheduling(given: bool | None, speculation: Speculation | None, version: tuple[int, ...]) -> bool:

@@ -10,8 +10,9 @@ TURING_VERSION = "0.15.1"
 DEFAULT_VERSION = "0.25.1"
 """The release of the H200 measurements."""
 
-SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "deep_gemm", "flashinfer"})
-"""Packages that count as installed. vLLM depends on FlashInfer, its wheel has DeepGEMM, and pip installs the others."""
+SIMULATED_PACKAGES = frozenset({"arctic_inference", "bitsandbytes", "deep_gemm", "flashinfer", "haproxy"})
+"""Packages that count as installed. vLLM depends on FlashInfer, its wheel has DeepGEMM, pip installs the others, and
+HAProxy is a package of every distribution."""
 
 
 def default_version(card: HardwareProfile) -> str:

@@ -10,6 +10,11 @@ Activations are the larger of a step's MLP and its logits, times a fitted factor
     MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
     logits = max_num_seqs × vocabulary × 4 bytes
 
+On several GPUs, all of this is the most loaded GPU's part (`ServeConfig.shard`), whose KV cache decides for all, as in
+vLLM. Logits are whole, because every GPU gathers them. `communication_gib` is added for the buffers of the collectives.
+
+Each of n servers that share a GPU counts a card of 1/n of its memory: `gpu_memory_utilization` is 1/n of the given one.
+
 CUDA graphs take `graph_mib_per_layer` for each layer of each captured graph. They are captured after the KV cache is
 allocated; before 0.25 vLLM does not set memory aside for them.
 """
@@ -38,7 +43,10 @@ class StartFailed(ValueError):
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """The division of a card's memory in GiB; the KV cache holds `tokens` tokens in `blocks` blocks."""
+    """The division of a card's memory in GiB; the KV cache holds `tokens` tokens in `blocks` blocks.
+
+    On several GPUs, GiB are those of the most loaded GPU, and tokens and blocks those of one copy of the model.
+    """
 
     weights_gib: float
     activations_gib: float
@@ -54,14 +62,15 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
     Raises:
         StartFailed: if the weights do not fit, or the KV cache is too small for the longest request.
     """
-    model, total = config.model, config.card.memory_gib or 0.0
+    model, total = config.shard, (config.card.memory_gib or 0.0) / config.servers_per_gpu
     resident = weights.resident_bytes / GIB
     mlp = config.max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
-    logits = min(config.max_num_seqs, config.max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
+    logits = min(config.max_num_seqs, config.max_num_batched_tokens) * config.model.vocab * _LOGIT_BYTES
     activations = parameters.activation_factor * max(mlp, logits) / GIB
     graphs = config.graphs.captured * model.layers * parameters.graph_mib_per_layer / 1024
-    fixed = resident + parameters.runtime_gib + activations
-    if resident + parameters.runtime_gib > total:
+    runtime = parameters.runtime_gib + (parameters.communication_gib if config.parallel.replica_gpus > 1 else 0.0)
+    fixed = resident + runtime + activations
+    if resident + runtime > total:
         raise _out_of_memory(config.card.name, resident, total)
     if config.kv_cache_bytes is not None:
         kv_cache = config.kv_cache_bytes / GIB

@@ -8,7 +8,8 @@ evenly.
     work of a request = request_us + prompt_token_us × prompt tokens (+ connect_us for a new connection)
     work of a step's tokens = tokens × (token_us + chunk_us / stream_interval)
 
-Both are divided by the host's speed and the number of API servers.
+Both are divided by the host's speed and the number of API servers. With data parallelism, each copy of the model has
+its share of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FrontEnd:
     """
 
     def __init__(self, config: ServeConfig, parameters: Parameters) -> None:
-        scale = 1e-6 / (config.card.host_speed or 1.0) / config.api_servers
+        scale = 1e-6 / (config.card.host_speed or 1.0) / config.api_servers * config.parallel.data
         self._request_work = parameters.request_us * scale
         self._connect_work = parameters.connect_us * scale
         self._prompt_token_work = parameters.prompt_token_us * scale

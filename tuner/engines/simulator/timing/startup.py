@@ -73,4 +73,5 @@ def compile_key(config: ServeConfig) -> Hashable:
 
 def kernel_key(config: ServeConfig) -> tuple[Hashable, ...]:
     """Return the key of the compiled kernels: servers with equal keys share Triton's and Inductor's caches."""
-    return (config.version, config.model, config.dtype, config.quantization, config.kv_element_bytes, config.backend)
+    formats = (config.dtype, config.quantization, config.kv_element_bytes, config.backend)
+    return (config.version, config.model, config.parallel, *formats)

@@ -21,6 +21,18 @@ Asynchronous scheduling overlaps the host with the step before it:
     period = max(card, host + launches)     with asynchronous scheduling
     period = host + max(card, launches)     without
 
+With tensor parallelism, the card's times are those of one GPU's part (`ServeConfig.shard`) and its collectives, one
+after another (`communication.py`). Sampling sees all logits. With p groups of layers (pipeline parallelism), the
+sequences of a step go in b = min(p, sequences) equal batches through all groups, one group behind another:
+
+    card = p × (linear layers + attention + kernels + collectives of one group and one batch) + b × (head + sampling)
+
+so that all GPUs work if there are p sequences, and one at a time works on a single sequence. The host prepares and
+launches each batch while others are on the card.
+
+If several servers share a GPU, its processes take turns: `sharing` servers with work each take that many times longer
+on the card (processor sharing), and not on the host.
+
 All parameters are documented in `parameters.yaml`.
 """
 
@@ -28,12 +40,14 @@ from __future__ import annotations
 
 import math
 
+from search_spaces import ModelShape
 from tuner.engines.simulator.config.cuda_graphs import LaunchMode
 from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.weights import Weights, activation_elements, find_weights
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.scheduling.step import Step
+from tuner.engines.simulator.timing.communication import Communication
 from tuner.engines.simulator.timing.token_work import TokenWork
 
 _US = 1e-6
@@ -50,6 +64,13 @@ _UNPACK_TRAFFIC = 2.25
 """Memory traffic of unpacking and multiplying, over that of a 16-bit matrix: read 4 bits, write and read 16 bits."""
 
 
+_CAUSES = ("weights", "attention", "kernels", "sampling", "launches", "host")
+COMMUNICATION = "communication"
+"""The cause of a step's time that a server of several GPUs has besides the others."""
+OTHER_SERVERS = "other servers"
+"""The cause of a step's time that a server which shares its GPU has besides the others."""
+
+
 class StepTime:
     """The time of the steps of one server.
 
@@ -58,6 +79,7 @@ class StepTime:
         flops: the arithmetic that their tokens need: matrices and attention.
         bytes: the memory traffic that their tokens need: weights once a step, KV cache once a decoded token.
         work: the factors of both.
+        sharing: servers that have work on this server's GPU now, itself included.
     """
 
     def __init__(
@@ -80,17 +102,13 @@ class StepTime:
         self.config = config
         self._scale = scale
         self.flops = self.bytes = 0.0
-        self.weights: Weights = find_weights(
-            config.model,
-            config.card,
-            config.dtype,
-            config.quantization,
-            config.weight_bits,
-            marlin_input,
-            config.fast_blocks,
-        )
-        self.work = TokenWork.of(config, self.weights)
-        self.seconds = {"weights": 0.0, "attention": 0.0, "kernels": 0.0, "sampling": 0.0, "launches": 0.0, "host": 0.0}
+        self.sharing = 1
+        self.weights: Weights = _weights(config, config.shard, marlin_input)
+        self.work = TokenWork.of(config, _weights(config, config.model, marlin_input))
+        self._stages = config.parallel.pipeline
+        is_split = config.parallel.replica_gpus > 1
+        self._communication = Communication(config, parameters) if is_split else None
+        self.seconds = dict.fromkeys((*_CAUSES, *((COMMUNICATION,) if is_split else ())), 0.0)
         is_triton = config.backend == "TRITON_ATTN"
         self._first_use_s = parameters.triton_first_use_s if is_triton else parameters.first_use_s
         self._warm = warm
@@ -99,7 +117,7 @@ class StepTime:
 
     def _set_card_times(self, config: ServeConfig, parameters: Parameters) -> None:
         """Set the seconds of the card's work, each for the unit that its name ends in."""
-        model, card, weights = config.model, config.card, self.weights
+        model, card, weights = config.shard, config.card, self.weights
         bandwidth = (card.bandwidth_gbs or 1.0) * _GIGA
         streamed = bandwidth * parameters.bandwidth_share
         self._tile = _AWQ_TILE if config.quantization == "awq" and weights.kernels == "gemm" else 1
@@ -115,10 +133,11 @@ class StepTime:
         reading_share: float = getattr(parameters, f"{kernels.lower()}_bandwidth_share")
         # A cache with a scale for each token and head is converted number by number: its small numbers save nothing.
         scaling = 2.0 / config.kv_element_bytes * parameters.head_scale_factor if config.kv_head_scales else 1.0
-        self._context_token = self.work.context_bytes / (bandwidth * reading_share) * scaling
+        shard = TokenWork.of(config, weights, model)
+        self._context_token = shard.context_bytes / (bandwidth * reading_share) * scaling
         comparing = parameters.triton_arithmetic_factor if kernels == "TRITON_ATTN" else 1.0
         comparing *= parameters.attention_arithmetic_share
-        self._pair = self.work.pair_flops / (card.tflops["float16"] * _TERA * comparing)
+        self._pair = shard.pair_flops / (card.tflops["float16"] * _TERA * comparing)
         self._pair *= parameters.head_scale_factor if config.kv_head_scales else 1.0
         hidden_pass = 2.0 * model.hidden * model.layers / streamed
         moved = 2.0 * activation_elements(model) / streamed
@@ -134,7 +153,7 @@ class StepTime:
         }
         self._kernel = parameters.kernel_us * _US
         passes = parameters.greedy_passes if config.temperature == 0 else parameters.sampling_passes
-        self._sample = 4.0 * model.vocab * passes / streamed
+        self._sample = 4.0 * config.model.vocab * passes / streamed
 
     def _linear_flops_per_s(self, parameters: Parameters) -> float:
         share = {
@@ -149,7 +168,7 @@ class StepTime:
     def _set_host_times(self, config: ServeConfig, parameters: Parameters) -> None:
         """Set the seconds of the host's work; a slower host takes longer, and launches have the card's `launch_us`."""
         speed = config.card.host_speed or 1.0
-        launch = (config.card.launch_us or 0.0) * _US * config.model.layers
+        launch = (config.card.launch_us or 0.0) * _US * config.shard.layers
         quantizes = self.weights.kernels in _QUANTIZES_ACTIVATIONS
         quantize = parameters.quantize_launches_per_layer if quantizes else 0.0
         is_flex, is_triton = config.backend == "FLEX_ATTENTION", config.backend == "TRITON_ATTN"
@@ -159,7 +178,7 @@ class StepTime:
         self._host_sequence = parameters.step_sequence_us * _US / speed
         self._launches = {
             LaunchMode.FULL: parameters.full_graph_us * _US / speed,
-            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.model.layers + attention,
+            LaunchMode.PIECEWISE: parameters.piece_us * _US / speed * config.shard.layers + attention,
             LaunchMode.COMPILED: parameters.fused_launches_per_layer * launch + attention,
             LaunchMode.EAGER: (parameters.eager_launches_per_layer + quantize) * launch + attention,
         }
@@ -169,22 +188,17 @@ class StepTime:
 
     def advance(self, step: Step) -> float:
         """Return the seconds from the start of a step to the start of the next one, and add them up by cause."""
-        config = self.config
-        tokens = step.decode + step.prefill
+        config, seconds = self.config, self.seconds
+        batches = 1 if self._stages == 1 else max(1, min(self._stages, step.sequences))
+        tokens = -(-(step.decode + step.prefill) // batches)
         launch_mode = config.graphs.launch(tokens, step.decodes_only)
         if launch_mode in (LaunchMode.FULL, LaunchMode.PIECEWISE):
             tokens = config.graphs.padded(tokens)
-        fused = launch_mode is not LaunchMode.EAGER
-        head = self._head_token * step.sampled
-        weights = self._linear(tokens) + math.sqrt(self._head_stream * self._head_stream + head * head)
-        attention = self._context_token * step.context + self._pair * step.pairs
-        kernels = self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens
-        sampling = self._sample * step.sampled
-        card = weights + attention + kernels + sampling
-        launches = self._launches[launch_mode]
-        host = self._host_step + self._host_sequence * step.sequences + self._host_draft * step.drafting
+        card = self._card(step, tokens, batches, launch_mode is not LaunchMode.EAGER)
+        launches = self._launches[launch_mode] * batches
+        host = self._host_step * batches + self._host_sequence * step.sequences + self._host_draft * step.drafting
         host += self._host_admission * step.admitted
-        if config.async_scheduling:
+        if config.async_scheduling or batches > 1:
             period = max(card, host + launches)
             waiting = min(launches, period - card)
         else:
@@ -192,17 +206,44 @@ class StepTime:
             waiting = max(0.0, launches - card)
         self.flops += self.work.flops(step.decode + step.prefill, step.sampled, step.pairs + step.context)
         self.bytes += self.work.bytes(1, step.context)
-        seconds = self.seconds
-        seconds["weights"] += weights
-        seconds["attention"] += attention
-        seconds["kernels"] += kernels
-        seconds["sampling"] += sampling
         seconds["launches"] += waiting
         seconds["host"] += period - card - waiting
         if not self._warm and step.prefill:
             self._warm = True
             period += self._first_use_s
         return period * self._scale
+
+    def _card(self, step: Step, tokens: int, batches: int, fused: bool) -> float:
+        """Return the seconds of a step on the card, and add them up by cause.
+
+        Args:
+            step: the step.
+            tokens: of each of its batches, as many as are computed.
+            batches: that are in flight at once.
+            fused: whether kernels are fused.
+        """
+        stages, seconds = self._stages, self.seconds
+        head = self._head_token * (step.sampled / batches)
+        weights = stages * self._linear(tokens) + batches * math.sqrt(
+            self._head_stream * self._head_stream + head * head
+        )
+        attention = (self._context_token * step.context + self._pair * step.pairs) * (stages / batches)
+        kernels = stages * (self._kernel_count[fused] * self._kernel + self._elementwise_token[fused] * tokens)
+        sampling = self._sample * step.sampled
+        card = weights + attention + kernels + sampling
+        seconds["weights"] += weights
+        seconds["attention"] += attention
+        seconds["kernels"] += kernels
+        seconds["sampling"] += sampling
+        if self._communication is not None:
+            exchange = stages * self._communication.of_layers(tokens) + self._communication.of_stages(tokens, stages)
+            exchange += batches * self._communication.of_logits(step.sampled / batches)
+            seconds[COMMUNICATION] += exchange
+            card += exchange
+        if self.sharing > 1:
+            seconds[OTHER_SERVERS] = seconds.get(OTHER_SERVERS, 0.0) + card * (self.sharing - 1)
+            card *= self.sharing
+        return card
 
     def _linear(self, tokens: int) -> float:
         """Return the seconds of the layers' matrix products in a step of `tokens` tokens."""
@@ -212,3 +253,16 @@ class StepTime:
         elif self._tile > 1:
             tokens = -(-tokens // self._tile) * self._tile
         return math.sqrt(stream * stream + (arithmetic * tokens) * (arithmetic * tokens))
+
+
+def _weights(config: ServeConfig, model: ModelShape, marlin_input: str | None) -> Weights:
+    """Return the weights of a model, or of a part of one, in the formats of a configuration."""
+    return find_weights(
+        model,
+        config.card,
+        config.dtype,
+        config.quantization,
+        config.weight_bits,
+        marlin_input,
+        config.fast_blocks,
+    )

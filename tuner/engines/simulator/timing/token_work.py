@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from search_spaces import ModelShape
 from tuner.engines.simulator.config.serve_config import ServeConfig
 from tuner.engines.simulator.memory.weights import Weights
 
@@ -34,9 +35,9 @@ class TokenWork:
     context_bytes: float
 
     @classmethod
-    def of(cls, config: ServeConfig, weights: Weights) -> TokenWork:
-        """Return the factors of a configured server."""
-        model = config.model
+    def of(cls, config: ServeConfig, weights: Weights, part: ModelShape | None = None) -> TokenWork:
+        """Return the factors of a configured server, or of one GPU's part of its model, with the part's weights."""
+        model = part or config.model
         return cls(
             token_flops=2.0 * weights.linear,
             head_flops=2.0 * weights.head,

@@ -1,0 +1,167 @@
+"""One copy of the model with its queue, its API servers and its clock; a plain server is one of them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field, replace
+
+from tuner.engines.simulator.clients.client import SimulatedRequest
+from tuner.engines.simulator.config.serve_config import ServeConfig
+from tuner.engines.simulator.memory.block_pool import Chain
+from tuner.engines.simulator.parameters import Parameters
+from tuner.engines.simulator.scheduling.scheduler import Scheduler
+from tuner.engines.simulator.scheduling.sequence import Prompt, Sequence
+from tuner.engines.simulator.timing.front_end import FrontEnd
+from tuner.engines.simulator.timing.step_time import StepTime
+
+STATE_PERIOD_S = 0.5
+"""Virtual seconds between two samples of the server's state."""
+
+Segments = list[tuple[int, int]]
+
+
+@dataclass
+class SimulationTrace:
+    """What a simulation records besides the requests.
+
+    Attributes:
+        received_s: when clients received the tokens of each step, in seconds.
+        states: samples of (seconds, running, waiting, share of blocks in use, preemptions).
+        busy_s: seconds in which the engine ran steps.
+        steps: number of steps.
+    """
+
+    received_s: array[float] = field(default_factory=lambda: array("d"))
+    states: list[tuple[float, int, int, float, int]] = field(default_factory=list)
+    busy_s: float = 0.0
+    steps: int = 0
+
+
+class Replica:
+    """A copy of the model that gets a part of the requests.
+
+    Attributes:
+        gpu: the number of its first GPU; replicas with the same one share it.
+        scheduler: plans its steps.
+        time: the time of its steps.
+        front_end: its API servers.
+        trace: what it records.
+        now: when its next step can begin, in seconds.
+        outstanding: its requests that are sent and have not ended.
+        ended: its requests that reached the engine and have ended.
+    """
+
+    def __init__(
+        self, config: ServeConfig, parameters: Parameters, scheduler: Scheduler, time: StepTime, gpu: int = 0
+    ) -> None:
+        self.gpu = gpu
+        self.scheduler = scheduler
+        self.time = time
+        self.front_end = FrontEnd(config, parameters)
+        self.trace = SimulationTrace()
+        self.now = 0.0
+        self.outstanding = 0
+        self.ended: list[SimulatedRequest] = []
+        self._connections = 0
+        self._block_size = config.block_size
+        self._max_model_len = config.max_model_len
+        self._plans_ahead = config.async_scheduling
+        self._requests: dict[int, SimulatedRequest] = {}
+        self._sequences: dict[int, Sequence] = {}
+        self._sampled_at = -math.inf
+        self._own_chains: dict[Chain, Chain] = {}
+
+    def receive(self, request: SimulatedRequest, at_s: float) -> None:
+        """Start the API server's work on a request."""
+        self.outstanding += 1
+        connects = self.outstanding > self._connections
+        self._connections += connects
+        self.front_end.receive(request, at_s, connects)
+
+    def queue(self, request: SimulatedRequest, at_s: float, copies_chains: bool) -> bool:
+        """Queue a request that reaches the engine; return False if it is refused.
+
+        Args:
+            request: the request.
+            at_s: when it does, in seconds.
+            copies_chains: whether other replicas hold blocks of the same prefixes, too.
+        """
+        prompt = request.prompt
+        if prompt.tokens + prompt.output > self._max_model_len:
+            return False
+        sequence = Sequence(self._with_own_chains(prompt) if copies_chains else prompt, self._block_size, at_s)
+        if not self.scheduler.accepts(sequence):
+            return False
+        self._requests[prompt.index] = request
+        self._sequences[prompt.index] = sequence
+        if not self.scheduler.busy:
+            self.now = max(self.now, at_s)
+        self.scheduler.add(sequence, late=self._plans_ahead and self.scheduler.busy)
+        return True
+
+    def _with_own_chains(self, prompt: Prompt) -> Prompt:
+        """Return a prompt whose shared prefixes are cached in this replica's memory, not in another's."""
+        chains = tuple((self._own_chains.setdefault(chain, Chain()), tokens) for chain, tokens in prompt.shared)
+        return replace(prompt, shared=chains)
+
+    def release(self, request: SimulatedRequest, completed: bool) -> None:
+        """Forget a request that ends, and free its blocks unless it completed."""
+        self.outstanding -= request.in_flight
+        sequence = self._sequences.pop(request.prompt.index, None)
+        if sequence is not None:
+            if not completed:
+                self.scheduler.abort(sequence)
+            request.segments = sequence.segments
+            self.ended.append(request)
+
+    def moved(self, segments: Segments, steps: int) -> Segments:
+        """Return the segments of one of its requests with later steps; see `Sequence.segments`."""
+        is_speculative = self.time.config.speculation is not None
+        return [(first + steps, last if is_speculative else last + steps) for first, last in segments]
+
+    def fast_forward(self, until_s: float) -> None:
+        """Take steps that only decode, until another event can happen or a step has to be planned."""
+        scheduler, front_end, received_s = self.scheduler, self.front_end, self.trace.received_s
+        advance = self.time.advance
+        now, steps_before = self.now, len(received_s)
+        while now < until_s:
+            step = scheduler.fast_forward()
+            if step is None:
+                break
+            now += advance(step)
+            received_s.append(front_end.send(now, step.decode))
+            if now - self._sampled_at >= STATE_PERIOD_S:
+                self._sample_state(now)
+        self.trace.busy_s += now - self.now
+        self.trace.steps += len(received_s) - steps_before
+        self.now = now
+
+    def step(self) -> tuple[list[SimulatedRequest], float]:
+        """Take one step; return the requests that got their last token, and when clients received it in seconds."""
+        step = self.scheduler.plan(self.now)
+        if not step.sequences:
+            raise RuntimeError("the scheduler has requests and can run none of them")
+        seconds = self.time.advance(step)
+        self.now += seconds
+        self.trace.busy_s += seconds
+        self.trace.steps += 1
+        begun, ended = self.scheduler.finish()
+        received_s = self.front_end.send(self.now, self.scheduler.produced)
+        self.trace.received_s.append(received_s)
+        for sequence in begun:
+            request = self._requests[sequence.index]
+            request.first_s = received_s if request.first_s is None else request.first_s
+        return [self._requests[sequence.index] for sequence in ended], received_s
+
+    def sample_if_due(self) -> None:
+        """Record the state if the last sample is old enough."""
+        if self.now - self._sampled_at >= STATE_PERIOD_S:
+            self._sample_state(self.now)
+
+    def _sample_state(self, now: float) -> None:
+        self._sampled_at = now
+        scheduler = self.scheduler
+        usage = scheduler.pool.used / scheduler.pool.total
+        state = (now, len(scheduler.running), len(scheduler.waiting), usage, scheduler.counts.preemptions)
+        self.trace.states.append(state)
