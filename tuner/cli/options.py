@@ -31,7 +31,7 @@ Tokenizer = Annotated[
 ]
 Engine = Annotated[
     str,
-    option(MODEL, "ENGINE", "vllm, llama.cpp, simulated, or auto, which simulates if there is no GPU."),
+    option(MODEL, "ENGINE", "vllm, llama.cpp, simulated, or auto, which simulates if there is no GPU.", "--engine"),
 ]
 LlamaServer = Annotated[
     str | None,
