@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import LLAMA_CPP, Program, engine_of, program_of
+from tuner.engines.command_line import OTHER_ENGINES, Program, engine_of, program_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -153,7 +153,7 @@ def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> s
     fact = checked_answers(study, trial)
     if fact is not None:
         return line_of(fact, names)
-    if engine_of(study.premise) == LLAMA_CPP:
+    if engine_of(study.premise) in OTHER_ENGINES:
         return f"NOT CHECKED: {names} may change the answers"
     return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 

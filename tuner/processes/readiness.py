@@ -22,6 +22,9 @@ _RECORD_S = 1.0
 """The period in which a starting server's descendants and shared memory are recorded."""
 _SHOWN_CHARS = 200
 
+NO_ENDPOINT = frozenset({404, 405, 501})
+"""Statuses of a server that has no such endpoint."""
+
 Classify = Callable[[Phase, int | None], Failure]
 """Returns the typed failure of a server that ended, from the phase, the exit code and the log."""
 
@@ -63,13 +66,16 @@ def wait_ready(
     cancelled: CancelToken,
     classify: Classify,
     headers: Mapping[str, str] | None = None,
+    *,
+    health_required: bool = True,
 ) -> ServerReadiness:
     """Wait at most `deadline_s` seconds until the server on `host`:`port` is ready; poll every 0.1 s.
 
     A server is ready once the process or a descendant listens on the port, `/health` answers 200 and `/v1/models` lists
-    `model`. If /proc does not show the listener's owner (another user or network namespace), the listener is accepted:
-    the launch was refused if anything listened on the port before. `ownership_proved` is then False. `headers` are
-    sent with the request of `/v1/models`.
+    `model`. Without `health_required`, a server that has no `/health` is ready once it lists the model. If /proc does
+    not show the listener's owner (another user or network namespace), the listener is accepted: the launch was refused
+    if anything listened on the port before. `ownership_proved` is then False. `headers` are sent with the request of
+    `/v1/models`.
 
     Raises:
         TrialFailed: the failure that `classify` returns if the process exits; `STARTUP_TIMEOUT` at the deadline;
@@ -94,7 +100,7 @@ def wait_ready(
         if health is not None:
             proved = _prove_ownership(process, host, port)
             found = health.problem and f"/health: {health.problem}"
-            if health.status == 200:
+            if health.status == 200 or (not health_required and health.status in NO_ENDPOINT):
                 found = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
                 if found is None:
                     return ServerReadiness(time.monotonic() - begun, proved)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.llama_cpp.prompts import TokenTools, token_tools
+from tuner.engines.llama_cpp.prompts import token_tools
+from tuner.engines.token_prompts import TokenTools
 from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation.environment import base_environment

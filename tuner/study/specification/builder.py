@@ -26,7 +26,13 @@ from search_spaces import (
 from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.engines.command_line import LLAMA_CPP, check_known_flags, check_server_arguments, sampling_arguments
+from tuner.engines.command_line import (
+    LLAMA_CPP,
+    OPENAI,
+    check_known_flags,
+    check_server_arguments,
+    sampling_arguments,
+)
 from tuner.errors import SettingError, UserError
 from tuner.gpu import usable_cores
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -41,7 +47,7 @@ from tuner.study.specification.configurations import (
     read_baseline,
     read_enqueued,
 )
-from tuner.study.specification.find_model import find_gguf, find_model, find_simulated_model
+from tuner.study.specification.find_model import find_gguf, find_model, find_simulated_model, named_model
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
@@ -124,6 +130,7 @@ def plan_study(
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
     plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)
+    sampling_arguments(workload.temperature, engine)
     _check_names(plan)
     return plan
 
@@ -135,13 +142,17 @@ def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Sp
         UserError: if there is no such space, or it is another engine's.
     """
     default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if on_cpu else preset.space
+    if engine == OPENAI and name is None:
+        rule = "a command has flags of its own, and no space that is shipped has them"
+        raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")
     try:
         space = load_space(name or default)
     except SpaceError as error:
         raise UserError(str(error)) from None
     if space.engine != engine:
         rule = f"this space has the flags of {space.engine}, and the study runs {engine}"
-        raise SettingError("space", name, rule, f"choose one of {', '.join(space_names(engine))}, or add {{engine}}")
+        remedy = f"choose one of {', '.join(space_names(engine))}, or add {{engine}}"
+        raise SettingError("space", name, rule, f"write 'engine: {OPENAI}' into it" if engine == OPENAI else remedy)
     return space
 
 
@@ -151,6 +162,8 @@ def _model(
     given, tokenizer = settings.model.name, settings.model.tokenizer
     if engine == LLAMA_CPP:
         return find_gguf(given, tokenizer)
+    if engine == OPENAI:
+        return named_model(given, tokenizer)
     find = find_simulated_model if simulated else find_model
     return find(preset.model if given is None else given, tokenizer)
 
@@ -176,6 +189,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
+        **({} if plan.server.folder is None else {"folder": plan.server.folder}),
     }
     return StudySpec(
         name=plan.name,

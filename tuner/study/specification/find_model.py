@@ -74,6 +74,24 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
     return ModelRef(path, tokenizer or path, path), header.shape
 
 
+def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
+    """Return the model that a user's command serves, and its shape if the name is a model's folder.
+
+    Args:
+        name: its name in requests.
+        tokenizer: a folder, a hub name or a GGUF file; by default the model's name.
+
+    Raises:
+        SettingError: without a name.
+    """
+    if name is None:
+        rule = "a command serves a model, and its name in requests is not given"
+        raise SettingError("model", None, rule, "give the name that /v1/models lists by {model} NAME")
+    config, words = Path(name).expanduser() / "config.json", Path(tokenizer or name).expanduser()
+    source = os.fspath(words.resolve()) if words.exists() else tokenizer or name
+    return ModelRef(name, source, name), _shape(config) if config.is_file() else None
+
+
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:
     """Return the model and its shape: a known one, a folder's, or a downloaded one. Sends no request.
 

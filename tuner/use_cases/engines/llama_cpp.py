@@ -7,7 +7,7 @@ import os
 from search_spaces import hardware_named
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import LLAMA_CPP, OTHER_ENGINES
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
@@ -36,7 +36,7 @@ def llama_cpp_engine(choice: EngineChoice) -> tuple[EngineSettings, Devices]:
 
 def study_engine(settings: EngineSettings) -> str:
     """Return the engine whose flags a study has; those of a simulated one are vLLM's."""
-    return LLAMA_CPP if settings.name == LLAMA_CPP else VLLM
+    return settings.name if settings.name in OTHER_ENGINES else VLLM
 
 
 def _cpus(workers: int | None) -> Devices:
@@ -56,7 +56,7 @@ def refuse_llama_server(choice: EngineChoice) -> None:
         raise SettingError("llama_server", choice.llama_server, rule, "add {engine} llama.cpp, or leave it out")
 
 
-def refuse_quality(slos: tuple[Slo, ...], task: str | None) -> None:
+def refuse_quality(slos: tuple[Slo, ...], task: str | None, engine: str = LLAMA_CPP) -> None:
     """Refuse an SLO on quality, which needs vLLM's prompt log-probabilities and checkpoints.
 
     Raises:
@@ -65,4 +65,4 @@ def refuse_quality(slos: tuple[Slo, ...], task: str | None) -> None:
     bound = next((str(slo) for slo in slos if slo.metric.rpartition(".")[2] == "quality"), None)
     if bound is not None or task is not None:
         field, value = ("slo", bound) if bound is not None else ("quality_task", task)
-        raise SettingError(field, value, "quality is measured with vLLM only, not with llama.cpp", "leave it out")
+        raise SettingError(field, value, f"quality is measured with vLLM only, not with {engine}", "leave it out")
