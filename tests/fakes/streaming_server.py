@@ -4,9 +4,10 @@
     streaming_server.py [--first-ms 20] [--token-ms 5] [--faults JSON] [--log FILE] [--port 0] [--model fake]
                         [--missing PATH]… [--die TEXT] [--slots N]
 
-Prints its port as the first line. `--missing` are paths that answer 404; `--die` ends it with exit code 1 and the text. It answers `POST /v1/completions` and `/v1/chat/completions` with `stream: true`:
-the first token after `--first-ms`, then one every `--token-ms`, `max_tokens` in all, the usage, `[DONE]`. `--faults`
-maps the number of a request, in the order of arrival from 0, to what happens to it:
+Prints its port as the first line. `--missing` are paths that answer 404; `--slots` limits the answers at a time;
+`--die` ends it with exit code 1 and the text. It answers `POST /v1/completions` and `/v1/chat/completions` with
+`stream: true`: the first token after `--first-ms`, then one every `--token-ms`, `max_tokens` in all, the usage,
+`[DONE]`. `--faults` maps the number of a request, in the order of arrival from 0, to what happens to it:
 
     stall      half the tokens, then nothing more
     reset      half the tokens, then the connection is reset

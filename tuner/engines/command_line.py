@@ -77,6 +77,11 @@ class Program:
         """Return the arguments of `words` for the engine's default port; a user's command has none, and gets 8000."""
         return self.listening(words, "127.0.0.1", DEFAULT_PORT) if self.command else tuple(words)
 
+    @property
+    def words_after_flags(self) -> int:
+        """How many words follow the flags in a user's command."""
+        return user_command.words_after_flags(self.command)
+
     def flags_of(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return the flags of a trial's server by its command line; only for a user's command."""
         return user_command.flags_in(self.command[1:], argv[1:])

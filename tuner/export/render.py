@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from search_spaces.schema import VLLM
 from storage.metrics import Direction, metric
-from tuner.engines.command_line import LLAMA_CPP, PROGRAMS, Program
 from tuner.export.carried_traffic import CarriedTraffic
 from tuner.export.header import header_lines, header_rows
+from tuner.export.program_parts import program_parts
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
 from tuner.export.serve_script import ServeScript
 from tuner.files import write_output
@@ -171,47 +170,11 @@ def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
     return _filled("load_client.sh.tmpl", parts)
 
 
-_INSTALLED = {
-    VLLM: """\
-installed_version() {
-  local python
-  if python="$(python_beside_program)" &&
-    "$python" -c 'import importlib.metadata as m; print(m.version("vllm"))' 2>/dev/null; then
-    return
-  fi
-  timeout 120 "$VLLM" --version 2>/dev/null | tail -n 1
-}
-""",
-    LLAMA_CPP: """\
-installed_version() {
-  timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
-}
-""",
-}
-"""The function of the script that prints the version of the installed engine."""
-
-
-def _program_parts(program: Program) -> dict[str, Callable[[], str]]:
-    """Return the placeholders of the engine's program."""
-    installed = next(text for engine, text in _INSTALLED.items() if program is PROGRAMS[engine])
-    return {
-        "PROGRAM": lambda: program.name,
-        "PROGRAMVARIABLE": lambda: program.name.replace("-", "_"),
-        "VARIABLE": lambda: program.variable,
-        "COMMAND": lambda: " ".join([program.name, *program.subcommand]),
-        "PADDED": lambda: f"{program.variable:<18}",
-        "PADDEDKEY": lambda: f"{program.key_variable:<18}",
-        "KEY": lambda: program.key_variable,
-        "ENGINE": lambda: program.engine,
-        "INSTALLED": lambda: installed,
-    }
-
-
 def render_serve_script(script: ServeScript) -> str:
     """Return the text of the script; shellcheck finds nothing in it."""
     traffic = script.verification.traffic
     parts: dict[str, Callable[[], str]] = {
-        **_program_parts(script.program),
+        **program_parts(script),
         "HEADER": lambda: _header(script),
         "VERSION": lambda: quoted_text(script.vllm_version),
         "EXECUTABLE": lambda: quoted_text(script.executable or ""),

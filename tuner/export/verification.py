@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from search_spaces.schema import VLLM
 from storage.metrics import metric
 from storage.records import TrialOutcome
-from tuner.engines.command_line import OTHER_ENGINES
+from tuner.engines.command_line import OPENAI, OTHER_ENGINES
 from tuner.engines.vllm.clients.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
@@ -146,6 +146,7 @@ def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str)
         *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
         *(word for file in files for word in ("--workload", file)),
         *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, *prompts),
+        *(("--new-connections",) if engine == OPENAI else ()),
         *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
     )
 

@@ -54,6 +54,7 @@ class LoadSettings:
     vllm: str | None
     storage: str | None
     output: Path
+    new_connections: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _send(
     url = f"{settings.url}/v1/completions"
     job = start_traffic(
         *(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key()),
-        reuse_connections=not isinstance(tools, TokenTools),
+        reuse_connections=not (settings.new_connections or isinstance(tools, TokenTools)),
     )
     try:
         job.wait(settings.limit_s + GRACE_S)

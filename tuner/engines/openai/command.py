@@ -54,6 +54,11 @@ def filled(words: Sequence[str], flags: Sequence[str], values: Mapping[str, str]
     return (*map(replaced, before), *flags, *map(replaced, after))
 
 
+def words_after_flags(words: Sequence[str]) -> int:
+    """Return how many words follow the flags."""
+    return len(_around(words)[1])
+
+
 def flags_in(words: Sequence[str], argv: Sequence[str]) -> tuple[str, ...]:
     """Return the flags in an argument list that `filled` returned for the same words."""
     before, after = _around(words)
@@ -69,7 +74,7 @@ def _around(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def api_key_in(words: Sequence[str]) -> str | None:
     """Return the value of the last API key in a command; None without one."""
     key: str | None = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == "--api-key":
             key = value if equals else following

@@ -102,40 +102,15 @@ def test_a_server_without_health_and_metrics_is_ready_when_it_lists_the_model(
         repeat = server.benchmark(LOAD, 0, NEVER)  # a request fails, after which the server must answer as healthy
         assert server.facts() == ServerFacts()
     assert (repeat.offered, repeat.completed, repeat.failed) == (12, 11, 1)
+    records = read_records(good_spec.artifacts / "requests-0.parquet")
+    counted = [(each.planned_input, each.input_tokens, each.output_tokens) for each in records if each.completed]
+    assert counted == [(24, 24, 8)] * 11
 
 
 def test_a_server_of_another_model_is_named(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
     with pytest.raises(TrialFailed) as caught, started(engine, with_flags(good_spec, "--model", "other")):
         pass
     assert caught.value.failure.message == "the server serves 'other' instead of 'made'"
-
-
-def test_no_two_servers_of_a_study_are_sent_the_same_prompts(
-    engine: OpenAiEngine, good_spec: TrialSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cache of answers that outlives a server would otherwise answer all trials but the first."""
-    sent: list[list[int]] = []
-    original = OpenAiServer._make_tools
-
-    def recording(server: OpenAiServer) -> object:
-        tools = original(server)
-        made = tools.prompts
-
-        def prompts(plan: Path, log: Path) -> object:
-            found = made(plan, log)
-            sent.append([token for prompt, *_ in found for token in prompt if isinstance(token, int)])
-            return found
-
-        monkeypatch.setattr(tools, "prompts", prompts)
-        return tools
-
-    monkeypatch.setattr(OpenAiServer, "_make_tools", recording)
-    for number in (0, 1):
-        with started(engine, replace(good_spec, number=number)) as server:
-            for index in (0, 1):
-                server.benchmark(LOAD, index, NEVER)
-    assert [len(tokens) for tokens in sent] == [24 * 12] * 4
-    assert len({tuple(tokens) for tokens in sent}) == 4
 
 
 def test_answers_that_are_cut_off_are_the_reason(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
@@ -145,13 +120,6 @@ def test_answers_that_are_cut_off_are_the_reason(engine: OpenAiEngine, good_spec
     failure = caught.value.failure
     assert (failure.kind, failure.phase) == (FailureKind.REQUESTS_FAILED, Phase.WARMUP)
     assert failure.message == "none of 4 requests succeeded; the first: 4 of 8 tokens"
-
-
-def test_records_have_the_server_s_own_count_of_tokens(engine: OpenAiEngine, good_spec: TrialSpec) -> None:
-    with started(engine, good_spec) as server:
-        server.benchmark(LOAD, 0, NEVER)
-    records = read_records(good_spec.artifacts / "requests-0.parquet")
-    assert [(each.planned_input, each.input_tokens, each.output_tokens) for each in records] == [(24, 24, 8)] * 12
 
 
 def test_a_worker_without_a_program_says_what_is_missing(tmp_path: Path) -> None:
