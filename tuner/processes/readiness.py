@@ -21,6 +21,8 @@ _REQUEST_S = 1.0
 _RECORD_S = 1.0
 """The period in which a starting server's descendants and shared memory are recorded."""
 _SHOWN_CHARS = 200
+_LOOKS = 3
+"""How often a foreign listener must be seen: one reading of /proc/net/tcp may miss a socket while others change."""
 
 NO_ENDPOINT = frozenset({404, 405, 501})
 """Statuses of a server that has no such endpoint."""
@@ -140,11 +142,14 @@ def _prove_ownership(process: MonitoredProcess, host: str, port: int) -> bool:
     Raises:
         TrialFailed: `PORT_TAKEN`, if another process is proved to listen.
     """
-    family = {process.identity, *process.descendants()}
-    ours, complete = _any_listens((member.pid for member in family), port)
-    if ours:
-        return True
-    if complete and any_process_listens(port) and process.alive():
+    for _ in range(_LOOKS):
+        family = {process.identity, *process.descendants()}
+        ours, complete = _any_listens((member.pid for member in family), port)
+        if ours:
+            return True
+        if not complete or not any_process_listens(port):
+            return False
+    if process.alive():
         message = f"{host}:{port} is answered by a process that this trial did not start"
         raise trial_failed(FailureKind.PORT_TAKEN, Phase.READY, message)
     return False

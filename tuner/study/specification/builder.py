@@ -33,6 +33,7 @@ from tuner.engines.command_line import (
     check_server_arguments,
     sampling_arguments,
 )
+from tuner.engines.openai.installation import UNKNOWN
 from tuner.errors import SettingError, UserError
 from tuner.gpu import usable_cores
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -47,7 +48,7 @@ from tuner.study.specification.configurations import (
     read_baseline,
     read_enqueued,
 )
-from tuner.study.specification.find_model import find_gguf, find_model, find_simulated_model, named_model
+from tuner.study.specification.find_model import model_of
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
@@ -125,7 +126,7 @@ def plan_study(
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
     goals = find_goals(preset, workload, settings.goals, own=not settings.workload.files)
-    model, shape = _model(settings, preset, engine, simulated=simulated)
+    model, shape = model_of(settings.model, preset.model, engine, simulated=simulated)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
@@ -154,18 +155,6 @@ def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Sp
         remedy = f"choose one of {', '.join(space_names(engine))}, or add {{engine}}"
         raise SettingError("space", name, rule, f"write 'engine: {OPENAI}' into it" if engine == OPENAI else remedy)
     return space
-
-
-def _model(
-    settings: StudySettings, preset: Preset, engine: str, *, simulated: bool
-) -> tuple[ModelRef, ModelShape | None]:
-    given, tokenizer = settings.model.name, settings.model.tokenizer
-    if engine == LLAMA_CPP:
-        return find_gguf(given, tokenizer)
-    if engine == OPENAI:
-        return named_model(given, tokenizer)
-    find = find_simulated_model if simulated else find_model
-    return find(preset.model if given is None else given, tokenizer)
 
 
 def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
@@ -281,7 +270,7 @@ def resolve(
     settings = plan.settings
     context = Context(
         hardware=hardware,
-        engine_version=engine.version,
+        engine_version=None if engine.version == UNKNOWN else engine.version,
         flags=engine.flags,
         model=plan.shape,
         packages=engine.packages,
