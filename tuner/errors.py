@@ -76,6 +76,11 @@ class SettingError(UserError):
         return self.message(lambda name: name, "=")
 
 
+def as_text(text: str) -> str:
+    """Return a user's text for a rule or a remedy, in which braces stand for themselves."""
+    return re.sub(r"(\{[a-z_]+\})", r"{\1}", text)
+
+
 class TrialFailed(Exception):
     """One trial failed; `failure` has the type."""
 

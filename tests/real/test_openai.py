@@ -88,14 +88,3 @@ def test_the_script_starts_the_deployment_and_verifies_it(study: Study) -> None:
     assert "output_throughput: measured " in done.stdout
     assert "server stopped: no process of its group " in done.stdout
     assert set((study.folder / "log").read_text().split()) == {"miss"}
-
-
-def test_another_command_does_not_continue_the_study(study: Study) -> None:
-    done = run_here(
-        study.folder,
-        *("optimize", "--engine", "openai", "--server-command", "./serve.sh {port} {model} {flags}"),
-        *("--space", "my.yaml", "--model", str(study.folder / "made.gguf"), "--study", "made", *LOAD, *GOALS),
-    )
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "server.command" in done.err

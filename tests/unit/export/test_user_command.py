@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from datetime import date
@@ -89,6 +90,16 @@ def test_another_program_may_be_given_and_a_folder_may_be_gone(tmp_path: Path) -
 def test_the_script_warns_of_another_version(tmp_path: Path) -> None:
     done = start(replace(a_script(tmp_path, stub_in(tmp_path)), vllm_version="1.0"), tmp_path)
     assert done.stderr == "best_serve.sh: warning: serve 1.2.3 is installed, the study ran 1.0\n"
+
+
+def test_the_script_is_clean_under_shellcheck(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        assert "CI" not in os.environ, "CI needs shellcheck"
+        pytest.skip("shellcheck is not installed")
+    path = tmp_path / "best_serve.sh"
+    write_serve_script(replace(a_script(Path("/the folder's")), tuner="/opt/tuner"), path)
+    done = subprocess.run(["shellcheck", path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_usage_names_the_program(tmp_path: Path) -> None:
