@@ -28,7 +28,7 @@ parameters:
   poll: {description: How long a thread spins., type: categorical, choices: [null, 0], flag: --poll}
 """
 LOAD = ("--users", str(WARMUP), "--prompts", str(REQUESTS), "--input-len", "24", "--output-len", "8")
-ROUNDS = ("--finalists", "1", "--confirm-rounds", "1", "--baseline-repeats", "1", "--min-gain", "0", "--no-reduce")
+ROUNDS = ("--confirm-rounds", "0", "--baseline-repeats", "1", "--min-gain", "0")
 GOALS = ("--objective", "output_throughput", "--slo", "success_rate>=1")
 
 
