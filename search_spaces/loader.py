@@ -33,7 +33,8 @@ _EFFECTIVE = "effective."
 
 def space_names(engine: str = VLLM) -> list[str]:
     """Return the names of an engine's shipped spaces; files whose names start with `_` are parts of others."""
-    return sorted(path.stem for path in _FOLDERS[engine].glob("*.yaml") if not path.name.startswith(_PART))
+    files = _FOLDERS[engine].glob("*.yaml") if engine in _FOLDERS else ()
+    return sorted(path.stem for path in files if not path.name.startswith(_PART))
 
 
 def load_space(name: str | Path) -> Space:

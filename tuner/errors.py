@@ -48,7 +48,7 @@ class SettingError(UserError):
         field: the setting, by its keyword in `tuner.optimize`.
         value: its value; None where it was not given, and then the message starts with the rule.
         rule: the rule that the value breaks.
-        remedy: the next step. In `rule` and `remedy`, `{name}` stands for the setting `name`.
+        remedy: the next step. In `rule` and `remedy`, `{name}` stands for the setting `name`, `{{name}}` for itself.
     """
 
     def __init__(self, field: str, value: object, rule: str, remedy: str = "") -> None:
@@ -66,7 +66,7 @@ class SettingError(UserError):
             joint: the text between the name and the value.
         """
         text = self.rule + (f"; {self.remedy}" if self.remedy else "")
-        text = re.sub(r"\{([a-z_]+)\}", lambda match: name(match[1]), text)
+        text = re.sub(r"\{(\{[a-z_]+\})\}|\{([a-z_]+)\}", lambda match: match[1] or name(match[2]), text)
         if self.value is None:
             return text
         value = f"{self.value:g}" if isinstance(self.value, float) else repr(self.value)
@@ -74,6 +74,11 @@ class SettingError(UserError):
 
     def __str__(self) -> str:
         return self.message(lambda name: name, "=")
+
+
+def as_text(text: str) -> str:
+    """Return a user's text for a rule or a remedy, in which braces stand for themselves."""
+    return re.sub(r"(\{[a-z_]+\})", r"{\1}", text)
 
 
 class TrialFailed(Exception):

@@ -29,12 +29,16 @@ class LaunchSpec:
 
     `argv` is the search's own flags, `base_argv` what the study fixes for every trial (load format, seed, sampling
     overrides); neither holds model, host, port or log settings. `environment` is set beyond a clean, inherited one.
+    `command` is the user's own command of the engine `openai`, with placeholders; it runs in `folder`, where None is
+    the trial's artifacts.
     """
 
     model: ModelRef
     argv: tuple[str, ...]
     base_argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    folder: str | None = None
 
     @property
     def instances(self) -> int:

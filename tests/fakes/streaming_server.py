@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A fake server of streamed completions for load generators: exact pace, chosen faults, its own record of arrivals.
 
-    streaming_server.py [--first-ms 20] [--token-ms 5] [--faults JSON] [--log FILE]
+    streaming_server.py [--first-ms 20] [--token-ms 5] [--faults JSON] [--log FILE] [--port 0] [--model fake]
+                        [--missing PATH]… [--die TEXT] [--slots N]
 
-Prints its port as the first line. It answers `POST /v1/completions` and `/v1/chat/completions` with `stream: true`:
-the first token after `--first-ms`, then one every `--token-ms`, `max_tokens` in all, the usage, `[DONE]`. `--faults`
-maps the number of a request, in the order of arrival from 0, to what happens to it:
+Prints its port as the first line. `--missing` are paths that answer 404; `--slots` limits the answers at a time;
+`--die` ends it with exit code 1 and the text. It answers `POST /v1/completions` and `/v1/chat/completions` with
+`stream: true`: the first token after `--first-ms`, then one every `--token-ms`, `max_tokens` in all, the usage,
+`[DONE]`. `--faults` maps the number of a request, in the order of arrival from 0, to what happens to it:
 
     stall      half the tokens, then nothing more
     reset      half the tokens, then the connection is reset
@@ -35,10 +37,13 @@ HALVED = ("stall", "reset", "half", "short", "malformed")
 class Server:
     """Counts arrivals and answers them."""
 
-    def __init__(self, first_s: float, token_s: float, faults: dict[str, str], log: TextIO | None) -> None:
-        self.first_s = first_s
-        self.token_s = token_s
-        self.faults = faults
+    def __init__(self, arguments: argparse.Namespace, log: TextIO | None) -> None:
+        self.first_s: float = arguments.first_ms / 1000
+        self.token_s: float = arguments.token_ms / 1000
+        self.faults: dict[str, str] = json.loads(arguments.faults)
+        self.model: str = arguments.model
+        self.missing: list[str] = arguments.missing
+        self.places = asyncio.Semaphore(arguments.slots)
         self.log = log
         self.count = 0
 
@@ -47,8 +52,10 @@ class Server:
         try:
             while (request := await read_request(reader)) is not None:
                 path, body = request
-                if not path.endswith("/completions"):
-                    respond(writer, 200, {"object": "list", "data": [{"id": "fake", "object": "model"}]})
+                if path in self.missing:
+                    respond(writer, 404, {"error": "no such endpoint"})
+                elif not path.endswith("/completions"):
+                    respond(writer, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
                 elif not await self.complete(body, writer):
                     return
                 await writer.drain()
@@ -68,7 +75,8 @@ class Server:
         if fault is not None and fault.isdecimal():
             respond(writer, int(fault), {"error": {"message": f"refused with {fault}", "code": int(fault)}})
             return True
-        return await self.stream(body, fault, writer)
+        async with self.places:
+            return await self.stream(body, fault, writer)
 
     async def stream(self, body: dict[str, Any], fault: str | None, writer: asyncio.StreamWriter) -> bool:
         """Send the tokens at their times, whatever the sending of each took."""
@@ -145,8 +153,8 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any
 
 async def serve(arguments: argparse.Namespace, log: TextIO | None) -> None:
     """Serve until the process is ended."""
-    server = Server(arguments.first_ms / 1000, arguments.token_ms / 1000, json.loads(arguments.faults), log)
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, backlog=1024, limit=2**22)
+    server = Server(arguments, log)
+    listening = await asyncio.start_server(server.connected, "127.0.0.1", arguments.port, backlog=1024, limit=2**22)
     print(listening.sockets[0].getsockname()[1], flush=True)
     await listening.serve_forever()
 
@@ -158,7 +166,14 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, default=5.0)
     parser.add_argument("--faults", default="{}")
     parser.add_argument("--log")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", default="fake")
+    parser.add_argument("--missing", action="append", default=[])
+    parser.add_argument("--slots", type=int, default=2**20)
+    parser.add_argument("--die")
     arguments = parser.parse_args()
+    if arguments.die is not None:
+        sys.exit(arguments.die)
     log = open(arguments.log, "w") if arguments.log else None  # noqa: SIM115  closed by the end of the process
     try:
         asyncio.run(serve(arguments, log))

@@ -31,7 +31,20 @@ Tokenizer = Annotated[
 ]
 Engine = Annotated[
     str,
-    option(MODEL, "ENGINE", "vllm, llama.cpp, simulated, or auto, which simulates if there is no GPU.", "--engine"),
+    option(
+        MODEL, "ENGINE", "vllm, llama.cpp, openai, simulated, or auto, which simulates if there is no GPU.", "--engine"
+    ),
+]
+ServerCommand = Annotated[
+    str | None,
+    option(
+        MODEL,
+        "COMMAND",
+        "Command of --engine openai, which serves an OpenAI-compatible API. {port}, {host}, {model} and {flags} in it "
+        "are replaced; no shell runs it.",
+        "--server-command",
+        shown="none",
+    ),
 ]
 LlamaServer = Annotated[
     str | None,

@@ -6,14 +6,22 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
+from tuner.engines.openai import command as user_command
 from tuner.errors import SettingError
 
 LLAMA_CPP = "llama.cpp"
+OPENAI = "openai"
+"""Any command that serves an OpenAI-compatible API; see `tuner.engines.openai`."""
+
+OTHER_ENGINES = (LLAMA_CPP, OPENAI)
+"""Engines beside vLLM and its simulation: the load generator sends all their workloads, nothing predicts them, and the
+quality of their answers is not measured."""
 
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
@@ -23,6 +31,9 @@ INSTANCES_LAUNCHER = "tuner-vllm-instances"
 
 VLLM_VARIABLE = "TUNER_VLLM"
 """The variable that names the vllm executable to it, and to `tuner`."""
+
+
+DEFAULT_PORT = 8000
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Program:
         key_variable: environment variable with the API key, which the server reads itself.
         model_flag: the flag of the model; None: the model is the first argument.
         name_flag: the flag of the model's name in requests.
+        command: the words of the user's command with placeholders, for the engine `openai`; the first is the program.
     """
 
     engine: str
@@ -46,16 +58,39 @@ class Program:
     key_variable: str
     model_flag: str | None
     name_flag: str
+    command: tuple[str, ...] = ()
 
     def words(self, model: str, served_name: str, flags: Sequence[str]) -> tuple[str, ...]:
         """Return the arguments of the program: the model, its name in requests, and flags.
 
-        vLLM's name in requests is the model, unless another is given; llama.cpp's is the name of the file.
+        vLLM's name in requests is the model, unless another is given; llama.cpp's is the name of the file. A user's
+        command keeps the placeholders of host and port.
         """
+        if self.command:
+            return user_command.filled(self.command[1:], flags, {user_command.MODEL: model})
         placed = (model,) if self.model_flag is None else (self.model_flag, model)
         default = model if self.model_flag is None else None
         named = () if served_name == default else (self.name_flag, served_name)
         return (*self.subcommand, *placed, *named, *flags)
+
+    def listening(self, words: Sequence[str], host: str, port: int) -> tuple[str, ...]:
+        """Return the arguments of `words` with the address on which the server listens."""
+        if self.command:
+            return user_command.filled(words, (), {user_command.HOST: host, user_command.PORT: str(port)})
+        return (*words, "--host", host, "--port", str(port))
+
+    def on_default_port(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the arguments of `words` for the engine's default port; a user's command has none, and gets 8000."""
+        return self.listening(words, "127.0.0.1", DEFAULT_PORT) if self.command else tuple(words)
+
+    @property
+    def words_after_flags(self) -> int:
+        """How many words follow the flags in a user's command."""
+        return user_command.words_after_flags(self.command)
+
+    def flags_of(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return the flags of a trial's server by its command line; only for a user's command."""
+        return user_command.flags_in(self.command[1:], argv[1:])
 
 
 PROGRAMS = {
@@ -74,14 +109,23 @@ def engine_of(premise: Mapping[str, Any]) -> str:
     return str(premise.get("engine", {}).get("name", VLLM))
 
 
-def program_of(engine: str) -> Program:
-    """Return the program of an engine by its name in a study."""
+def program_of(engine: str, command: Sequence[str] = ()) -> Program:
+    """Return the program of an engine by its name in a study; `command` is the user's, for the engine `openai`."""
+    if command:
+        name = Path(command[0]).name
+        return Program(name, name, (), "SERVER_PROGRAM", "TUNER_API_KEY", None, "", tuple(command))
     return PROGRAMS.get(engine, PROGRAMS[VLLM])
+
+
+def command_of(premise: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the user's command of a stored study; empty for an engine that has its own."""
+    return tuple(premise.get("server", {}).get("command", ()))
 
 
 RESERVED_FLAGS = {
     VLLM: ("--host", "--port", "--served-model-name", "--model", "--uds"),
     LLAMA_CPP: ("--host", "--port", "--alias", "-a", "--model", "-m", "--metrics"),
+    OPENAI: (),
 }
 """Flags of each engine's server that the tuner sets itself."""
 
@@ -125,9 +169,16 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
 
 
 def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...]:
-    """Return the server's arguments that set the sampling temperature; none for the server's default."""
+    """Return the server's arguments that set the sampling temperature; none for the server's default.
+
+    Raises:
+        SettingError: for a user's command, whose flag is not known.
+    """
     if temperature is None:
         return ()
+    if engine == OPENAI:
+        rule = "the flag of the temperature is not known for a command"
+        raise SettingError("temperature", temperature, rule, "leave it out here and in the workload, and set it there")
     if engine == LLAMA_CPP:
         return ("--temp", f"{temperature:g}")
     return ("--override-generation-config", json.dumps({"temperature": temperature}))

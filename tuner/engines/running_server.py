@@ -68,6 +68,9 @@ class RunningServer(ABC):
     reuse_connections = True
     """Whether the server keeps a connection open after a streamed answer."""
 
+    health_required = True
+    """Whether a server without `/health` is never ready."""
+
     def __init__(
         self,
         *,
@@ -140,8 +143,11 @@ class RunningServer(ABC):
         self._process.record_family()
 
     def _wait_ready(self, cancelled: CancelToken) -> None:
-        name, deadline = self._model.served_name, self._limits.startup_s
-        wait_ready(self._process, HOST, self.port, name, deadline, cancelled, self._classify, self.headers)
+        wait_ready(
+            *(self._process, HOST, self.port, self._model.served_name, self._limits.startup_s, cancelled),
+            *(self._classify, self.headers),
+            health_required=self.health_required,
+        )
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""

@@ -9,7 +9,7 @@ from typing import Any
 from search_spaces.rendering.shape import instances_of
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import INSTANCES, LLAMA_CPP, Program, engine_of, program_of
+from tuner.engines.command_line import INSTANCES, OTHER_ENGINES, Program, command_of, engine_of, program_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -54,8 +54,8 @@ def serve_script_of(
     engine = engine_of(premise)
     sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine)
     several = instances_of(outcome.argv) > 1
-    program = INSTANCES if several else program_of(engine)
-    served_model, argv = _server_arguments(outcome.argv, program)
+    program = INSTANCES if several else program_of(engine, command_of(premise))
+    served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
     answers = _answers(study, trial, outcome)
     return ServeScript(
         study=study.name,
@@ -80,6 +80,7 @@ def serve_script_of(
         tuner=tuner,
         drivers=tuple(study.facts.get("drivers", ())),
         program=program,
+        folder=study.facts.get("folder"),
     )
 
 
@@ -155,7 +156,7 @@ def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> s
     fact = checked_answers(study, trial)
     if fact is not None:
         return line_of(fact, names)
-    if engine_of(study.premise) == LLAMA_CPP:
+    if engine_of(study.premise) in OTHER_ENGINES:
         return f"NOT CHECKED: {names} may change the answers"
     return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 
@@ -177,8 +178,13 @@ def _workload_and_records(
     return workload.model_copy(update=searched), [record for record in records if record.round == 0]
 
 
-def _server_arguments(argv: Sequence[str], program: Program) -> tuple[str, tuple[str, ...]]:
-    """Split the command of a trial's server into the model and the arguments after it, without the model's name."""
+def _server_arguments(argv: Sequence[str], program: Program, name: str) -> tuple[str, tuple[str, ...]]:
+    """Split the command of a trial's server into the model and the arguments after it, without the model's name.
+
+    A user's command has the model's name anywhere or nowhere; its flags are those of the trial.
+    """
+    if program.command:
+        return name, program.flags_of(argv)
     marker = program.model_flag or program.subcommand[-1]
     start = list(argv).index(marker)
     words = [*argv[start + 2 :]]
@@ -202,7 +208,8 @@ def _environment(trial: TrialRecord) -> dict[str, str]:
 def _references(premise: Mapping[str, Any]) -> frozenset[str]:
     """Return the variables of the caller's environment that the study's servers need."""
     server = premise.get("server", {})
-    return referenced((*server.get("arguments", ()), *server.get("environment", {}).values()))
+    words = (*server.get("arguments", ()), *server.get("command", ()))
+    return referenced((*words, *server.get("environment", {}).values()))
 
 
 def _verdict(study: StudyRecord, trial: TrialRecord) -> str:

@@ -41,6 +41,7 @@ class ServeScript:
         tuner: the tuner that exports the script, for machines without one on the PATH.
         program: the engine's program.
         drivers: versions of the GPU's driver that the study ran with; empty if they are not known.
+        folder: the folder in which a user's command runs; None: any.
     """
 
     study: str
@@ -65,6 +66,7 @@ class ServeScript:
     tuner: str | None = None
     drivers: tuple[str, ...] = ()
     program: Program = PROGRAMS[VLLM]
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         """Check that a shell script can hold the words and variables.
@@ -72,7 +74,8 @@ class ServeScript:
         Raises:
             ValueError: if a word contains NUL, or the name of a variable is impossible.
         """
-        for word in (self.model, self.served_name, self.vllm_version, *self.argv, *self.environment.values()):
+        words = (self.model, self.served_name, self.vllm_version, self.folder or "", *self.program.command)
+        for word in (*words, *self.argv, *self.environment.values()):
             if "\0" in word:
                 raise ValueError(f"a script cannot contain a NUL byte: {word!r}")
         for name in self.environment:
@@ -81,8 +84,12 @@ class ServeScript:
 
     @property
     def server_words(self) -> tuple[str, ...]:
-        """The arguments of the program: the model and its flags, without host, port and log settings."""
-        return self.program.words(self.model, self.served_name, without_trial_settings(self.argv))
+        """The arguments of the program: the model and its flags, without host, port and log settings.
+
+        Those of a user's command have placeholders for host and port.
+        """
+        flags = self.argv if self.program.command else without_trial_settings(self.argv)
+        return self.program.words(self.model, self.served_name, flags)
 
     @property
     def variables(self) -> dict[str, str]:

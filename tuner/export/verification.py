@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from search_spaces.schema import VLLM
 from storage.metrics import metric
 from storage.records import TrialOutcome
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import OPENAI, OTHER_ENGINES
 from tuner.engines.vllm.clients.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
@@ -100,7 +100,7 @@ def verification(
         first_seed=workload.seed + VERIFY_SEED,
     )
     sent: Traffic | Suite
-    if isinstance(workload, ClosedLoop) and engine == LLAMA_CPP:
+    if isinstance(workload, ClosedLoop) and engine in OTHER_ENGINES:
         sent = as_traffic(workload)
     elif isinstance(workload, ClosedLoop):
         return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
@@ -141,11 +141,12 @@ def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
 def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str) -> tuple[str, ...]:
     """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
-    prompts = () if engine == LLAMA_CPP else ("--vllm", VLLM_PLACEHOLDER)
+    prompts = () if engine in OTHER_ENGINES else ("--vllm", VLLM_PLACEHOLDER)
     return (
         *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
         *(word for file in files for word in ("--workload", file)),
         *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, *prompts),
+        *(("--new-connections",) if engine == OPENAI else ()),
         *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
     )
 

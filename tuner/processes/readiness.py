@@ -21,6 +21,11 @@ _REQUEST_S = 1.0
 _RECORD_S = 1.0
 """The period in which a starting server's descendants and shared memory are recorded."""
 _SHOWN_CHARS = 200
+_LOOKS = 3
+"""How often a foreign listener must be seen: one reading of /proc/net/tcp may miss a socket while others change."""
+
+NO_ENDPOINT = frozenset({404, 405, 501})
+"""Statuses of a server that has no such endpoint."""
 
 Classify = Callable[[Phase, int | None], Failure]
 """Returns the typed failure of a server that ended, from the phase, the exit code and the log."""
@@ -63,13 +68,16 @@ def wait_ready(
     cancelled: CancelToken,
     classify: Classify,
     headers: Mapping[str, str] | None = None,
+    *,
+    health_required: bool = True,
 ) -> ServerReadiness:
     """Wait at most `deadline_s` seconds until the server on `host`:`port` is ready; poll every 0.1 s.
 
     A server is ready once the process or a descendant listens on the port, `/health` answers 200 and `/v1/models` lists
-    `model`. If /proc does not show the listener's owner (another user or network namespace), the listener is accepted:
-    the launch was refused if anything listened on the port before. `ownership_proved` is then False. `headers` are
-    sent with the request of `/v1/models`.
+    `model`. Without `health_required`, a server that has no `/health` is ready once it lists the model. If /proc does
+    not show the listener's owner (another user or network namespace), the listener is accepted: the launch was refused
+    if anything listened on the port before. `ownership_proved` is then False. `headers` are sent with the request of
+    `/v1/models`.
 
     Raises:
         TrialFailed: the failure that `classify` returns if the process exits; `STARTUP_TIMEOUT` at the deadline;
@@ -94,7 +102,7 @@ def wait_ready(
         if health is not None:
             proved = _prove_ownership(process, host, port)
             found = health.problem and f"/health: {health.problem}"
-            if health.status == 200:
+            if health.status == 200 or (not health_required and health.status in NO_ENDPOINT):
                 found = _models_problem(host, port, model, min(left, _REQUEST_S), headers)
                 if found is None:
                     return ServerReadiness(time.monotonic() - begun, proved)
@@ -134,11 +142,14 @@ def _prove_ownership(process: MonitoredProcess, host: str, port: int) -> bool:
     Raises:
         TrialFailed: `PORT_TAKEN`, if another process is proved to listen.
     """
-    family = {process.identity, *process.descendants()}
-    ours, complete = _any_listens((member.pid for member in family), port)
-    if ours:
-        return True
-    if complete and any_process_listens(port) and process.alive():
+    for _ in range(_LOOKS):
+        family = {process.identity, *process.descendants()}
+        ours, complete = _any_listens((member.pid for member in family), port)
+        if ours:
+            return True
+        if not complete or not any_process_listens(port):
+            return False
+    if process.alive():
         message = f"{host}:{port} is answered by a process that this trial did not start"
         raise trial_failed(FailureKind.PORT_TAKEN, Phase.READY, message)
     return False

@@ -12,7 +12,7 @@ from storage.store import Store
 from tuner.cancellation import Wishes
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
-from tuner.errors import SettingError
+from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals
@@ -63,7 +63,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
     if stored.provenance is not engine.provenance:
         changed.append(f"provenance: {stored.provenance} -> {engine.provenance}")
     if changed:
-        rule = f"the study of this name has another {summary_of(changed)}"
+        rule = f"the study of this name has another {as_text(summary_of(changed))}"
         raise SettingError("study", spec.name, rule, "give the same settings, or another name")
     store.update_study(spec.name, facts={**_search_facts(spec, engine), **_run_facts(stored, spec)})
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from search_spaces.schema import VLLM
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -27,6 +27,7 @@ from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, study_engine
+from tuner.use_cases.engines.openai import check_tokenizer, openai_engine, with_command
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -88,6 +89,7 @@ def search_capacity(
     Raises:
         UserError: for a setting that cannot work.
     """
+    settings = with_command(settings, choice)
     engine_settings, devices = _engine(settings.preset, choice)
     simulated = engine_settings.card is not None
     engine_name = study_engine(engine_settings)
@@ -97,6 +99,7 @@ def search_capacity(
         refuse_unsimulated_arguments(plan, engine_settings)
     if engine_name == VLLM and engine_settings.executable is not None:
         check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
+    check_tokenizer(plan)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)
@@ -120,6 +123,9 @@ def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]
     if choice.engine == LLAMA_CPP:
         refuse_simulation_options(choice.gpu, choice.vllm_version)
         return llama_cpp_engine(replace(choice, workers=1))
+    if choice.engine == OPENAI:
+        refuse_simulation_options(choice.gpu, choice.vllm_version)
+        return openai_engine(replace(choice, workers=1))
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
@@ -147,6 +153,8 @@ def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
             argv=(),
             base_argv=server.arguments,
             environment=dict(server.environment),
+            command=server.command,
+            folder=server.folder,
         ),
         workload=plan.workload,
         repeats=settings.search.repeats,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.llama_cpp.prompts import TokenTools, token_tools
+from tuner.engines.llama_cpp.prompts import token_tools
+from tuner.engines.token_prompts import TokenTools
 from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation.environment import base_environment
@@ -53,6 +54,7 @@ class LoadSettings:
     vllm: str | None
     storage: str | None
     output: Path
+    new_connections: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def _send(
     url = f"{settings.url}/v1/completions"
     job = start_traffic(
         *(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key()),
-        reuse_connections=not isinstance(tools, TokenTools),
+        reuse_connections=not (settings.new_connections or isinstance(tools, TokenTools)),
     )
     try:
         job.wait(settings.limit_s + GRACE_S)

@@ -16,7 +16,7 @@ from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import LLAMA_CPP, OPENAI, OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -52,6 +52,7 @@ from tuner.use_cases.devices import (
     this_machine,
 )
 from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
+from tuner.use_cases.engines.openai import check_tokenizer, openai_engine, with_command
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
 from tuner.use_cases.levers.find import Kept, find_levers
@@ -101,7 +102,7 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         UserError: for a setting that cannot work.
     """
     _check_run(run)
-    stop = wishes.stop
+    stop, settings = wishes.stop, with_command(settings, run.engine)
     engine_settings, devices = _engine(settings, run.engine)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
@@ -143,13 +144,14 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
 
 def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
     goals = plan.settings.goals
-    if plan.engine == LLAMA_CPP:
-        refuse_quality(plan.goals.slos, goals.quality_task)
+    if plan.engine in OTHER_ENGINES:
+        refuse_quality(plan.goals.slos, goals.quality_task, plan.engine)
     here = not simulated and run.engine.ray_address is None
     return quality_task(plan.goals.slos, goals.quality_task, len(devices.names), here=here)
 
 
 def _check_prompts(plan: StudyPlan, engine: EngineSettings, run: RunSettings) -> None:
+    check_tokenizer(plan)
     if plan.engine == VLLM and engine.executable is not None and run.engine.ray_address is None:
         check_prompts(plan.workload, Path(engine.executable), plan.model.tokenizer)
 
@@ -255,7 +257,10 @@ def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettin
     refuse_llama_server(choice)
     if choice.engine == LLAMA_CPP:
         refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return llama_cpp_engine(choice)
+        return llama_cpp_engine(choice, settings.gpus)
+    if choice.engine == OPENAI:
+        refuse_simulation_options(choice.gpu, choice.vllm_version)
+        return openai_engine(choice, settings.gpus)
     if choice.ray_address is not None:
         return _engine_of_cluster(choice, choice.ray_address, settings.gpus)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):

@@ -116,6 +116,7 @@ def _repeats(
         vllm=settings.vllm,
         storage=None,
         output=folder,
+        new_connections=bool(script.program.command),
     )
     return [_traffic(load, index, sent.repeats) for index in range(sent.repeats)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tuner.errors import UserError
 from tuner.specs import TrialSpec
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
-from tuner.study.specification.settings import AUTO, RESIDUAL, TPE
+from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ServerSettings
 from tuner.study.specification.spec import Enqueued, changes, difference
 from tuner.study.specification.stored_settings import with_stored_settings
 from tuner.study.time_limit import expected_confirmation_s
@@ -296,6 +297,17 @@ def test_a_changed_premise_is_refused_with_the_difference(bench: Bench) -> None:
     changed = bench.spec().workload.model_copy(update={"num_prompts": 50})
     with pytest.raises(UserError, match=r"another workload \(num_prompts: 100 -> 50\)"):
         bench.run(peak_at_16, trials=3, workload=changed)
+
+
+def test_another_command_does_not_continue_a_study(bench: Bench) -> None:
+    server = ServerSettings(command=("serve", "{port}"), folder="/one")
+    bench.run(peak_at_16, trials=2, confirm_rounds=0, server=server)
+    bench.run(peak_at_16, trials=3, confirm_rounds=0, server=replace(server, folder="/other"))
+    with pytest.raises(UserError) as caught:
+        bench.run(peak_at_16, trials=4, server=replace(server, command=("serve", "{port}", "{flags}")))
+    assert "another server setting (command: ['serve', '{port}'] -> ['serve', '{port}', '{flags}'])" in str(
+        caught.value
+    )
 
 
 def test_the_content_of_a_workload_file_is_part_of_the_premise(bench: Bench) -> None:

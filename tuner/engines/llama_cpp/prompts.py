@@ -1,78 +1,19 @@
-"""Make prompts of exact lengths as ids of tokens, which llama.cpp's server takes as they are.
-
-Neither a tokenizer nor vLLM is needed: the ids are drawn from the ordinary tokens of the GGUF file. The server counts
-exactly these tokens and adds no beginning-of-text token. A user's own text is tokenized by the server itself.
-"""
+"""The prompts for llama.cpp's server: ids of the GGUF file's ordinary tokens, and texts that the server tokenizes."""
 
 from __future__ import annotations
 
 import json
-import random
-import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from storage.records import FailureKind, Phase
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
-from tuner.errors import SettingError, trial_failed
-from tuner.http import JSON, HttpError, ReadLimits, post_json
-from tuner.loadgen.plan import Prompt
+from tuner.engines.token_prompts import TokenTools
+from tuner.errors import SettingError
+from tuner.http import JSON, ReadLimits, post_json
 from tuner.processes.records import ProcessRecords
-
-PASSAGE = 16
-"""Tokens of the passage that a repetitive prompt repeats, as in prompts for vLLM."""
 
 TOKENIZE_S = 60.0
 TOKENS_SIZE = 2**26
 """Limits of one answer with tokens: seconds, and bytes."""
-
-Tokenize = Callable[[str, bool], list[int]]
-"""Returns the tokens of a text; with True, those that the server adds to a prompt are among them."""
-
-
-class TokenTools:
-    """Makes prompts of token ids; see `PromptTools`.
-
-    Args:
-        tokens: ids of ordinary tokens.
-        records: where the load generator's process is recorded.
-        tokenize: tokenizes a user's own text.
-    """
-
-    def __init__(self, tokens: Sequence[int], records: ProcessRecords, tokenize: Tokenize) -> None:
-        self.records = records
-        self._tokens = tokens
-        self._tokenize = tokenize
-
-    def prompts(self, plan: Path, log: Path) -> list[tuple[Prompt, int, int | None]]:
-        """See `PromptTools`. Nothing is logged."""
-        try:
-            return [self._prompt(request) for request in json.loads(plan.read_text(encoding="utf-8"))["requests"]]
-        except (HttpError, ValueError, KeyError, TypeError) as error:
-            message = f"the server does not tokenize the user's prompts: {error}"
-            raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
-
-    def _prompt(self, request: dict[str, Any]) -> tuple[Prompt, int, int | None]:
-        before = [token for key, count in request["shared"] for token in self._shared(key, count)]
-        recorded = None
-        if "prompt" in request:
-            own = self._tokenize(request["prompt"], not before)
-            answer = request.get("answer")
-            recorded = None if answer is None else max(1, len(self._tokenize(answer, False)))
-        else:
-            own = self._drawn(request["tokens"], request["seed"], request["text"])
-        return [*before, *own], len(before) + len(own), recorded
-
-    def _shared(self, key: str, count: int) -> list[int]:
-        return self._drawn(count, zlib.crc32(key.encode()), "random")
-
-    def _drawn(self, count: int, seed: int, text: str) -> list[int]:
-        source = random.Random(seed)
-        if text == "repetitive":
-            passage = source.choices(self._tokens, k=PASSAGE)
-            return [passage[index % PASSAGE] for index in range(count)]
-        return source.choices(self._tokens, k=count)
 
 
 def token_tools(model: str, url: str, records: ProcessRecords, api_key: str | None = None) -> TokenTools:

@@ -1,28 +1,20 @@
-"""One running llama.cpp server of a trial: its load by our own generator, its facts and its failures.
-
-A closed loop is sent by the load generator, too: vLLM's client need not be installed, and its prompts are texts whose
-length a GGUF file's tokenizer could change.
-"""
+"""One running llama.cpp server of a trial: its prompts, its facts and its failures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
-from tuner.cancellation import CancelToken
+from tuner.engines.generator_server import GeneratorServer
 from tuner.engines.llama_cpp.failures import classify, context_problem
-from tuner.engines.llama_cpp.prompts import TokenTools, token_tools
-from tuner.engines.running_server import HOST, RunningServer
+from tuner.engines.llama_cpp.prompts import token_tools
+from tuner.engines.running_server import HOST
+from tuner.engines.token_prompts import TokenTools
 from tuner.engines.vllm.facts.metrics import StateMetrics
 from tuner.engines.vllm.failures.classify import read_log
-from tuner.errors import SettingError, trial_failed
-from tuner.processes.records import ProcessRecords
-from tuner.workloads.spec import SingleWorkload, as_traffic
-from tuner.workloads.traffic import Traffic
+from tuner.errors import trial_failed
 
 RUNNING = "llamacpp:requests_processing"
 WAITING = "llamacpp:requests_deferred"
@@ -38,21 +30,11 @@ STATE = StateMetrics(
 
 _SLOTS = re.compile(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(true|false)'")
 
-CLOSED_LOOP_METRICS = frozenset(METRICS) - TRAFFIC_ONLY
-"""The metrics of a closed loop; its requests are one class without an SLO."""
 
-
-class LlamaCppServer(RunningServer):
+class LlamaCppServer(GeneratorServer):
     """See `Server`."""
 
     state_metrics = STATE
-    reuse_connections = False
-
-    def __init__(self, *, records: ProcessRecords, **started: Any) -> None:
-        """Take over a started server; `records` is where the load generator is recorded."""
-        super().__init__(**started)
-        self._records = records
-        self._tools: TokenTools | None = None
 
     def facts(self) -> ServerFacts:
         """See `Server`."""
@@ -64,33 +46,14 @@ class LlamaCppServer(RunningServer):
     def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         return classify(log_text, exit_code, phase)
 
-    def _prompt_tools(self) -> TokenTools:
-        if self._tools is None:
-            url = f"http://{HOST}:{self.port}"
-            try:
-                self._tools = token_tools(self._model.tokenizer, url, self._records, self._api_key)
-            except SettingError as error:
-                raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
-        return self._tools
+    def _make_tools(self) -> TokenTools:
+        return token_tools(self._model.tokenizer, f"http://{HOST}:{self.port}", self._records, self._api_key)
 
-    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
-        if isinstance(workload, Traffic):
-            repeat = self._valid_traffic(workload, index, phase, cancelled)
-        else:
-            # As with vLLM's client, a late generator slows a closed loop down and does not make it invalid.
-            repeat, _ = self._traffic(as_traffic(workload), index, phase, cancelled)
+    def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
         problem = None if repeat.completed else context_problem(read_log(self._log))
         if problem is not None:
             message = f"none of {repeat.offered} requests succeeded: {problem}"
             raise trial_failed(FailureKind.KV_CACHE_TOO_SMALL, phase, message)
-        if isinstance(workload, Traffic):
-            return repeat
-        return replace(repeat, metrics=closed_loop_metrics(repeat.metrics))
-
-
-def closed_loop_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the metrics of a closed loop that was sent as traffic: those over all requests."""
-    return {name: value for name, value in metrics.items() if name in CLOSED_LOOP_METRICS}
 
 
 def facts_from_log(text: str) -> ServerFacts:

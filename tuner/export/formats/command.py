@@ -17,7 +17,9 @@ def command_line(deployment: Deployment) -> str:
     """Return one line of bash that starts the server; it fails if a variable that it refers to is not set."""
     named = [f"{name}={value}" for name, value in deployment.environment.items()]
     words = [*(["env", *named] if named else []), *deployment.command]
-    return " ".join(shell_quoted(word, deployment.references) for word in words)
+    line = " ".join(shell_quoted(word, deployment.references) for word in words)
+    folder = deployment.script.folder
+    return line if folder is None else f"cd {shell_quoted(folder)} && {line}"
 
 
 def shell_quoted(word: str, references: frozenset[str] = frozenset()) -> str:

@@ -84,10 +84,11 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
         "[Service]",
         "Type=exec",
         *(f"Environment={quoted(f'{name}={value}', expanded=False)}" for name, value in {**own, **plain}.items()),
+        *([] if deployment.script.folder is None else [f"WorkingDirectory={_path(deployment.script.folder)}"]),
         *_secret_lines(known, stem),
         f"ExecStart={' '.join(_start(deployment, secret))}",
         "# the unit is started when the server answers",
-        f'ExecStartPost=/bin/sh -c "{_READY}"',
+        f'ExecStartPost=/bin/sh -c "{_READY_COMMAND if deployment.script.program.command else _READY}"',
         f"TimeoutStartSec={deployment.start_limit_s}",
         "Restart=on-failure",
         "RestartSec=10",
@@ -106,6 +107,15 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
 
 
 _READY = f"until curl -sf -o /dev/null http://127.0.0.1:{PORT}/health; do kill -0 ${{MAINPID}} || exit 1; sleep 1; done"
+_READY_COMMAND = _READY.replace("/health;", f"/health || curl -sf -o /dev/null http://127.0.0.1:{PORT}/v1/models;")
+"""A server that is no known engine may have no `/health`."""
+
+
+def _path(folder: str) -> str:
+    """Return a path as systemd reads it: `%` is doubled, and there are no quotation marks."""
+    if not folder.isprintable() or folder != folder.strip():
+        raise refused(FORMAT, f"a unit cannot run in the folder {folder!r}")
+    return folder.replace("%", "%%")
 
 
 def _secret_lines(names: frozenset[str], stem: str) -> list[str]:
@@ -122,5 +132,6 @@ def _start(deployment: Deployment, secret: dict[str, str]) -> list[str]:
     program = deployment.script.executable or deployment.script.program.name
     alone = program.startswith("/") and _PLAIN.fullmatch(program) and not named
     start = [program] if alone else ["/usr/bin/env", *named, program]
-    words = [*start, *deployment.script.server_words, "--host", "127.0.0.1", "--port", str(PORT)]
+    listening = deployment.script.program.listening(deployment.script.server_words, "127.0.0.1", PORT)
+    words = [*start, *listening]
     return [quoted(word, known) for word in words]

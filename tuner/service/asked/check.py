@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import OTHER_ENGINES
 from tuner.errors import SettingError
 from tuner.service.asked.contents import with_files
 from tuner.study.specification.builder import plan_study
@@ -30,8 +30,8 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
         UserError: with the setting and the rule.
     """
     check_budget(keywords.budget())
-    if keywords.engine == LLAMA_CPP:
-        rule = "a service runs vLLM and simulations, and llama.cpp only `tuner optimize`"
+    if keywords.engine in OTHER_ENGINES:
+        rule = f"a service runs vLLM and simulations, and {keywords.engine} only `tuner optimize`"
         raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
     if simulated:
         simulated_engine(keywords.gpu, keywords.vllm_version, keywords.preset, None)

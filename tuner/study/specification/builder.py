@@ -27,7 +27,14 @@ from search_spaces.rendering.shape import gpus_of
 from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
-from tuner.engines.command_line import LLAMA_CPP, check_known_flags, check_server_arguments, sampling_arguments
+from tuner.engines.command_line import (
+    LLAMA_CPP,
+    OPENAI,
+    check_known_flags,
+    check_server_arguments,
+    sampling_arguments,
+)
+from tuner.engines.openai.installation import UNKNOWN
 from tuner.errors import SettingError, UserError
 from tuner.gpu import usable_cores
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -42,7 +49,7 @@ from tuner.study.specification.configurations import (
     read_baseline,
     read_enqueued,
 )
-from tuner.study.specification.find_model import find_gguf, find_model, find_simulated_model
+from tuner.study.specification.find_model import model_of
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
@@ -121,12 +128,13 @@ def plan_study(
     own, gpus = not settings.workload.files, settings.gpus
     one_shape = gpus_of(settings.server.arguments) >= gpus
     goals = find_goals(preset, workload, settings.goals, own=own, gpus=gpus, one_shape=one_shape)
-    model, shape = _model(settings, preset, engine, simulated=simulated)
+    model, shape = model_of(settings.model, preset.model, engine, simulated=simulated)
     _check_values(settings, shape)
     longest = shape.max_position_embeddings if shape is not None else None
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
     plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)
+    sampling_arguments(workload.temperature, engine)
     _check_names(plan)
     return plan
 
@@ -138,24 +146,18 @@ def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Sp
         UserError: if there is no such space, or it is another engine's.
     """
     default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if on_cpu else preset.space
+    if engine == OPENAI and name is None:
+        rule = "a command has flags of its own, and no space that is shipped has them"
+        raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")
     try:
         space = load_space(name or default)
     except SpaceError as error:
         raise UserError(str(error)) from None
     if space.engine != engine:
         rule = f"this space has the flags of {space.engine}, and the study runs {engine}"
-        raise SettingError("space", name, rule, f"choose one of {', '.join(space_names(engine))}, or add {{engine}}")
+        remedy = f"choose one of {', '.join(space_names(engine))}, or add {{engine}}"
+        raise SettingError("space", name, rule, f"write 'engine: {OPENAI}' into it" if engine == OPENAI else remedy)
     return space
-
-
-def _model(
-    settings: StudySettings, preset: Preset, engine: str, *, simulated: bool
-) -> tuple[ModelRef, ModelShape | None]:
-    given, tokenizer = settings.model.name, settings.model.tokenizer
-    if engine == LLAMA_CPP:
-        return find_gguf(given, tokenizer)
-    find = find_simulated_model if simulated else find_model
-    return find(preset.model if given is None else given, tokenizer)
 
 
 def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, artifacts: Path) -> StudySpec:
@@ -180,6 +182,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
         **({} if settings.gpus == 1 else {"gpus": settings.gpus}),
+        **({} if plan.server.folder is None else {"folder": plan.server.folder}),
     }
     return StudySpec(
         name=plan.name,
@@ -272,7 +275,7 @@ def resolve(
     settings = plan.settings
     context = Context(
         hardware=hardware,
-        engine_version=engine.version,
+        engine_version=None if engine.version == UNKNOWN else engine.version,
         flags=engine.flags,
         model=plan.shape,
         packages=engine.packages,

@@ -11,16 +11,38 @@ from typing import Any
 
 from search_spaces import ModelShape, known_model, known_models
 from search_spaces.regular_file import read_regular_file
+from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
 from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.specs import ModelRef
+from tuner.study.specification.settings import ModelSettings
 
 HUB_TIMEOUT_S = 10.0
 REDIRECTS = 5
 CONFIG_LIMIT = 2**24
 """The largest `config.json` of a model, in bytes."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def model_of(given: ModelSettings, default: str, engine: str, *, simulated: bool) -> tuple[ModelRef, ModelShape | None]:
+    """Return the model of a study and its shape, as far as it is known.
+
+    Args:
+        given: the settings.
+        default: the preset's model, for vLLM and its simulation.
+        engine: that serves it.
+        simulated: whether the shape is enough.
+
+    Raises:
+        SettingError: where the engine cannot serve it.
+    """
+    if engine == LLAMA_CPP:
+        return find_gguf(given.name, given.tokenizer)
+    if engine == OPENAI:
+        return named_model(given.name, given.tokenizer)
+    find = find_simulated_model if simulated else find_model
+    return find(default if given.name is None else given.name, given.tokenizer)
 
 
 def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
@@ -72,6 +94,24 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
         raise SettingError("model", name, f"the file cannot be read ({error.strerror})", remedy) from None
     path = os.fspath(file.resolve())
     return ModelRef(path, tokenizer or path, path), header.shape
+
+
+def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
+    """Return the model that a user's command serves, and its shape if the name is a model's folder.
+
+    Args:
+        name: its name in requests.
+        tokenizer: a folder, a hub name or a GGUF file; by default the model's name.
+
+    Raises:
+        SettingError: without a name.
+    """
+    if name is None:
+        rule = "a command serves a model, and its name in requests is not given"
+        raise SettingError("model", None, rule, "give the name that /v1/models lists by {model} NAME")
+    config, words = Path(name).expanduser() / "config.json", Path(tokenizer or name).expanduser()
+    source = os.fspath(words.resolve()) if words.exists() else tokenizer or name
+    return ModelRef(name, source, name), _shape(config) if config.is_file() else None
 
 
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:

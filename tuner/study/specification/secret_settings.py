@@ -35,10 +35,14 @@ def refer_to_secrets(server: ServerSettings, environment: Mapping[str, str]) -> 
         else:
             variables[name] = value
             _look_up(value, "env", environment, values)
-    arguments = _move_to_variables(_checked(server.arguments, server.secrets), variables)
+    arguments, command = _checked(server.arguments, server.secrets), _checked(server.command, server.secrets)
+    if not command:
+        arguments = _move_to_variables(arguments, variables)
     for argument in (*arguments, *variables.values()):
         _look_up(argument, "server_arguments", environment, values)
-    return replace(server, arguments=arguments, environment=variables), Secrets(values)
+    for word in command:
+        _look_up(word, "server_command", environment, values)
+    return replace(server, arguments=arguments, environment=variables, command=command), Secrets(values)
 
 
 def _checked(arguments: tuple[str, ...], secrets: tuple[str, ...]) -> tuple[str, ...]:

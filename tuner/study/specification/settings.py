@@ -123,12 +123,15 @@ class ServerSettings:
     """Flags and environment variables of every server.
 
     `${NAME}` in a flag or a value refers to a variable of the command's environment. `secrets` names variables and
-    flags that are secrets, beside those whose names say so.
+    flags that are secrets, beside those whose names say so. `command` has the words of the user's own command, for the
+    engine `openai`; it runs in `folder`.
     """
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -204,10 +207,10 @@ class Budget:
 class EngineChoice:
     """The engine of a run and its location.
 
-    `engine` is `vllm`, `llama.cpp`, `simulated`, or `auto`: simulated without a GPU. `vllm` and `llama_server` are the
-    executables; `gpu` and `vllm_version` are for a simulation. `workers` is as many as the GPUs allow by
-    default. `warm_start` forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None
-    for this machine.
+    `engine` is `vllm`, `llama.cpp`, `openai`, `simulated`, or `auto`: simulated without a GPU. `vllm` and
+    `llama_server` are the executables; `gpu` and `vllm_version` are for a simulation. `workers` is as many as the GPUs
+    allow by default. `warm_start` forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster,
+    None for this machine. `server_command` is the command of `openai`, with `{port}` for the port.
     """
 
     engine: str = "auto"
@@ -218,6 +221,7 @@ class EngineChoice:
     warm_start: bool = True
     ray_address: str | None = None
     llama_server: str | None = None
+    server_command: str | None = None
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,11 @@ class StudySpec:
             "objectives": [str(objective) for objective in self.goals.objectives],
             "slos": [str(slo) for slo in self.goals.slos],
             "engine": {"name": engine.name, "version": engine.version, "devices": sorted(set(devices))},
-            "server": {"arguments": list(self.server.arguments), "environment": dict(self.server.environment)},
+            "server": {
+                "arguments": list(self.server.arguments),
+                "environment": dict(self.server.environment),
+                **({"command": list(self.server.command)} if self.server.command else {}),
+            },
             **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
             **({} if self.quality_task is None else {"quality": {"task": self.quality_task}}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
@@ -111,6 +115,8 @@ class StudySpec:
             argv=rendered.argv,
             base_argv=self.server.arguments,
             environment={**self.server.environment, **rendered.environment},
+            command=self.server.command,
+            folder=self.server.folder,
         )
         searches_capacity = kind is TrialKind.CAPACITY or self.goals.has_objective("capacity")
         spec = TrialSpec(

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.records import Provenance, StudyRecord, TrialRecord
 from storage.store import Store
-from tuner.engines.command_line import LLAMA_CPP, engine_of
+from tuner.engines.command_line import OTHER_ENGINES, engine_of
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -73,8 +73,8 @@ def studied(store: Store, name: str, number: int | None, reference: str | None) 
     study = find_study(store, name)
     if study.provenance is Provenance.SIMULATED:
         raise SettingError("study", study.name, "it is simulated: no server answered", "give a measured study")
-    if engine_of(study.premise) == LLAMA_CPP:
-        rule = "it ran llama.cpp, and answers are compared with vLLM only"
+    if engine_of(study.premise) in OTHER_ENGINES:
+        rule = f"it ran {engine_of(study.premise)}, and answers are compared with vLLM only"
         raise SettingError("study", study.name, rule, "give a study of vLLM")
     record = _trial(store, study, number)
     assert record.outcome is not None
@@ -122,6 +122,6 @@ def check_of_winner(store: Store, name: str) -> str | None:
     trial = None if winner is None else store.trial(name, winner)
     if study is None or trial is None or study.provenance is Provenance.SIMULATED:
         return None
-    if engine_of(study.premise) == LLAMA_CPP:
+    if engine_of(study.premise) in OTHER_ENGINES:
         return None
     return check_command(study, trial) if changed_answers(study, trial) and not is_checked(study, trial) else None

@@ -7,7 +7,7 @@ import os
 from search_spaces import hardware_named
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.command_line import LLAMA_CPP, OTHER_ENGINES
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
@@ -17,8 +17,12 @@ from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.places import home
 
 
-def llama_cpp_engine(choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+def llama_cpp_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, Devices]:
     """Return llama.cpp and its devices: the GPUs if its build has a backend for them, else the CPU.
+
+    Args:
+        choice: the settings.
+        gpus: of each trial.
 
     Raises:
         UserError: without a server, for a cluster, and for the settings of other engines.
@@ -29,6 +33,8 @@ def llama_cpp_engine(choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     if choice.ray_address is not None:
         rule = "llama.cpp runs on this machine only"
         raise SettingError("ray_address", choice.ray_address, rule, "leave it out")
+    if gpus > 1:
+        raise SettingError("gpus_per_trial", gpus, "llama.cpp has one GPU for a trial", "leave it out")
     found = installation(find_server(choice.llama_server))
     devices = find_devices(choice.workers) if found.gpus else _cpus(choice.workers)
     return EngineSettings(LLAMA_CPP, os.fspath(found.executable), home(), driver=own_identity()), devices
@@ -36,7 +42,7 @@ def llama_cpp_engine(choice: EngineChoice) -> tuple[EngineSettings, Devices]:
 
 def study_engine(settings: EngineSettings) -> str:
     """Return the engine whose flags a study has; those of a simulated one are vLLM's."""
-    return LLAMA_CPP if settings.name == LLAMA_CPP else VLLM
+    return settings.name if settings.name in OTHER_ENGINES else VLLM
 
 
 def _cpus(workers: int | None) -> Devices:
@@ -56,7 +62,7 @@ def refuse_llama_server(choice: EngineChoice) -> None:
         raise SettingError("llama_server", choice.llama_server, rule, "add {engine} llama.cpp, or leave it out")
 
 
-def refuse_quality(slos: tuple[Slo, ...], task: str | None) -> None:
+def refuse_quality(slos: tuple[Slo, ...], task: str | None, engine: str = LLAMA_CPP) -> None:
     """Refuse an SLO on quality, which needs vLLM's prompt log-probabilities and checkpoints.
 
     Raises:
@@ -65,4 +71,4 @@ def refuse_quality(slos: tuple[Slo, ...], task: str | None) -> None:
     bound = next((str(slo) for slo in slos if slo.metric.rpartition(".")[2] == "quality"), None)
     if bound is not None or task is not None:
         field, value = ("slo", bound) if bound is not None else ("quality_task", task)
-        raise SettingError(field, value, "quality is measured with vLLM only, not with llama.cpp", "leave it out")
+        raise SettingError(field, value, f"quality is measured with vLLM only, not with {engine}", "leave it out")

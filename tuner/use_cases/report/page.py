@@ -193,7 +193,8 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
     except UserError:  # a winner without figures of its own
         return
     environment = [f"{name}={shell_word(value, script.references)}" for name, value in script.environment.items()]
-    words = [script.program.name, *script.program.words(script.model, script.model, script.argv)]
+    arguments = script.program.words(script.model, script.model, script.argv)
+    words = [script.program.name, *script.program.on_default_port(arguments)]
     yield Command(
         f"Start the server of #{trial.number}",
         " ".join([*environment, *(shell_word(word, script.references) for word in words)]),

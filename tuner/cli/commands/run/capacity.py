@@ -19,6 +19,7 @@ from tuner.cli.options import (
     LlamaServer,
     Model,
     Secret,
+    ServerCommand,
     Slos,
     Temperature,
     Tokenizer,
@@ -46,6 +47,7 @@ def capacity(
     engine: Engine = "auto",
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
+    server_command: ServerCommand = None,
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
     env: Env = None,
@@ -88,7 +90,9 @@ def capacity(
         server=settings.ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ())),
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
-    choice = settings.EngineChoice(engine, vllm, gpu, vllm_version, llama_server=llama_server)
+    choice = settings.EngineChoice(
+        engine, vllm, gpu, vllm_version, llama_server=llama_server, server_command=server_command
+    )
     with stop_on_signals() as stop:
         result = search_capacity(study_settings, choice, output, CapacityProgress(), stop)
     raise typer.Exit(report(result, as_json=as_json))

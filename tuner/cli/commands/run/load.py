@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tuner.cli.help import option
+from tuner.cli.help import flag, option
 from tuner.cli.options import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, AsJson, Rate, Slos, Storage, Tokenizer
 
 Text = str | None
@@ -40,6 +40,10 @@ def load(
             shown="$TUNER_VLLM, else the one on PATH",
         ),
     ] = None,
+    new_connections: Annotated[
+        bool,
+        flag(RUN, "Send each request over a connection of its own, as studies of a command do.", "--new-connections"),
+    ] = False,
     timeout: Annotated[str, option(RUN, "DURATION", "Time limit of the benchmark.")] = "30m",
     storage: Storage = None,
     output: Annotated[
@@ -75,6 +79,7 @@ def load(
         vllm=vllm,
         storage=storage,
         output=output,
+        new_connections=new_connections,
     )
     with terminated_like_interrupted():
         result = send_load(settings)

@@ -36,6 +36,7 @@ from tuner.cli.options import (
     Rate,
     RayAddress,
     Secret,
+    ServerCommand,
     Slos,
     Storage,
     Temperature,
@@ -94,6 +95,7 @@ def optimize(
     engine: Engine = "auto",
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
+    server_command: ServerCommand = None,
     gpu: Gpu = None,
     price: Price = None,
     vllm_version: VllmVersion = None,
@@ -281,7 +283,9 @@ def optimize(
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     run = settings.RunSettings(
         budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
-        engine=settings.EngineChoice(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server),
+        engine=settings.EngineChoice(
+            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server, server_command)
+        ),
         storage=storage,
         output=output,
     )

@@ -7,12 +7,13 @@ from typing import Any
 
 import typer
 
-from tuner.cli.options import AsJson, RayAddress, Vllm
+from tuner.cli.options import AsJson, RayAddress, ServerCommand, Vllm
 from tuner.use_cases.places import home
 
 
 def doctor(
     vllm: Vllm = None,
+    server_command: ServerCommand = None,
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
@@ -24,7 +25,7 @@ def doctor(
     if ray_address is not None:
         _doctor_of_cluster(ray_address, vllm, as_json=as_json)
         return
-    facts = _facts(vllm)
+    facts = {**_facts(vllm), **_command(server_command)}
     if as_json:
         print(json.dumps(facts, indent=1))
     else:
@@ -101,6 +102,21 @@ def _llama_cpp() -> dict[str, Any]:
         "llama_cpp_gpus": list(found.gpus),
         "llama_cpp_problem": None,
     }
+
+
+def _command(text: str | None) -> dict[str, Any]:
+    """Return the program of a command and its version; nothing without a command.
+
+    Raises:
+        UserError: for a command that no study can start.
+    """
+    if text is None:
+        return {}
+    from tuner.engines.openai.command import read_command
+    from tuner.engines.openai.installation import find_program, version_of
+
+    program = find_program(read_command(text)[0])
+    return {"server_program": str(program), "server_program_version": version_of(program)}
 
 
 def _would_run(gpus: bool, vllm: str | None, problem: str | None) -> str:

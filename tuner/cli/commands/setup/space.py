@@ -23,7 +23,7 @@ def space(
         ),
     ] = None,
     engine: Annotated[
-        str | None, option(None, "ENGINE", "vllm or llama.cpp.", shown="the engine of the space, else vllm")
+        str | None, option(None, "ENGINE", "vllm, llama.cpp or openai.", shown="the engine of the space, else vllm")
     ] = None,
     model: Annotated[
         str | None,
@@ -42,7 +42,7 @@ def space(
     and workload are the preset's.
     """
     from search_spaces import Context, hardware_named
-    from tuner.engines.command_line import program_of
+    from tuner.engines.command_line import OPENAI, program_of
     from tuner.gpu import usable_cores
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
@@ -63,7 +63,7 @@ def space(
         input_len=chosen.workload.input_len,
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
-        engine=program_of(declared.engine).engine,
+        engine=declared.engine if declared.engine == OPENAI else program_of(declared.engine).engine,
         cores=usable_cores() if gpu is None else None,
         gpus=gpus_per_trial,
     )
@@ -84,11 +84,13 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
     """
     from search_spaces import load_space
     from search_spaces.schema import VLLM
-    from tuner.engines.command_line import LLAMA_CPP
+    from tuner.engines.command_line import LLAMA_CPP, OPENAI
     from tuner.errors import SettingError
 
-    if engine not in (None, VLLM, LLAMA_CPP):
+    if engine not in (None, VLLM, LLAMA_CPP, OPENAI):
         raise SettingError("engine", engine, "this engine has no space of its own", f"give {VLLM} or {LLAMA_CPP}")
+    if engine == OPENAI and name is None:
+        raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
     space = load_space(name or (LLAMA_CPP if engine == LLAMA_CPP else default))
     if engine not in (None, space.engine):
         rule = f"this space has the flags of {space.engine}"
@@ -99,14 +101,18 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
 def _shape(engine: str, file: str | None, model: str) -> ModelShape | None:
     """Return the shape of a GGUF file for llama.cpp, None without one; for vLLM, that of a known model.
 
+    That of a command's model is known if it is a folder with a config.json.
+
     Raises:
         SettingError: for a file that is no GGUF file, and for one with vLLM's space.
     """
     from search_spaces import known_model
-    from tuner.engines.command_line import LLAMA_CPP
+    from tuner.engines.command_line import LLAMA_CPP, OPENAI
     from tuner.errors import SettingError
-    from tuner.study.specification.find_model import find_gguf
+    from tuner.study.specification.find_model import find_gguf, named_model
 
+    if engine == OPENAI:
+        return None if file is None else named_model(file, None)[1]
     if engine == LLAMA_CPP:
         return None if file is None else find_gguf(file, None)[1]
     if file is not None:

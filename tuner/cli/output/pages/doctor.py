@@ -42,6 +42,7 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         "this machine": [*host, *gpus],
         "vLLM": vllm if facts["vllm"] else vllm[:1],
         "llama.cpp": llama_cpp,
+        **_command(facts),
         "processes of earlier runs": left or [("left running", "none")],
         "`tuner optimize` here": [("runs", facts["would_run"])],
     }
@@ -49,6 +50,13 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         sections["`tuner optimize` here"].append(("problem", facts["problem"]))
     for title, rows in sections.items():
         show(Text(title, style="bold"), labelled(rows, indent=2))
+
+
+def _command(facts: Mapping[str, Any]) -> dict[str, Rows]:
+    """Return the section of a server's command, if one is given."""
+    if "server_program" not in facts:
+        return {}
+    return {"command": [("executable", facts["server_program"]), ("version", facts["server_program_version"])]}
 
 
 def print_nodes(reports: Sequence[NodeReport]) -> None:

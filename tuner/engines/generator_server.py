@@ -1,0 +1,75 @@
+"""A running server to which the project's own load generator sends every workload, closed loops included.
+
+Engines other than vLLM use it: vLLM, whose client sends closed loops to vLLM, need not be installed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from storage.metrics import METRICS, TRAFFIC_ONLY
+from storage.records import FailureKind, Phase, Repeat
+from tuner.cancellation import CancelToken
+from tuner.engines.running_server import RunningServer
+from tuner.engines.vllm.clients.traffic import PromptTools
+from tuner.errors import SettingError, trial_failed
+from tuner.processes.records import ProcessRecords
+from tuner.workloads.spec import SingleWorkload, as_traffic
+from tuner.workloads.traffic import Traffic
+
+CLOSED_LOOP_METRICS = frozenset(METRICS) - TRAFFIC_ONLY
+"""The metrics of a closed loop; its requests are one class without an SLO."""
+
+
+class GeneratorServer(RunningServer):
+    """See `Server`."""
+
+    reuse_connections = False
+
+    def __init__(self, *, records: ProcessRecords, **started: Any) -> None:
+        """Take over a started server; `records` is where the load generator is recorded."""
+        super().__init__(**started)
+        self._records = records
+        self._tools: PromptTools | None = None
+
+    @abstractmethod
+    def _make_tools(self) -> PromptTools:
+        """Return what makes the prompts.
+
+        Raises:
+            SettingError: if the tokenizer cannot be read.
+        """
+
+    def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
+        """Raise if requests that were sent show that the server cannot be measured.
+
+        Raises:
+            TrialFailed: with the reason.
+        """
+
+    def _prompt_tools(self) -> PromptTools:
+        if self._tools is None:
+            try:
+                self._tools = self._make_tools()
+            except SettingError as error:
+                raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
+        return self._tools
+
+    def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
+        if isinstance(workload, Traffic):
+            repeat = self._valid_traffic(workload, index, phase, cancelled)
+        else:
+            # As with vLLM's client, a late generator slows a closed loop down and does not make it invalid.
+            repeat, _ = self._traffic(as_traffic(workload), index, phase, cancelled)
+        self._check_sent(repeat, index, phase)
+        if isinstance(workload, Traffic):
+            return repeat
+        return replace(repeat, metrics=closed_loop_metrics(repeat.metrics))
+
+
+def closed_loop_metrics(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the metrics of a closed loop that was sent as traffic: those over all requests."""
+    return {name: value for name, value in metrics.items() if name in CLOSED_LOOP_METRICS}

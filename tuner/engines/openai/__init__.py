@@ -1,0 +1,1 @@
+"""The engine `openai`: any command that serves an OpenAI-compatible API."""
