@@ -44,7 +44,8 @@ from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
 from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
-from tuner.use_cases.engines.openai import check_tokenizer, openai_engine, with_command
+from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
 from tuner.use_cases.levers.find import Kept, find_levers
@@ -244,13 +245,9 @@ def check_budget(budget: Budget) -> None:
 
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    refuse_llama_server(choice)
-    if choice.engine == LLAMA_CPP:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return llama_cpp_engine(choice)
-    if choice.engine == OPENAI:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return openai_engine(choice)
+    named = named_engine(choice)
+    if named is not None:
+        return named
     if choice.ray_address is not None:
         return _engine_of_cluster(choice, choice.ray_address)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):

@@ -80,6 +80,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
         **_llama_cpp(),
+        **_sglang(),
         "home": str(home()),
         "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
         "would_run": _would_run(bool(devices), vllm, problem),
@@ -102,6 +103,18 @@ def _llama_cpp() -> dict[str, Any]:
         "llama_cpp_gpus": list(found.gpus),
         "llama_cpp_problem": None,
     }
+
+
+def _sglang() -> dict[str, Any]:
+    """Return the Python that has SGLang, and SGLang's version; None without one, and then why."""
+    from tuner.engines.sglang.installation import find_python, installation
+    from tuner.errors import UserError
+
+    try:
+        found = installation(find_python())
+    except UserError as error:
+        return {"sglang": None, "sglang_version": None, "sglang_problem": str(error)}
+    return {"sglang": str(found.python), "sglang_version": found.version, "sglang_problem": None}
 
 
 def _command(text: str | None) -> dict[str, Any]:
