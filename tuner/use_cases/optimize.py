@@ -16,7 +16,7 @@ from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP, OPENAI, OTHER_ENGINES
+from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -43,7 +43,7 @@ from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, find_cluster_devices, find_devices, leave_cluster, this_machine
-from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
+from tuner.use_cases.engines.llama_cpp import refuse_quality, study_engine
 from tuner.use_cases.engines.named import named_engine
 from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.files.at_end import write_files

@@ -37,13 +37,15 @@ _KV = re.compile(rf"KV Cache (?:is )?allocated\..*?(?:K size: {_GB}, V size: {_G
 _WEIGHTS = re.compile(rf"Load weight end\..*mem usage={_GB}")
 _GRAPHS = re.compile(rf"Capture .*graph end\. .*elapsed=(\d+\.\d+) s, mem usage={_GB}", re.IGNORECASE)
 _CHOSEN = re.compile(r"Attention backend not specified\. Use (\w+) backend")
-_GIVEN = re.compile(r"\battention_backend='(\w+)'")
 
 
 def facts_from_log(text: str) -> ServerFacts:
-    """Return the facts of a log; None for each that it lacks. SGLang's GB are GiB."""
+    """Return the facts of a log; None for each that it lacks. SGLang's GB are GiB.
+
+    The attention backend is that which SGLang chose; a given one is only in a line that is too long to be read.
+    """
     sizes, kv, weights = _SIZES.search(text), _KV.search(text), _WEIGHTS.search(text)
-    backend = _CHOSEN.search(text) or _GIVEN.search(text)
+    backend = _CHOSEN.search(text)
     graphs = [(float(seconds), float(size)) for seconds, size in _GRAPHS.findall(text)]
     facts = ServerFacts(
         kv_cache_gib=None if kv is None else sum(float(part) for part in kv.groups() if part is not None),

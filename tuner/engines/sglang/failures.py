@@ -1,8 +1,8 @@
 """Derive a typed `Failure` from a log of SGLang's server, an exit code and a phase.
 
-The texts are those of the sources of SGLang 0.5.17 and 0.5.23. A scheduler that fails logs its traceback after
-"Scheduler hit an exception"; the server then kills itself and all its processes by SIGKILL, so that its exit code says
-nothing. An error in the arguments is a traceback of the main process.
+The texts are those of the sources of SGLang 0.5.17 and 0.5.23; `tests/data/logs/sglang` has recordings. A scheduler
+that fails logs its traceback after "Scheduler hit an exception"; the server then kills itself and all its processes by
+SIGKILL, so that its exit code says nothing. An error in the arguments is a traceback of the main process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ CAUSES = (
     *rows(
         FailureKind.KV_CACHE_TOO_SMALL,
         r"Not enough memory\. Please try to increase --mem-fraction-static",
+        r"Loaded weights leave no GPU memory for the KV cache",
         r"leaves no room for the full KV pool",
         phases=STARTING,
     ),
@@ -42,6 +43,7 @@ CAUSES = (
         r"Could not load any common_ops library",
         r"Could not find CUDA installation|Error building extension|[Nn]inja (?:build|error)|ninja exited",
         r"does not appear to have a file named config\.json",
+        r"HFValidationError",
     ),
     *PYTHON_CAUSES,
     *rows(FailureKind.INVALID_CONFIGURATION, r"^(?:ValueError|AssertionError|NotImplementedError)\b", phases=STARTING),

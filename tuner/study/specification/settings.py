@@ -178,9 +178,10 @@ class EngineChoice:
     """The engine of a run and its location.
 
     `engine` is `vllm`, `llama.cpp`, `sglang`, `openai`, `simulated`, or `auto`: simulated without a GPU. `vllm` and
-    `llama_server` are the executables, `sglang` is the Python that has SGLang; `gpu` and `vllm_version` are for a simulation. `workers` is one worker per GPU
-    by default. `warm_start` forks servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None
-    for this machine. `server_command` is the command of `openai`, with `{port}` for the port.
+    `llama_server` are the executables, `sglang` is the Python that has SGLang; `gpu` and `vllm_version` are for a
+    simulation. `workers` is one worker per GPU by default. `warm_start` forks servers from a process that has imported
+    vLLM. `ray_address` is the Ray cluster, None for this machine. `server_command` is the command of `openai`, with
+    `{port}` for the port.
     """
 
     engine: str = "auto"

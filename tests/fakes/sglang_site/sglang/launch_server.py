@@ -20,7 +20,7 @@ from typing import Any
 from .srt.server_args import ServerArgs
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-import streaming_server as streams  # noqa: E402  beside this folder
+import streaming_server as streams
 
 KV_TOKENS = 4096
 CONTEXT = 32768
