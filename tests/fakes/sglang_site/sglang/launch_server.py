@@ -47,7 +47,7 @@ def die(error: str | None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Server(streams.Server):
+class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules beside the folder
     """Answers SGLang's endpoints."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -83,8 +83,8 @@ class Server(streams.Server):
 
     async def answer(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         """Answer one completion, or refuse it for its length."""
-        length = len(body["prompt"])
-        assert all(isinstance(token, int) for token in body["prompt"])
+        prompt = body["prompt"]
+        length = len(prompt) if isinstance(prompt, list) else len(prompt.split())
         if length >= self.context:
             limit = f"The input ({length} tokens) is longer than the model's context length ({self.context} tokens)."
             error = {"object": "error", "message": limit, "type": "BadRequestError", "param": None, "code": 400}
