@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Show what is installed and what would run.
 
-    Lists packages, hardware, vLLM, llama.cpp, and processes of earlier runs that still run; with --ray-address, every
+    Lists packages, hardware, engines, and processes of earlier runs that still run; with --ray-address, every
     node of the cluster instead. Exits with 1 if `tuner optimize` cannot run.
     """
     if ray_address is not None:
