@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
 from search_spaces import space_names as names_of
 from tests.contracts.space_contract import SpaceContract
+from tuner.engines.vllm.installation.flags import load_flags
+
+FLAGS = Path(__file__).parents[2] / "data" / "sglang_flags"
 
 QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
 CONTEXT = Context(
@@ -128,3 +132,15 @@ def test_kernels_that_the_card_or_the_installation_lacks_are_not_offered() -> No
     assert backends(CONTEXT) == (None, "fa3", "flashinfer", "triton")
     assert backends(replace(CONTEXT, hardware=hardware_named("t4"))) == (None, "flashinfer", "triton")
     assert backends(replace(CONTEXT, packages=frozenset())) == (None, "triton")
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.23"])
+def test_sglang_s_own_parser_takes_every_value(version: str) -> None:
+    flags = load_flags(FLAGS / f"{version}.json", "SGLang")
+    assert flags is not None
+    space = load_space("sglang").resolve(replace(CONTEXT, concurrency=5000, flags=flags.names))
+    assert [dropped for dropped in space.dropped if dropped.value is None] == []
+    for parameter in space.parameters:
+        drafts: dict[str, ParameterValue] = {"speculative": "NGRAM"} if parameter.name.startswith("ngram") else {}
+        for value in parameter.values or (2,):
+            assert flags.problem(space.render({**drafts, parameter.name: value}).argv) is None
