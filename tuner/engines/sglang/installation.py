@@ -9,12 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tuner.engines.vllm.installation.executable import named_program
 from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
 from tuner.errors import SettingError, UserError
 
@@ -36,10 +37,12 @@ def find_python(given: str | None = None, environment: Mapping[str, str] | None 
     """
     environment = os.environ if environment is None else environment
     if given:
-        return _named(given, environment, lambda rule: SettingError("sglang", given, rule, _NAME_THE_PYTHON))
+        return named_program(given, environment, lambda rule: SettingError("sglang", given, rule, _NAME_THE_PYTHON))
     named = environment.get(VARIABLE)
     if named:
-        return _named(named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PYTHON}"))
+        return named_program(
+            named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PYTHON}")
+        )
     if importlib.util.find_spec(PACKAGE) is not None:
         return Path(sys.executable)
     script = shutil.which(PACKAGE, path=environment.get("PATH"))
@@ -49,13 +52,6 @@ def find_python(given: str | None = None, environment: Mapping[str, str] | None 
     remedy = f"`pip install {PACKAGE}` in an environment of its own, and put its Python into {VARIABLE}"
     rule = f"no SGLang found: not in this Python, and no {PACKAGE} on PATH"
     raise SettingError("sglang", None, rule, remedy)
-
-
-def _named(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
-    found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
-    if found is None:
-        raise error("the file is not executable" if Path(name).exists() else "there is no such file")
-    return Path(found).absolute()
 
 
 @dataclass(frozen=True)
