@@ -16,7 +16,11 @@ from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, Space
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
 
-_FOLDERS = {VLLM: Path(__file__).with_name("vllm"), "llama.cpp": Path(__file__).with_name("llama_cpp")}
+_FOLDERS = {
+    VLLM: Path(__file__).with_name("vllm"),
+    "llama.cpp": Path(__file__).with_name("llama_cpp"),
+    "sglang": Path(__file__).with_name("sglang"),
+}
 """The folder of the shipped spaces of each engine."""
 
 _PART = "_"

@@ -136,6 +136,7 @@ def optimize(
     engine: str = "auto",
     vllm: str | None = None,
     llama_server: str | None = None,
+    sglang: str | None = None,
     server_command: str | None = None,
     gpu: str | None = None,
     vllm_version: str | None = None,
@@ -187,9 +188,10 @@ def optimize(
         server_arguments: flags of every server.
         env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
         secret: variables and flags of the server that are secrets, beside those whose names say so.
-        engine: `vllm`, `llama.cpp`, `openai`, `simulated`, or `auto`: simulated without a GPU.
+        engine: `vllm`, `llama.cpp`, `sglang`, `openai`, `simulated`, or `auto`: simulated without a GPU.
         vllm: the vLLM executable.
         llama_server: the llama-server executable.
+        sglang: the Python that has SGLang.
         server_command: the command of the engine `openai`, with `{port}` for the port.
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
@@ -222,6 +224,7 @@ def optimize(
         *(engine, vllm, gpu, vllm_version, workers),
         ray_address=ray_address,
         llama_server=llama_server,
+        sglang=sglang,
         server_command=server_command,
     )
     run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))

@@ -92,8 +92,9 @@ def test_the_space_is_shown_for_a_model(tmp_path: Path, gguf: Path) -> None:
     vllm = run_here(tmp_path, "space", "--gpu", "t4", "--model", str(gguf))
     assert (vllm.code, vllm.err.count("\n")) == (2, 1)
     assert "this setting is for llama.cpp; the model of another engine is the preset's" in vllm.err
-    other = run_here(tmp_path, "space", "--engine", "sglang")
-    assert other.err == "tuner: --engine 'sglang': this engine has no space of its own; give vllm or llama.cpp\n"
+    other = run_here(tmp_path, "space", "--engine", "simulated")
+    rule = "this engine has no space of its own; give one of vllm, llama.cpp, sglang"
+    assert other.err == f"tuner: --engine 'simulated': {rule}\n"
 
 
 def test_a_service_refuses_the_engine() -> None:

@@ -32,7 +32,10 @@ Tokenizer = Annotated[
 Engine = Annotated[
     str,
     option(
-        MODEL, "ENGINE", "vllm, llama.cpp, openai, simulated, or auto, which simulates if there is no GPU.", "--engine"
+        MODEL,
+        "ENGINE",
+        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU.",
+        "--engine",
     ),
 ]
 ServerCommand = Annotated[
@@ -53,6 +56,15 @@ LlamaServer = Annotated[
         "FILE",
         "The llama-server executable.",
         shown="$TUNER_LLAMA_SERVER, else the one on PATH, else the package xllamacpp",
+    ),
+]
+Sglang = Annotated[
+    str | None,
+    option(
+        MODEL,
+        "FILE",
+        "The Python that has SGLang.",
+        shown="$TUNER_SGLANG, else this Python, else the one beside sglang on PATH",
     ),
 ]
 Gpu = Annotated[

@@ -19,7 +19,9 @@ LLAMA_CPP = "llama.cpp"
 OPENAI = "openai"
 """Any command that serves an OpenAI-compatible API; see `tuner.engines.openai`."""
 
-OTHER_ENGINES = (LLAMA_CPP, OPENAI)
+SGLANG = "sglang"
+
+OTHER_ENGINES = (LLAMA_CPP, OPENAI, SGLANG)
 """Engines beside vLLM and its simulation: the load generator sends all their workloads, nothing predicts them, and the
 quality of their answers is not measured."""
 
@@ -45,9 +47,10 @@ class Program:
         name: of the executable.
         subcommand: words that come first.
         variable: environment variable with another executable.
-        key_variable: environment variable with the API key, which the server reads itself.
+        key_variable: environment variable with the API key, which vLLM and llama.cpp read themselves.
         model_flag: the flag of the model; None: the model is the first argument.
         name_flag: the flag of the model's name in requests.
+        recorded_first: whether the file that the study ran comes before the one on the PATH, such as for a Python.
         command: the words of the user's command with placeholders, for the engine `openai`; the first is the program.
     """
 
@@ -59,6 +62,7 @@ class Program:
     model_flag: str | None
     name_flag: str
     command: tuple[str, ...] = ()
+    recorded_first: bool = False
 
     def words(self, model: str, served_name: str, flags: Sequence[str]) -> tuple[str, ...]:
         """Return the arguments of the program: the model, its name in requests, and flags.
@@ -96,6 +100,11 @@ class Program:
 PROGRAMS = {
     VLLM: Program("vLLM", "vllm", ("serve",), "VLLM", "VLLM_API_KEY", None, "--served-model-name"),
     LLAMA_CPP: Program(LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias"),
+    SGLANG: Program(
+        *("SGLang", "python3", ("-m", "sglang.launch_server"), "SGLANG_PYTHON", "TUNER_API_KEY"),
+        *("--model-path", "--served-model-name"),
+        recorded_first=True,
+    ),
 }
 """The program of each engine; a simulated one is vLLM's."""
 
@@ -126,10 +135,15 @@ RESERVED_FLAGS = {
     VLLM: ("--host", "--port", "--served-model-name", "--model", "--uds"),
     LLAMA_CPP: ("--host", "--port", "--alias", "-a", "--model", "-m", "--metrics"),
     OPENAI: (),
+    SGLANG: ("--host", "--port", "--served-model-name", "--model-path", "--model", "--enable-metrics"),
 }
 """Flags of each engine's server that the tuner sets itself."""
 
-_HELP = {VLLM: "`vllm serve --help=all`", LLAMA_CPP: "`llama-server --help`"}
+_HELP = {
+    VLLM: "`vllm serve --help=all`",
+    LLAMA_CPP: "`llama-server --help`",
+    SGLANG: "`python -m sglang.launch_server --help`",
+}
 
 
 def check_server_arguments(arguments: Sequence[str], engine: str) -> None:
@@ -172,13 +186,16 @@ def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...
     """Return the server's arguments that set the sampling temperature; none for the server's default.
 
     Raises:
-        SettingError: for a user's command, whose flag is not known.
+        SettingError: for a user's command, whose flag is not known, and for SGLang, which has none.
     """
     if temperature is None:
         return ()
     if engine == OPENAI:
         rule = "the flag of the temperature is not known for a command"
         raise SettingError("temperature", temperature, rule, "leave it out here and in the workload, and set it there")
+    if engine == SGLANG:
+        rule = "SGLang has no flag for it"
+        raise SettingError("temperature", temperature, rule, "set it in the model's generation_config.json")
     if engine == LLAMA_CPP:
         return ("--temp", f"{temperature:g}")
     return ("--override-generation-config", json.dumps({"temperature": temperature}))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import SettingError
 
-ENGINES = ("auto", "vllm", "llama.cpp", "openai", "simulated")
+ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "simulated")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ class EngineFactory:
 
             reap_orphans(settings.home / "processes")
             return OpenAiEngine(settings)
+        if settings.name == "sglang":
+            from tuner.engines.sglang.engine import SglangEngine
+            from tuner.processes.records import reap_orphans
+
+            reap_orphans(settings.home / "processes")
+            return SglangEngine(settings)
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine

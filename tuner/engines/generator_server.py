@@ -6,7 +6,7 @@ Engines other than vLLM use it: vLLM, whose client sends closed loops to vLLM, n
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from tuner.cancellation import CancelToken
 from tuner.engines.running_server import RunningServer
 from tuner.engines.vllm.clients.traffic import PromptTools
 from tuner.errors import SettingError, trial_failed
+from tuner.loadgen.result import RecordsError, read_records
 from tuner.processes.records import ProcessRecords
+from tuner.workloads.results.requests import RequestRecord
 from tuner.workloads.spec import SingleWorkload, as_traffic
 from tuner.workloads.traffic import Traffic
 
@@ -49,6 +51,14 @@ class GeneratorServer(RunningServer):
         Raises:
             TrialFailed: with the reason.
         """
+
+    def _sent(self, index: int, phase: Phase) -> Sequence[RequestRecord]:
+        """Return the records of a run; empty if they cannot be read, with which the benchmark has failed already."""
+        name = "warmup" if phase is Phase.WARMUP else f"requests-{index}"
+        try:
+            return read_records(self._artifacts / f"{name}.parquet")
+        except RecordsError:
+            return ()
 
     def _prompt_tools(self) -> PromptTools:
         if self._tools is None:

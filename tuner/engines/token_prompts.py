@@ -9,18 +9,22 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
-from tuner.http import HttpError
+from tuner.http import JSON, HttpError, ReadLimits, post_json
 from tuner.loadgen.plan import Prompt
 from tuner.processes.records import ProcessRecords
 
 PASSAGE = 16
 """Tokens of the passage that a repetitive prompt repeats, as in prompts for vLLM."""
+
+TOKENIZE_S = 60.0
+TOKENS_SIZE = 2**26
+"""Limits of one answer with tokens: seconds, and bytes."""
 
 Tokenize = Callable[[str, bool], list[int]]
 """Returns the tokens of a text; with True, those that the server adds to a prompt are among them."""
@@ -68,3 +72,20 @@ class TokenTools:
             passage = source.choices(self._tokens, k=PASSAGE)
             return [passage[index % PASSAGE] for index in range(count)]
         return source.choices(self._tokens, k=count)
+
+
+def tokenized(url: str, body: Mapping[str, Any], api_key: str | None) -> list[int]:
+    """Return the tokens that a server's `/tokenize` answers.
+
+    Args:
+        url: the server's, without a path.
+        body: the request.
+        api_key: the key that the server requires; None: none.
+
+    Raises:
+        HttpError: if it does not answer.
+        ValueError, KeyError, TypeError: if the answer has no tokens.
+    """
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    reply = post_json(f"{url}/tokenize", dict(body), ReadLimits(TOKENIZE_S, TOKENS_SIZE, JSON), headers)
+    return [int(token) for token in json.loads(reply.body)["tokens"]]

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from search_spaces.schema import VLLM
 from storage.metrics import Direction, metric
-from tuner.engines.command_line import LLAMA_CPP, PROGRAMS
+from tuner.engines.command_line import LLAMA_CPP, PROGRAMS, SGLANG
 from tuner.export.carried_traffic import CarriedTraffic
 from tuner.export.header import header_lines, header_rows
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
 from tuner.export.serve_script import ServeScript
 from tuner.files import write_output
+from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.study.specification.settings import Budget
 
 LOAD_SEED_STRIDE = 100
@@ -187,6 +188,11 @@ installed_version() {
   timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
 }
 """,
+    SGLANG: """\
+installed_version() {
+  "$SGLANG_PYTHON" -c 'import importlib.metadata as m; print(m.version("sglang"))' 2>/dev/null
+}
+""",
 }
 """The function of the script that prints the version of the installed engine."""
 
@@ -240,11 +246,15 @@ def _program_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
 def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], str]]:
     program, recorded = script.program, f"$recorded_{variable}"
     installed = next(text for engine, text in _INSTALLED.items() if program is PROGRAMS[engine])
-    test = f'if ! command -v {program.name} >/dev/null && [[ -x "{recorded}" ]]'
+    there = f'[[ -x "{recorded}" ]]'
+    test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
+    on_path, ran = f"{program.name} on PATH", "the executable that the study ran"
+    order = (ran, on_path) if program.recorded_first else (on_path, ran)
+    reads_key = f", which {program.engine} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
     return {
         "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
-        "ORDER": lambda: f"{program.name} on PATH, else the executable that the study ran",
-        "KEYREADER": lambda: f", which {program.engine} reads itself",
+        "ORDER": lambda: ", else ".join(order),
+        "KEYREADER": lambda: reads_key,
         "ARRANGED": lambda: f'  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" "$@"',
         "WITHOUTHEALTH": lambda: "",
         "INSTALLED": lambda: installed,

@@ -13,7 +13,6 @@ from typing import Protocol
 from search_spaces.schema import VLLM
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -26,8 +25,9 @@ from tuner.study.specification.prices import study_price
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices
-from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, study_engine
-from tuner.use_cases.engines.openai import check_tokenizer, openai_engine, with_command
+from tuner.use_cases.engines.llama_cpp import study_engine
+from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -119,13 +119,9 @@ def search_capacity(
 def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its device: vLLM with a GPU or a given executable, else a simulated one."""
     check_engine_name(choice.engine)
-    refuse_llama_server(choice)
-    if choice.engine == LLAMA_CPP:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return llama_cpp_engine(replace(choice, workers=1))
-    if choice.engine == OPENAI:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return openai_engine(replace(choice, workers=1))
+    named = named_engine(replace(choice, workers=1))
+    if named is not None:
+        return named
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
     refuse_simulation_options(choice.gpu, choice.vllm_version)

@@ -16,7 +16,7 @@ from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP, OPENAI, OTHER_ENGINES
+from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
 from tuner.engines.vllm.installation.executable import find_executable
@@ -51,8 +51,9 @@ from tuner.use_cases.devices import (
     refuse_gpus_on_cpu,
     this_machine,
 )
-from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server, refuse_quality, study_engine
-from tuner.use_cases.engines.openai import check_tokenizer, openai_engine, with_command
+from tuner.use_cases.engines.llama_cpp import refuse_quality, study_engine
+from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
 from tuner.use_cases.levers.find import Kept, find_levers
@@ -254,13 +255,9 @@ def check_budget(budget: Budget) -> None:
 
 def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    refuse_llama_server(choice)
-    if choice.engine == LLAMA_CPP:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return llama_cpp_engine(choice, settings.gpus)
-    if choice.engine == OPENAI:
-        refuse_simulation_options(choice.gpu, choice.vllm_version)
-        return openai_engine(choice, settings.gpus)
+    named = named_engine(choice, settings.gpus)
+    if named is not None:
+        return named
     if choice.ray_address is not None:
         return _engine_of_cluster(choice, choice.ray_address, settings.gpus)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):

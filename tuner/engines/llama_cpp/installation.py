@@ -8,12 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tuner.engines.command_line import LAUNCHER
+from tuner.engines.vllm.installation.executable import named_program
 from tuner.errors import SettingError, UserError
 
 PROGRAM = "llama-server"
@@ -35,10 +36,14 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
     """
     environment = os.environ if environment is None else environment
     if given:
-        return _named(given, environment, lambda rule: SettingError("llama_server", given, rule, _NAME_THE_PROGRAM))
+        return named_program(
+            given, environment, lambda rule: SettingError("llama_server", given, rule, _NAME_THE_PROGRAM)
+        )
     named = environment.get(VARIABLE)
     if named:
-        return _named(named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PROGRAM}"))
+        return named_program(
+            named, environment, lambda rule: UserError(f"{VARIABLE}={named!r}: {rule}; {_NAME_THE_PROGRAM}")
+        )
     on_path = shutil.which(PROGRAM, path=environment.get("PATH"))
     if on_path is not None:
         return Path(on_path).absolute()
@@ -48,13 +53,6 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
     remedy = f"`pip install 'tuner[llama-cpp]'`, or put {PROGRAM} on PATH or its path into {VARIABLE}"
     rule = f"no llama.cpp found: no {PROGRAM} on PATH, and the package {PACKAGE} is not installed"
     raise SettingError("llama_server", None, rule, remedy)
-
-
-def _named(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
-    found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
-    if found is None:
-        raise error("the file is not executable" if Path(name).exists() else "there is no such file")
-    return Path(found).absolute()
 
 
 @dataclass(frozen=True)

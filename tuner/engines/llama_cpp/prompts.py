@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
-from tuner.engines.token_prompts import TokenTools
+from tuner.engines.token_prompts import TokenTools, tokenized
 from tuner.errors import SettingError
-from tuner.http import JSON, ReadLimits, post_json
 from tuner.processes.records import ProcessRecords
-
-TOKENIZE_S = 60.0
-TOKENS_SIZE = 2**26
-"""Limits of one answer with tokens: seconds, and bytes."""
 
 
 def token_tools(model: str, url: str, records: ProcessRecords, api_key: str | None = None) -> TokenTools:
@@ -30,10 +24,7 @@ def token_tools(model: str, url: str, records: ProcessRecords, api_key: str | No
     """
 
     def tokenize(text: str, special: bool) -> list[int]:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        body = {"content": text, "add_special": special}
-        reply = post_json(f"{url}/tokenize", body, ReadLimits(TOKENIZE_S, TOKENS_SIZE, JSON), headers)
-        return [int(token) for token in json.loads(reply.body)["tokens"]]
+        return tokenized(url, {"content": text, "add_special": special}, api_key)
 
     try:
         tokens = read_header(Path(model)).text_tokens

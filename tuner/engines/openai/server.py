@@ -12,7 +12,6 @@ from tuner.engines.running_server import HEALTH_S, HOST
 from tuner.engines.vllm.facts.metrics import READ_METRICS, with_benchmark_metrics
 from tuner.errors import trial_failed
 from tuner.http import get_local
-from tuner.loadgen.result import RecordsError, read_records
 from tuner.processes.readiness import NO_ENDPOINT
 from tuner.workloads.results.requests import RequestRecord
 
@@ -57,11 +56,7 @@ class OpenAiServer(GeneratorServer):
         return models is not None and models.status == 200
 
     def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
-        try:
-            name = "warmup" if phase is Phase.WARMUP else f"requests-{index}"
-            records = read_records(self._artifacts / f"{name}.parquet")
-        except RecordsError:
-            return  # the benchmark has failed already
+        records = self._sent(index, phase)
         failed = next((record for record in records if record.error is not None), None)
         if repeat.completed == 0 and failed is not None:
             message = f"none of {repeat.offered} requests succeeded; the first: {failed.error}"

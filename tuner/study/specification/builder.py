@@ -30,6 +30,7 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import (
     LLAMA_CPP,
     OPENAI,
+    SGLANG,
     check_known_flags,
     check_server_arguments,
     sampling_arguments,
@@ -122,7 +123,7 @@ def plan_study(
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
-    server, secrets = refer_to_secrets(settings.server, os.environ)
+    server, secrets = refer_to_secrets(settings.server, os.environ, move=engine != SGLANG)
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
     own, gpus = not settings.workload.files, settings.gpus
@@ -145,7 +146,7 @@ def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Sp
     Raises:
         UserError: if there is no such space, or it is another engine's.
     """
-    default = LLAMA_CPP if engine == LLAMA_CPP else "cpu" if on_cpu else preset.space
+    default = engine if engine in (LLAMA_CPP, SGLANG) else "cpu" if on_cpu else preset.space
     if engine == OPENAI and name is None:
         rule = "a command has flags of its own, and no space that is shipped has them"
         raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")

@@ -13,7 +13,9 @@ VARIABLES_OF_FLAGS = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 """Flags of vLLM whose value it also reads from a variable, which other users of the machine cannot see."""
 
 
-def refer_to_secrets(server: ServerSettings, environment: Mapping[str, str]) -> tuple[ServerSettings, Secrets]:
+def refer_to_secrets(
+    server: ServerSettings, environment: Mapping[str, str], *, move: bool = True
+) -> tuple[ServerSettings, Secrets]:
     """Return the settings with references for secrets, and the values of everything that they refer to.
 
     A variable of a server that is a secret becomes a reference to a variable of the same name. A flag of
@@ -36,7 +38,7 @@ def refer_to_secrets(server: ServerSettings, environment: Mapping[str, str]) -> 
             variables[name] = value
             _look_up(value, "env", environment, values)
     arguments, command = _checked(server.arguments, server.secrets), _checked(server.command, server.secrets)
-    if not command:
+    if move and not command:
         arguments = _move_to_variables(arguments, variables)
     for argument in (*arguments, *variables.values()):
         _look_up(argument, "server_arguments", environment, values)

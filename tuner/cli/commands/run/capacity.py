@@ -20,6 +20,7 @@ from tuner.cli.options import (
     Model,
     Secret,
     ServerCommand,
+    Sglang,
     Slos,
     Temperature,
     Tokenizer,
@@ -47,6 +48,7 @@ def capacity(
     engine: Engine = "auto",
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
+    sglang: Sglang = None,
     server_command: ServerCommand = None,
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
@@ -91,7 +93,7 @@ def capacity(
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
     choice = settings.EngineChoice(
-        engine, vllm, gpu, vllm_version, llama_server=llama_server, server_command=server_command
+        engine, vllm, gpu, vllm_version, llama_server=llama_server, server_command=server_command, sglang=sglang
     )
     with stop_on_signals() as stop:
         result = search_capacity(study_settings, choice, output, CapacityProgress(), stop)

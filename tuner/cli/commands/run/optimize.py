@@ -37,6 +37,7 @@ from tuner.cli.options import (
     RayAddress,
     Secret,
     ServerCommand,
+    Sglang,
     Slos,
     Storage,
     Temperature,
@@ -95,6 +96,7 @@ def optimize(
     engine: Engine = "auto",
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
+    sglang: Sglang = None,
     server_command: ServerCommand = None,
     gpu: Gpu = None,
     price: Price = None,
@@ -284,7 +286,7 @@ def optimize(
     run = settings.RunSettings(
         budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
         engine=settings.EngineChoice(
-            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server, server_command)
+            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server, server_command, sglang)
         ),
         storage=storage,
         output=output,

@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Show what is installed and what would run.
 
-    Lists packages, hardware, vLLM, llama.cpp, and processes of earlier runs that still run; with --ray-address, every
+    Lists packages, hardware, engines, and processes of earlier runs that still run; with --ray-address, every
     node of the cluster instead. Exits with 1 if `tuner optimize` cannot run.
     """
     if ray_address is not None:
@@ -80,6 +80,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
         **_llama_cpp(),
+        **_sglang(),
         "home": str(home()),
         "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
         "would_run": _would_run(bool(devices), vllm, problem),
@@ -102,6 +103,18 @@ def _llama_cpp() -> dict[str, Any]:
         "llama_cpp_gpus": list(found.gpus),
         "llama_cpp_problem": None,
     }
+
+
+def _sglang() -> dict[str, Any]:
+    """Return the Python that has SGLang, and SGLang's version; None without one, and then why."""
+    from tuner.engines.sglang.installation import find_python, installation
+    from tuner.errors import UserError
+
+    try:
+        found = installation(find_python())
+    except UserError as error:
+        return {"sglang": None, "sglang_version": None, "sglang_problem": str(error)}
+    return {"sglang": str(found.python), "sglang_version": found.version, "sglang_problem": None}
 
 
 def _command(text: str | None) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def space(
         ),
     ] = None,
     engine: Annotated[
-        str | None, option(None, "ENGINE", "vllm, llama.cpp or openai.", shown="the engine of the space, else vllm")
+        str | None,
+        option(None, "ENGINE", "vllm, llama.cpp, sglang or openai.", shown="the engine of the space, else vllm"),
     ] = None,
     model: Annotated[
         str | None,
@@ -84,14 +85,16 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
     """
     from search_spaces import load_space
     from search_spaces.schema import VLLM
-    from tuner.engines.command_line import LLAMA_CPP, OPENAI
+    from tuner.engines.command_line import LLAMA_CPP, OPENAI, SGLANG
     from tuner.errors import SettingError
 
-    if engine not in (None, VLLM, LLAMA_CPP, OPENAI):
-        raise SettingError("engine", engine, "this engine has no space of its own", f"give {VLLM} or {LLAMA_CPP}")
+    own = (LLAMA_CPP, SGLANG)
+    if engine not in (None, VLLM, OPENAI, *own):
+        rule = "this engine has no space of its own"
+        raise SettingError("engine", engine, rule, f"give one of {', '.join((VLLM, *own))}")
     if engine == OPENAI and name is None:
         raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
-    space = load_space(name or (LLAMA_CPP if engine == LLAMA_CPP else default))
+    space = load_space(name or (engine if engine in own else default))
     if engine not in (None, space.engine):
         rule = f"this space has the flags of {space.engine}"
         raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")

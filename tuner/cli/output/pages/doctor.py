@@ -42,6 +42,7 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         "this machine": [*host, *gpus],
         "vLLM": vllm if facts["vllm"] else vllm[:1],
         "llama.cpp": llama_cpp,
+        "SGLang": _sglang(facts),
         **_command(facts),
         "processes of earlier runs": left or [("left running", "none")],
         "`tuner optimize` here": [("runs", facts["would_run"])],
@@ -50,6 +51,12 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         sections["`tuner optimize` here"].append(("problem", facts["problem"]))
     for title, rows in sections.items():
         show(Text(title, style="bold"), labelled(rows, indent=2))
+
+
+def _sglang(facts: Mapping[str, Any]) -> Rows:
+    if facts["sglang"] is None:
+        return [("Python", "none found")]
+    return [("Python", facts["sglang"]), ("version", facts["sglang_version"])]
 
 
 def _command(facts: Mapping[str, Any]) -> dict[str, Rows]:

@@ -36,7 +36,7 @@ WAITING = "vllm:num_requests_waiting"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-SHARES = frozenset({KV_USAGE})
+SHARES = frozenset({KV_USAGE, "sglang:token_usage", "sglang:spec_accept_rate", "sglang:spec_accept_length"})
 """Metrics whose largest value over all engines counts; all others are summed."""
 
 READ_METRICS = (
@@ -57,6 +57,25 @@ class StateMetrics:
 
 
 VLLM_STATE = StateMetrics(RUNNING, WAITING, KV_USAGE, PREEMPTIONS, READ_METRICS)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """An engine's names of the counters whose differences explain a benchmark; an empty name is one that it lacks."""
+
+    preemptions: str
+    prefix_hits: str
+    prefix_queries: str
+    queue_sum: str
+    queue_count: str
+    drafts: str = ""
+    draft_tokens: str = ""
+    accepted: str = ""
+
+
+VLLM_COUNTERS = Counters(
+    PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, QUEUE_SUM, QUEUE_COUNT, DRAFTS, DRAFT_TOKENS, ACCEPTED
+)
 
 
 def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
@@ -147,7 +166,11 @@ class MetricsSampler:
 
 
 def with_benchmark_metrics(
-    facts: ServerFacts, before: Mapping[str, float], after: Mapping[str, float], kv_usage: list[float]
+    facts: ServerFacts,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    kv_usage: list[float],
+    names: Counters = VLLM_COUNTERS,
 ) -> ServerFacts:
     """Return `facts` with the differences between two scrapes and the KV cache's use in the samples between them."""
 
@@ -161,11 +184,11 @@ def with_benchmark_metrics(
 
     return replace(
         facts,
-        preemptions=increase(PREEMPTIONS),
-        prefix_hit_rate=ratio(PREFIX_HITS, PREFIX_QUERIES),
-        queue_time_mean_s=ratio(QUEUE_SUM, QUEUE_COUNT),
+        preemptions=increase(names.preemptions),
+        prefix_hit_rate=ratio(names.prefix_hits, names.prefix_queries),
+        queue_time_mean_s=ratio(names.queue_sum, names.queue_count),
         kv_usage_max=max(kv_usage) if kv_usage else None,
         kv_usage_mean=sum(kv_usage) / len(kv_usage) if kv_usage else None,
-        spec_acceptance_rate=ratio(ACCEPTED, DRAFT_TOKENS),
-        spec_tokens_per_draft=ratio(ACCEPTED, DRAFTS),
+        spec_acceptance_rate=ratio(names.accepted, names.draft_tokens),
+        spec_tokens_per_draft=ratio(names.accepted, names.drafts),
     )

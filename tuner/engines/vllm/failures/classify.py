@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.table import CAUSES, CONSEQUENCES, DIED
+from tuner.engines.vllm.failures.table import VLLM_TEXTS, LogTexts
 from tuner.processes.secrets import Secrets
 
 MESSAGE_CHARS = 400
@@ -24,11 +24,8 @@ EVIDENCE_LINES = 6
 EVIDENCE_CHARS = 2000
 _TAIL_BYTES = 2_000_000
 _LINE_CHARS = 4000
-_PREFIX = re.compile(
-    r"^(?:\([^()]*pid=\d+\)\s)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
-)
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources)\b(?::|$)"
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources)\b(?::|$)"
 )
 _ARGUMENT = re.compile(r"^(?:\S+ ){1,3}error: ")
 _OTHER = re.compile(
@@ -38,7 +35,6 @@ _PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input 
 _CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
 _FIELD = re.compile(r"^[\w.]+$")
 _PYDANTIC_TAIL = re.compile(r" \[type=\w+, input_value=.*$")
-_ANCHOR = re.compile(r"failed to start|encountered a fatal error|hit an exception")
 
 
 def read_log(path: Path) -> str:
@@ -60,25 +56,26 @@ def read_log(path: Path) -> str:
     return "".join(line[:_LINE_CHARS] + "\n" for line in text.splitlines())
 
 
-def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
+def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts = VLLM_TEXTS) -> Failure:
     """Return the typed failure of a server, or of its configuration check, that ended.
 
     Args:
         log_text: the text of its log.
         exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
+        texts: of the engine's logs.
     """
-    chains = _chains(log_text)
+    chains = _chains(log_text, texts)
     causes = [cause for chain in chains for cause in chain]
     evidence = _evidence(causes) or _last_lines(log_text)
     for cause in (cause for chain in chains for cause in reversed(chain)):
-        for row in CAUSES:
+        for row in texts.causes:
             if row.matches(cause, phase):
                 return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
-    root_causes = [cause for cause in causes if not CONSEQUENCES.search(cause)]
+    root_causes = [cause for cause in causes if not texts.consequences.search(cause)]
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
-    return without_cause(log_text, exit_code, phase, evidence)
+    return without_cause(log_text, exit_code, phase, evidence, texts)
 
 
 def redacted(failure: Failure, secrets: Secrets) -> Failure:
@@ -87,7 +84,9 @@ def redacted(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=secrets.redact(failure.message), evidence=evidence)
 
 
-def without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: str | None) -> Failure:
+def without_cause(
+    log_text: str, exit_code: int | None, phase: Phase, evidence: str | None, texts: LogTexts = VLLM_TEXTS
+) -> Failure:
     """Return the typed failure if the log has no cause."""
     if exit_code is not None and exit_code < 0:
         name = signal_name(-exit_code)
@@ -97,7 +96,7 @@ def without_cause(log_text: str, exit_code: int | None, phase: Phase, evidence: 
             )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
-    if DIED.search(log_text):
+    if texts.died.search(log_text):
         message = "a process of the server was killed from outside: it logged no error"
         return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
     state = "does not answer" if exit_code is None else f"ended with exit code {exit_code}"
@@ -112,13 +111,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _chains(log_text: str) -> list[list[str]]:
+def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
     """Return the lines that state an error, each with its continuation lines, the likeliest cause first.
 
     Exceptions that were raised from one another form one chain, in the order in which they were raised.
     """
-    lines = [_PREFIX.sub("", line.rstrip(), count=1) for line in log_text.splitlines()]
-    start = next((index for index, line in enumerate(lines) if _ANCHOR.search(line)), None)
+    lines = [texts.prefix.sub("", line.rstrip(), count=1) for line in log_text.splitlines()]
+    start = next((index for index, line in enumerate(lines) if texts.anchor.search(line)), None)
     chains: list[list[str]] = []
     chained = False
     for index, line in enumerate(lines):

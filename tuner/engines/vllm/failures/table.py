@@ -138,3 +138,33 @@ CONSEQUENCES = re.compile(
 
 DIED = re.compile(r"died unexpectedly|EngineDeadError|Engine core initialization failed")
 """Lines that state the end of a child process without its cause."""
+
+
+@dataclass(frozen=True)
+class LogTexts:
+    """How an engine of Python logs a failure.
+
+    Attributes:
+        causes: the table; the first row that matches a causal line applies.
+        consequences: lines that are never the cause.
+        died: lines that state the end of a child process without its cause.
+        prefix: what stands before the text of a line.
+        anchor: the line after which the cause stands; lines before it are errors that were handled.
+    """
+
+    causes: tuple[FailurePattern, ...]
+    consequences: re.Pattern[str]
+    died: re.Pattern[str]
+    prefix: re.Pattern[str]
+    anchor: re.Pattern[str]
+
+
+VLLM_TEXTS = LogTexts(
+    CAUSES,
+    CONSEQUENCES,
+    DIED,
+    re.compile(
+        r"^(?:\([^()]*pid=\d+\)\s)?(?:(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+    ),
+    re.compile(r"failed to start|encountered a fatal error|hit an exception"),
+)

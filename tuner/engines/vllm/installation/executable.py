@@ -36,10 +36,10 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     """
     environment = os.environ if environment is None else environment
     if given:
-        return _named(given, environment, lambda rule: SettingError("vllm", given, rule, _NAME_THE_PROGRAM))
+        return named_program(given, environment, lambda rule: SettingError("vllm", given, rule, _NAME_THE_PROGRAM))
     from_variable = environment.get("TUNER_VLLM")
     if from_variable:
-        return _named(
+        return named_program(
             from_variable,
             environment,
             lambda rule: UserError(f"TUNER_VLLM={from_variable!r}: {rule}; {_NAME_THE_PROGRAM}"),
@@ -57,7 +57,17 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)
 
 
-def _named(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
+def named_program(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
+    """Return the path of a program that the user names, a file or one on the PATH.
+
+    Args:
+        name: of the program.
+        environment: with the PATH.
+        error: makes the error from the rule that the name breaks.
+
+    Raises:
+        UserError: if it cannot be run.
+    """
     found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
     if found is None:
         raise error("the file is not executable" if Path(name).exists() else "there is no such file")

@@ -1,7 +1,7 @@
-"""Check arguments against the flags of the installed `vllm serve`, which are read once from its parser and cached.
+"""Check arguments against the flags of an installed server, which are read once from its parser and cached.
 
-This check needs no vLLM process. It covers names, choices, numbers and how many values a flag takes. vLLM's own parser
-and configuration check the arguments that pass.
+This check needs no process of the engine. It covers names, choices, numbers and how many values a flag takes. The
+engine's own parser and configuration check the arguments that pass. SGLang's flags are checked in the same way.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Flag:
 
 @dataclass(frozen=True)
 class ServeFlags:
-    """Every flag of one installed `vllm serve`, by each of its names."""
+    """Every flag of one installed server, by each of its names; `engine` is its name in texts."""
 
     by_name: Mapping[str, Flag]
+    engine: str = "vLLM"
 
     @property
     def names(self) -> frozenset[str]:
@@ -65,7 +66,7 @@ class ServeFlags:
                 if _LEVEL.match(word) and "--optimization-level" in self.by_name:
                     position += 1 if word == "-O" else 0
                     continue
-                return f"{name} is not a flag of the installed vLLM"
+                return f"{name} is not a flag of the installed {self.engine}"
             values = [inline] if given else _values(argv[position:], flag)
             position += 0 if given else len(values)
             refused = _refused(flag, values)
@@ -115,7 +116,7 @@ def _converts(kind: type[int] | type[float], value: str) -> bool:
     return True
 
 
-def flags_from_dump(dump: Iterable[Mapping[str, Any]]) -> ServeFlags:
+def flags_from_dump(dump: Iterable[Mapping[str, Any]], engine: str = "vLLM") -> ServeFlags:
     """Return the flags of a parser's dump by `resident/helper.py`, without positional arguments."""
     by_name: dict[str, Flag] = {}
     for entry in dump:
@@ -126,13 +127,13 @@ def flags_from_dump(dump: Iterable[Mapping[str, Any]]) -> ServeFlags:
             names, None if choices is None else tuple(choices), entry["type"], None if nargs is None else str(nargs)
         )
         by_name.update(dict.fromkeys(names, flag))
-    return ServeFlags(by_name)
+    return ServeFlags(by_name, engine)
 
 
-def load_flags(path: Path) -> ServeFlags | None:
+def load_flags(path: Path, engine: str = "vLLM") -> ServeFlags | None:
     """Return the flags of a cached dump; None if there is none or it cannot be read."""
     try:
-        return flags_from_dump(json.loads(path.read_text(encoding="utf-8"))["flags"])
+        return flags_from_dump(json.loads(path.read_text(encoding="utf-8"))["flags"], engine)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -1,0 +1,1 @@
+"""A fake of the package `sglang`, in the folder of a Python path; see `launch_server`."""

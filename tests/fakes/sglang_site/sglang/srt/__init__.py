@@ -1,0 +1,1 @@
+"""The part of the fake that has its own parser."""

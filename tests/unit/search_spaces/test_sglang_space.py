@@ -1,0 +1,146 @@
+"""The space of SGLang: its contract, its rules, and its defaults on a card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
+from search_spaces import space_names as names_of
+from tests.contracts.space_contract import SpaceContract
+from tuner.engines.vllm.installation.flags import load_flags
+
+FLAGS = Path(__file__).parents[2] / "data" / "sglang_flags"
+
+QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
+CONTEXT = Context(
+    hardware=hardware_named("h200"),
+    engine_version="0.5.17",
+    model=QWEN,
+    packages=frozenset({"flashinfer", "sgl_kernel"}),
+    concurrency=50,
+    input_len=512,
+    output_len=512,
+    engine="sglang",
+    cores=16,
+)
+
+
+class TestContract(SpaceContract):
+    @pytest.fixture
+    def space(self) -> Space:
+        return load_space("sglang")
+
+    @pytest.fixture(params=("t4", "h200"))
+    def context(self, request: pytest.FixtureRequest) -> Context:
+        declared = str(load_space("sglang").to_dict()).replace("'", " ").split()
+        flags = frozenset(word for word in declared if word.startswith("--"))
+        return replace(CONTEXT, hardware=hardware_named(request.param), cores=None, flags=flags)
+
+
+@pytest.fixture
+def space() -> ResolvedSpace:
+    return load_space("sglang").resolve(CONTEXT)
+
+
+def test_the_space_names_its_engine() -> None:
+    assert load_space("sglang").engine == "sglang"
+    assert names_of("sglang") == ["sglang"]
+
+
+@pytest.mark.parametrize(
+    ("config", "argv"),
+    [
+        ({}, ()),
+        (
+            {"mem_fraction_static": 0.9, "max_running_requests": 64},
+            ("--mem-fraction-static", "0.9", "--max-running-requests", "64"),
+        ),
+        (
+            {"chunked_prefill_size": -1, "overlap_schedule": False},
+            ("--chunked-prefill-size", "-1", "--disable-overlap-schedule"),
+        ),
+        ({"radix_cache": False, "decode_graphs": False}, ("--disable-radix-cache", "--disable-decode-cuda-graph")),
+        ({"mixed_chunk": True}, ("--enable-mixed-chunk",)),
+        (
+            {"attention_backend": "triton", "sampling_backend": "pytorch"},
+            ("--attention-backend", "triton", "--sampling-backend", "pytorch"),
+        ),
+        (
+            {"kv_cache_dtype": "fp8_e5m2", "quantization": "fp8"},
+            ("--kv-cache-dtype", "fp8_e5m2", "--quantization", "fp8"),
+        ),
+        (
+            {"speculative": "NGRAM", "ngram_tokens": 8, "ngram_breadth": 1},
+            (
+                *("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"),
+                *("--speculative-ngram-max-bfs-breadth", "1"),
+            ),
+        ),
+    ],
+)
+def test_a_configuration_renders_to_sglang_s_flags(
+    space: ResolvedSpace, config: dict[str, ParameterValue], argv: tuple[str, ...]
+) -> None:
+    assert space.violations(config) == []
+    assert space.render(config).argv == argv
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ({"schedule_policy": "lpm", "radix_cache": False}, "cached-order-without-cache"),
+        ({"mixed_chunk": True, "chunked_prefill_size": -1}, "mixed-chunk-without-chunks"),
+        ({"mixed_chunk": True, "speculative": "NGRAM"}, "mixed-chunk-with-drafts"),
+        ({"graph_max_requests": 64, "max_running_requests": 32}, "graphs-above-requests"),
+        ({"speculative": "NGRAM", "page_size": 16, "attention_backend": "triton"}, "tree-with-pages"),
+    ],
+)
+def test_a_rule_excludes(space: ResolvedSpace, config: dict[str, ParameterValue], rule: str) -> None:
+    assert [violation.rule for violation in space.violations(config)] == [rule]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"schedule_policy": "lof", "radix_cache": False},
+        {"max_running_requests": 32},
+        {"graph_max_requests": 32, "max_running_requests": 32},
+        {"speculative": "NGRAM", "page_size": 16, "attention_backend": "flashinfer"},
+        {"speculative": "NGRAM", "page_size": 16, "ngram_breadth": 1},
+    ],
+)
+def test_a_rule_allows(space: ResolvedSpace, config: dict[str, ParameterValue]) -> None:
+    assert space.violations(config) == []
+
+
+@pytest.mark.parametrize(
+    ("card", "chunk", "requests"), [("t4", 2048, 8), ("l4", 4096, 48), ("h100", 8192, 256), ("h200", 8192, 256)]
+)
+def test_the_defaults_of_a_card_are_those_that_sglang_computes(card: str, chunk: int, requests: int) -> None:
+    known = load_space("sglang").resolve(replace(CONTEXT, hardware=hardware_named(card))).known_defaults()
+    assert (known["chunked_prefill_size"], known["graph_max_requests"]) == (chunk, requests)
+
+
+def test_kernels_that_the_card_or_the_installation_lacks_are_not_offered() -> None:
+    def backends(context: Context) -> tuple[object, ...]:
+        space = load_space("sglang").resolve(context)
+        return next(each.values for each in space.parameters if each.name == "attention_backend")
+
+    assert backends(CONTEXT) == (None, "fa3", "flashinfer", "triton")
+    assert backends(replace(CONTEXT, hardware=hardware_named("t4"))) == (None, "flashinfer", "triton")
+    assert backends(replace(CONTEXT, packages=frozenset())) == (None, "triton")
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.23"])
+def test_sglang_s_own_parser_takes_every_value(version: str) -> None:
+    flags = load_flags(FLAGS / f"{version}.json", "SGLang")
+    assert flags is not None
+    space = load_space("sglang").resolve(replace(CONTEXT, concurrency=5000, flags=flags.names))
+    assert [dropped for dropped in space.dropped if dropped.value is None] == []
+    for parameter in space.parameters:
+        drafts: dict[str, ParameterValue] = {"speculative": "NGRAM"} if parameter.name.startswith("ngram") else {}
+        for value in parameter.values or (2,):
+            assert flags.problem(space.render({**drafts, parameter.name: value}).argv) is None

@@ -1,0 +1,1 @@
+"""SGLang behind the interface `tuner.engines.base.Engine`."""
