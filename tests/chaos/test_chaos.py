@@ -12,13 +12,13 @@ from tests.postgres import postgres_server, require_programs
 
 
 def test_random_faults_with_sqlite(tmp_path: Path) -> None:
-    report = run_chaos(tmp_path, faults=8, seed=22)
-    assert report.total == 8
+    report = run_chaos(tmp_path, faults=5, seed=22)
+    assert report.total == 5
     assert report.problems == []
 
 
 def test_random_faults_with_postgresql_and_an_mlflow_server(tmp_path: Path) -> None:
     with postgres_server(require_programs()) as postgres:
-        report = run_chaos(tmp_path, 8, 23, Surroundings(postgres, mlflow=True))
-    assert report.total == 8
+        report = run_chaos(tmp_path, 5, 23, Surroundings(postgres, mlflow=True))
+    assert report.total == 5
     assert report.problems == []

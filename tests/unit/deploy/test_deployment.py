@@ -117,7 +117,7 @@ def test_the_image_is_pinned_and_not_roots() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert re.search(r"^ARG BASE_IMAGE=python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
     assert re.search(r"^ARG UV_VERSION=\d+\.\d+\.\d+$", text, re.MULTILINE)
-    assert re.findall(r"^USER (\w+)$", text, re.MULTILINE)[-1] == "tuner"
+    assert re.findall(r"^USER (\w+)$", text, re.MULTILINE)[-1] == re.findall(r"--uid (\d+)", text)[0] != "0"
     for source in re.findall(r"^COPY (?:--\S+ )?(.+) \S+$", text, re.MULTILINE):
         assert all((ROOT / name).exists() for name in source.split())
 
