@@ -61,6 +61,7 @@ OTHER_PROGRAMS = {
     "dashboards.mlflow.follower": "is a program with its own options",
     "dashboards.mlflow.ui": "starts `mlflow server`",
     "tuner.engines.llama_cpp.launcher": "is a program with the options of llama-server",
+    "search_spaces.rendering.shape": "reads the options of tuner-vllm-instances",
     "tuner.quality.harness": "starts lm_eval with its own options",
     "tuner.quality.checked": "writes the command that checks the answers into a script",
     "tuner.export.verification": "writes a command that starts `tuner load` from a script",

@@ -113,7 +113,10 @@ def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (["--", "--tensor-parallel-size", "4"], "heads (14) must be divisible by tensor parallel size (4)."),
+        (
+            ["--", "--tensor-parallel-size", "4"],
+            "14 attention heads, which 4 does not divide; choose a divisor",
+        ),
         (["--engine", "vllm", "--gpu", "t4"], "--gpu 't4': this setting is for a simulation"),
         (["--engine", "other"], "--engine 'other': no engine has this name"),
     ],

@@ -199,7 +199,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         ),
         (
             ["optimize", "--engine", "simulated", "--", "--tensor-parallel-size", "4"],
-            ["Total number of attention heads (14) must be divisible by tensor parallel size (4)."],
+            ["the model has 14 attention heads, which 4 does not divide; choose a divisor"],
         ),
         (
             ["optimize", "--engine", "simulated", "--", "--dtype", "float32"],
