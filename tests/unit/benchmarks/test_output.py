@@ -62,9 +62,8 @@ def test_the_docstring_of_every_benchmark_has_its_command(command: str) -> None:
 def test_the_readme_lists_every_benchmark() -> None:
     table = (Path(benchmarks.__file__).parent / "README.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"\| `(benchmarks[\w.]*)", table))
-    simulator = {
-        f"benchmarks.simulator.{name}" for name in ("accuracy", "calibrate", "left_out", "several_gpus", "speed")
-    }
+    names = ("accuracy", "calibrate", "left_out", "several_gpus", "speed")
+    simulator = {f"benchmarks.simulator.{name}" for name in names}
     assert listed == {command.removesuffix(".__main__") for command in COMMANDS} | simulator
     for report in re.findall(r"\((\.\./docs/[^)]+)\)", table):
         assert (Path(benchmarks.__file__).parent / report).exists(), report
