@@ -73,6 +73,10 @@ def test_a_shape_of_more_gpus_than_a_trial_has_breaks_a_rule() -> None:
     assert violation.message == (
         "tensor, pipeline and data parallelism of 2 × 1 × 4 need more than the 4 GPUs of a trial"
     )
+    shared = {"tensor_parallel_size": 2, "instances": 4}
+    assert [each.rule for each in resolved.violations(shared)] == ["instances-of-several-gpus-share-none"]
+    assert resolved.violations({"tensor_parallel_size": 2, "instances": 2}) == []
+    assert resolved.violations({"instances": 4}) == []
     assert resolved.render({"tensor_parallel_size": 2}).argv == ("--tensor-parallel-size", "2")
 
 

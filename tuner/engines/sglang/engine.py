@@ -31,7 +31,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
             UserError: if there is none.
         """
         self._found = installation(find_python(settings.executable))
-        super().__init__(settings, worker_devices(settings.device_index, settings.gpus))
+        super().__init__(settings, worker_devices(settings.device_index))
 
     @cached_property
     def _flags(self) -> ServeFlags | None:

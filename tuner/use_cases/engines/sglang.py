@@ -29,9 +29,11 @@ def sglang_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, 
         raise SettingError("vllm", choice.vllm, rule, "give {sglang}, or leave it out")
     if choice.ray_address is not None:
         raise SettingError("ray_address", choice.ray_address, "SGLang runs on this machine only", "leave it out")
+    if gpus > 1:
+        raise SettingError("gpus_per_trial", gpus, "SGLang has one GPU for a trial", "leave it out")
     found = installation(find_python(choice.sglang))
-    devices = find_devices(choice.workers, gpus)
-    return EngineSettings(SGLANG, os.fspath(found.python), home(), driver=own_identity(), gpus=devices.each), devices
+    devices = find_devices(choice.workers)
+    return EngineSettings(SGLANG, os.fspath(found.python), home(), driver=own_identity()), devices
 
 
 def refuse_sglang(choice: EngineChoice) -> None:

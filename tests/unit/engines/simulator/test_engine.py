@@ -232,3 +232,19 @@ def test_the_factory_gives_the_simulated_engine_its_gpus(tmp_path: Path) -> None
     split = spec(tmp_path, "--tensor-parallel-size", "2")
     assert EngineFactory(settings)(0).check(split) is None
     assert EngineFactory(replace(settings, gpus=1))(0).check(split) is not None
+
+
+def test_instances_are_simulated_with_gpus_of_their_own_or_shared(tmp_path: Path) -> None:
+    """Two servers on two GPUs have the tokens of one each; on one GPU less than half, as both hold the model."""
+
+    def tokens(gpus: int, *argv: str) -> float:
+        engine = SimulatedEngine(hardware_named("t4"), "0.15.1", frozenset({"flashinfer"}), gpus=gpus)
+        server = engine.launch(spec(tmp_path, *argv), Limits())
+        server.wait_ready(NEVER)
+        found = server.facts().kv_cache_tokens
+        assert found is not None
+        return found
+
+    alone, two = tokens(1), ("--instances", "2")
+    assert tokens(2, *two) == alone
+    assert 0 < tokens(1, *two) < alone / 2
