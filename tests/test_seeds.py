@@ -53,7 +53,9 @@ def test_commands_and_their_options_exist() -> None:
         name, *words = code.split()[1:]
         command = GROUP.commands.get(name)  # type: ignore[attr-defined]
         options = {option for parameter in command.params for option in parameter.opts} if command else set()
-        wrong += [code] if command is None else [code for word in words if word.startswith("--") and word not in options]
+        wrong += (
+            [code] if command is None else [code for word in words if word.startswith("--") and word not in options]
+        )
     assert wrong == []
 
 
