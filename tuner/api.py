@@ -142,6 +142,7 @@ def optimize(
     vllm_version: str | None = None,
     price: float | None = None,
     gpus_per_trial: int | None = None,
+    nodes_per_trial: int = 1,
     workers: int | None = None,
     ray_address: str | None = None,
     storage: str | None = None,
@@ -196,7 +197,8 @@ def optimize(
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
         price: of one GPU for an hour, in any currency, for the cost of tokens; None: the card's list price.
-        gpus_per_trial: GPUs of each worker, all on one node; None: as many as the server's own flags need.
+        gpus_per_trial: GPUs of each worker; None: as many as the server's own flags need.
+        nodes_per_trial: nodes of the cluster over which they are spread evenly.
         workers: number of workers; None: as many as the GPUs allow.
         ray_address: Ray cluster to run on; None: this machine.
         storage: file or SQLAlchemy URL of the database; None: tuner_study/tuner.db.

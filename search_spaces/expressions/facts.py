@@ -32,6 +32,7 @@ class Context:
         engine: the engine's name in texts.
         cores: the processor cores that a server may use.
         gpus: the GPUs of a trial.
+        nodes: over which they are spread evenly.
         base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
             values.
     """
@@ -51,6 +52,7 @@ class Context:
     engine: str = VLLM_NAME
     cores: int | None = None
     gpus: int = 1
+    nodes: int = 1
 
 
 def _model_facts(model: ModelShape | None) -> dict[str, object]:
@@ -80,6 +82,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "hardware.bandwidth_gbs": hardware.bandwidth_gbs,
         "hardware.cores": context.cores,
         "hardware.gpus": context.gpus,
+        "hardware.nodes": context.nodes,
         "engine.version": version,
         "engine.flags": context.flags,
         "engine.packages": context.packages,

@@ -21,9 +21,26 @@ def gpus_of(argv: Sequence[str]) -> int:
     return math.prod(_size(argv, (flag, short)) for flag, short in _SIZES.items())
 
 
+def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
+    """Return over how many nodes a server spreads: the fewest that hold an equal part of its GPUs; `nodes` if none do.
+
+    Args:
+        argv: its arguments.
+        each: GPUs of one node.
+        nodes: most of them.
+    """
+    needed = gpus_of(argv)
+    return next((n for n in range(1, nodes + 1) if needed % n == 0 and needed // n <= each), nodes)
+
+
 def tensor_parallel_size(argv: Sequence[str]) -> int:
     """Return the GPUs that share each layer; 1 without the flag."""
     return _size(argv, ("--tensor-parallel-size", _SIZES["--tensor-parallel-size"]))
+
+
+def data_parallel_size(argv: Sequence[str]) -> int:
+    """Return the copies of the model; 1 without the flag."""
+    return _size(argv, ("--data-parallel-size", _SIZES["--data-parallel-size"]))
 
 
 INSTANCES = "--instances"

@@ -23,6 +23,8 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     bench          "exit": the client ends with 1 and no result; "hang": it never ends
     figures        fields of the result file that replace the client's own
     bench_s        seconds that a scored benchmark takes (0.05)
+    lost_rank      "hang": rank 0 goes on when another rank ends; otherwise it crashes
+    rank_fails     how the start of the other ranks fails: "oom"
     noise          relative noise of its figures (0.01), seeded by --seed
 """
 
@@ -46,11 +48,12 @@ VALUES = (
     "max-num-batched-tokens block-size gpu-memory-utilization kv-cache-memory-bytes max-cudagraph-capture-size "
     "compilation-config attention-backend scheduling-policy stream-interval api-server-count speculative-config "
     "performance-mode generation-config override-generation-config tokenizer download-dir revision uvicorn-log-level "
-    "hf-overrides long-prefill-token-threshold prefix-caching-hash-algo tensor-parallel-size watermark log-level"
+    "hf-overrides long-prefill-token-threshold prefix-caching-hash-algo tensor-parallel-size watermark log-level "
+    "pipeline-parallel-size data-parallel-size data-parallel-rpc-port nnodes node-rank master-addr master-port"
 )
 SWITCHES = (
     "enforce-eager enable-prefix-caching enable-chunked-prefill async-scheduling trust-remote-code disable-log-stats "
-    "enable-log-requests disable-uvicorn-access-log skip-tokenizer-init"
+    "headless enable-log-requests disable-uvicorn-access-log skip-tokenizer-init"
 )
 CHOICES = {
     "dtype": ["auto", "half", "float16", "bfloat16", "float", "float32"],
@@ -177,6 +180,9 @@ def serve(argv: list[str]) -> None:
     except SystemExit:
         os.kill(core, signal.SIGKILL)
         raise
+    from fake_ranks import meet
+
+    meet(flags, does)
     time.sleep(does.get("startup_s", 0.05))
     tell_engine(flags)
 

@@ -81,6 +81,15 @@ GpusPerTrial = Annotated[
         shown="what the server's flags need",
     ),
 ]
+NodesPerTrial = Annotated[
+    int,
+    option(
+        RUN,
+        "INTEGER",
+        "Nodes of the cluster over which each trial's GPUs are spread evenly.",
+        "--nodes-per-trial",
+    ),
+]
 Vllm = Annotated[
     str | None,
     option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),

@@ -48,6 +48,7 @@ class OptimizeSettings(TypedDict, total=False):
     vllm_version: str | None
     price: float | None
     gpus_per_trial: int | None
+    nodes_per_trial: int
     timeout: float | str | None
     seed: int
     sampler: str

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import SettingError
 
+if TYPE_CHECKING:
+    from tuner.engines.vllm.nodes.host import RankHost
+    from tuner.engines.vllm.nodes.rank import RankNode
+
+HOST = "127.0.0.1"
 ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "simulated")
 
 
@@ -28,12 +35,7 @@ class EngineFactory:
         """
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
         if settings.name == "vllm":
-            from tuner.engines.vllm.engine import VllmEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            engine: Engine = VllmEngine(settings)
-            return engine
+            return self.over_nodes(settings)
         if settings.name == "llama.cpp":
             from tuner.engines.llama_cpp.engine import LlamaCppEngine
             from tuner.processes.records import reap_orphans
@@ -60,3 +62,22 @@ class EngineFactory:
                 settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start, settings.gpus
             )
         raise SettingError("engine", settings.name, f"no engine has this name; engines: {', '.join(ENGINES)}")
+
+    def over_nodes(self, settings: EngineSettings, nodes: Sequence[RankNode] = (), address: str = HOST) -> Engine:
+        """Return vLLM of a worker at `address` that has other nodes, too."""
+        from tuner.engines.vllm.engine import VllmEngine
+        from tuner.processes.records import reap_orphans
+
+        reap_orphans(settings.home / "processes")
+        engine: Engine = VllmEngine(settings, nodes, address)
+        return engine
+
+    def rank_host(self, address: str) -> RankHost:
+        """Return what runs ranks on another node at `address`.
+
+        Raises:
+            UserError: if vLLM is not installed there.
+        """
+        from tuner.engines.vllm.nodes.host import RankHost
+
+        return RankHost(self.settings, address)

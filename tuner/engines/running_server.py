@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
@@ -22,11 +23,11 @@ from tuner.engines.vllm.failures.classify import read_log, redacted, signal_name
 from tuner.engines.vllm.resident_client import HelperJob
 from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local
+from tuner.processes.identity import Identity
 from tuner.processes.log_files import free_middle, shorten_log
 from tuner.processes.ports import PortLease
-from tuner.processes.readiness import wait_ready
+from tuner.processes.readiness import MonitoredProcess, wait_ready
 from tuner.processes.secrets import Secrets
-from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import SingleWorkload
 from tuner.workloads.traffic import Traffic
@@ -59,6 +60,17 @@ class WorkerDevice:
         return (self.baseline_gib or 0.0) + SPARE_GIB
 
 
+class StartedProcess(MonitoredProcess, Protocol):
+    """What a server runs as: one process, or the ranks of several nodes. See `ServerProcess`."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def stop(self, timeout_s: float = 30.0) -> list[Identity]:
+        """End it and everything that it started; return the survivors."""
+
+
 class RunningServer(ABC):
     """See `Server`."""
 
@@ -74,7 +86,7 @@ class RunningServer(ABC):
     def __init__(
         self,
         *,
-        process: ServerProcess,
+        process: StartedProcess,
         lease: PortLease,
         argv: tuple[str, ...],
         environment: dict[str, str],
@@ -165,13 +177,16 @@ class RunningServer(ABC):
         names = self.state_metrics
         if self._before is None:
             self._before = scrape(HOST, self.port, names=names.read)
-        indices = [device.index for device in self._devices]
-        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(indices) as meter:
+        with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(self._metered()) as meter:
             repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
         self._after = scrape(HOST, self.port, names=names.read)
         return with_energy(repeat, meter.readings)
+
+    def _metered(self) -> list[int]:
+        """Return the GPUs whose energy is read; none where they are not all of the server's."""
+        return [device.index for device in self._devices]
 
     def stop(self) -> Failure | None:
         """See `Server`; it waits until the memory of the worker's GPUs is free."""

@@ -29,8 +29,9 @@ from tuner.engines.base import EngineInfo
 from tuner.errors import InfrastructureError, TunerError
 from tuner.executors import carried_files
 from tuner.executors.base import Finished, WorkerState
+from tuner.executors.nodes.group import start_group
 from tuner.executors.ray_start import NOTICE_S, LocalRay, join_cluster, require_gpus, start_local
-from tuner.executors.ray_worker import MakeEngine, RayWorker, Slot, WorkerResult
+from tuner.executors.ray_worker import MakeEngine, Slot, WorkerResult
 from tuner.processes.identity import send_signal, wait_until_gone
 from tuner.specs import TrialSpec
 
@@ -52,6 +53,7 @@ class RayExecutor:
         devices: list[str],
         *,
         gpus: int,
+        nodes: int = 1,
         provenance: Provenance,
         records: Path,
         address: str | None = None,
@@ -61,7 +63,8 @@ class RayExecutor:
         Args:
             make_engine: builds a worker's engine from its slot.
             devices: a name for each worker's device, for the record.
-            gpus: that each worker gets of its own, all on one node (Ray sets CUDA_VISIBLE_DEVICES); 0: none.
+            gpus: that each worker gets of its own (Ray sets CUDA_VISIBLE_DEVICES); 0: none.
+            nodes: over which Ray spreads each worker evenly; for several, `make_engine` is a `NodesFactory`.
             provenance: of the outcomes of lost workers.
             records: folder of the records of a local Ray's processes.
             address: a cluster to join; None starts a Ray of this command.
@@ -71,7 +74,7 @@ class RayExecutor:
             InfrastructureError: if Ray does not start on this machine.
         """
         self._make_engine = make_engine
-        self._gpus = gpus
+        self._gpus, self._nodes = gpus, nodes
         self._provenance = provenance
         self._records = records
         self._noticed = 0.0
@@ -86,13 +89,13 @@ class RayExecutor:
         for entry in self._slots:
             self._start_actor(entry)
 
-    def _start_actor(self, entry: Slot) -> None:
-        """Request an actor for a slot."""
-        options = {"num_cpus": 0 if self._gpus else 1, "num_gpus": self._gpus, "max_concurrency": 4}
-        actor = ray.remote(RayWorker).options(**options)
-        entry.actor = actor.remote(self._make_engine, entry.index, os.environ.get("OMP_NUM_THREADS"))
+    def _start_actor(self, entry: Slot, requested: float | None = None) -> None:
+        """Request an actor for a slot; on several nodes, the actors that are left of an earlier request end."""
+        if self._nodes > 1 and entry.group is not None:
+            entry.group.end()
+        entry.group = start_group(self._make_engine, entry.index, self._gpus // self._nodes, self._nodes)
         entry.identity, entry.process = entry.actor.identity.remote(), None
-        entry.requested, entry.retry_at = time.monotonic(), 0.0
+        entry.requested, entry.retry_at = time.monotonic() if requested is None else requested, 0.0
 
     @property
     def slots(self) -> int:
@@ -167,9 +170,7 @@ class RayExecutor:
                     entry.retry_at = now + RETRY_S
                     _log.warning("worker w%d did not start: %s", entry.index, first_line(error))
                     continue
-                requested = entry.requested
-                self._start_actor(entry)
-                entry.requested = requested  # the deadline counts from the first request
+                self._start_actor(entry, entry.requested)  # the deadline counts from the first request
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot."""
@@ -220,13 +221,9 @@ class RayExecutor:
     def _restart(self, dead: LocalRay) -> list[Finished]:
         """Start the local Ray again after its central processes ended; return the running trials as lost."""
         _log.warning("Ray ended; starting it again")
-        lost = [
-            Finished(
-                entry.spec, self._lost(entry, FailureKind.WORKER_LOST, "Ray ended while the trial ran"), entry.index
-            )
-            for entry in self._slots
-            if entry.spec is not None
-        ]
+        kind, why = FailureKind.WORKER_LOST, "Ray ended while the trial ran"
+        busy = [(entry, entry.spec) for entry in self._slots if entry.spec is not None]
+        lost = [Finished(spec, self._lost(entry, kind, why), entry.index) for entry, spec in busy]
         self._local = None
         dead.stop()
         processes = [entry.process for entry in self._slots if entry.process is not None]
@@ -246,6 +243,8 @@ class RayExecutor:
             result: WorkerResult = ray.get(entry.reference)
             outcome = result.outcome
             carried_files.bring_back(result.files, spec.artifacts)
+            if outcome.failure is not None and outcome.failure.kind is FailureKind.WORKER_LOST:
+                self._start_actor(entry)  # another node of the worker was lost
         except RayTaskError as error:
             outcome = self._lost(entry, FailureKind.TUNER_ERROR, f"the worker raised {first_line(error)}")
         except RayError as error:
@@ -312,9 +311,9 @@ class RayExecutor:
         """End the workers, those that have started after they have stopped their servers."""
         self.cancel()
         started = [entry for entry in self._slots if entry.process is not None]
-        endings = [entry.actor.close.remote() for entry in started]
+        endings = [each.close.remote() for entry in started for each in (entry.actor, *entry.group.others)]
         running = [entry.reference for entry in started if entry.reference is not None]
         if endings:
             ray.wait([*endings, *running], num_returns=len(endings) + len(running), timeout=CLOSE_S)
         for entry in self._slots:
-            ray.kill(entry.actor)
+            entry.group.end()

@@ -29,14 +29,18 @@ class WorkerResult:
     files: bytes | None
 
 
+def restore_omp_threads(omp_threads: str | None) -> None:
+    """Set OMP_NUM_THREADS to the driver's: Ray sets it for its workers, and a server must not inherit that."""
+    os.environ.pop("OMP_NUM_THREADS", None)
+    if omp_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = omp_threads
+
+
 class RayWorker:
     """The actor class: one engine in a process of its own."""
 
     def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
-        # Ray sets OMP_NUM_THREADS for its workers; a server must not inherit it.
-        os.environ.pop("OMP_NUM_THREADS", None)
-        if omp_threads is not None:
-            os.environ["OMP_NUM_THREADS"] = omp_threads
+        restore_omp_threads(omp_threads)
         self._engine = make_engine(slot)
         self._slot = slot
         self._cancelled: dict[str, threading.Event] = {}
@@ -103,7 +107,7 @@ class Slot:
     Args:
         index: number of the slot.
         device: name of the worker's device.
-        actor: the actor.
+        group: the actors of the worker.
         identity: reference to the actor's process, which is ready once the actor has started.
         requested: when the actor was requested, by `time.monotonic`.
         retry_at: when another actor is requested after one failed to start, by `time.monotonic`; 0: none has failed.
@@ -116,7 +120,7 @@ class Slot:
 
     index: int
     device: str
-    actor: Any = None
+    group: Any = None
     identity: Any = None
     requested: float = 0.0
     retry_at: float = 0.0
@@ -125,6 +129,11 @@ class Slot:
     reference: Any = None
     since: float = 0.0
     started_at: datetime | None = None
+
+    @property
+    def actor(self) -> Any:
+        """The actor that runs trials."""
+        return self.group.worker
 
     def free(self) -> None:
         """Forget the trial."""

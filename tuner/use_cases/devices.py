@@ -27,6 +27,7 @@ class Devices:
         gpus: whether they are GPUs.
         drivers: versions of the GPUs' drivers.
         each: GPUs of a worker.
+        nodes: over which a worker's GPUs are spread evenly; without GPUs, the machines of a worker.
         idle: GPUs that are left over, too few for a worker.
     """
 
@@ -36,6 +37,12 @@ class Devices:
     drivers: tuple[str, ...] = ()
     each: int = 1
     idle: int = 0
+    nodes: int = 1
+
+    @property
+    def on_node(self) -> int:
+        """GPUs of a worker on each of its nodes."""
+        return self.each // self.nodes
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,17 @@ def refuse_gpus_on_cpu(given: int | None, devices: Devices) -> None:
         raise SettingError("gpus_per_trial", given, "this machine has no GPU", "leave it out")
 
 
+def refuse_nodes(nodes: int) -> None:
+    """Refuse several nodes for a trial that runs on one machine.
+
+    Raises:
+        SettingError: with the number.
+    """
+    if nodes > 1:
+        rule = "this study runs on one machine, and its trials have one node"
+        raise SettingError("nodes_per_trial", nodes, rule, "leave it out, or run vLLM on a cluster with {ray_address}")
+
+
 def grouped(devices: Devices, gpus_per_trial: int) -> Devices:
     """Return simulated devices of so many GPUs for each worker."""
     return replace(
@@ -88,24 +106,32 @@ def grouped(devices: Devices, gpus_per_trial: int) -> Devices:
     )
 
 
-def group_name(name: str, gpus: int) -> str:
-    """Return the name of a worker's devices, such as `2 × NVIDIA H200`."""
-    return name if gpus == 1 else f"{gpus} × {name}"
+def group_name(name: str, gpus: int, nodes: int = 1) -> str:
+    """Return the name of a worker's devices, such as `2 × NVIDIA H200`, or `2 nodes of 4 × NVIDIA H200`."""
+    on_node = name if gpus == nodes else f"{gpus // nodes} × {name}"
+    return on_node if nodes == 1 else f"{nodes} nodes of {on_node}"
 
 
-def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place: str) -> int:
+def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place: str, spread: int = 1) -> int:
     """Return the number of workers.
 
     Args:
         workers: as many as are asked for; None: as many as the GPUs allow.
         nodes: GPUs of each node.
-        gpus_per_trial: GPUs of each worker, all on one node.
+        gpus_per_trial: GPUs of each worker.
         place: of the GPUs, for messages.
+        spread: nodes of each worker.
 
     Raises:
         SettingError: if there are too few GPUs for one worker, or for the given number.
     """
-    gpus, most = sum(nodes), sum(each // gpus_per_trial for each in nodes)
+    if len(nodes) < spread:
+        rule = f"{place} has {_counted(len(nodes), 'node')} with GPUs, and a trial needs {spread}"
+        raise SettingError("nodes_per_trial", spread, rule, "lower it, or add nodes to the cluster")
+    gpus, most = sum(nodes), _most_workers([each * spread // gpus_per_trial for each in nodes], spread)
+    if not most and spread > 1:
+        rule = f"a trial needs {gpus_per_trial // spread} on each of {spread} nodes, and {place} has {_listed(nodes)}"
+        raise SettingError("gpus_per_trial", gpus_per_trial, rule, "lower it, and the parallelism of the server")
     if not most:
         on_one = " on one node" if len(nodes) > 1 else ""
         rule = f"{place} has {_counted(max(nodes))}{on_one}, and a trial needs {gpus_per_trial}"
@@ -117,8 +143,17 @@ def _count(workers: int | None, nodes: Sequence[int], gpus_per_trial: int, place
     return workers or most
 
 
-def _counted(gpus: int) -> str:
-    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+def _most_workers(shares: Sequence[int], spread: int) -> int:
+    """Return how many workers fit, each with a share of `spread` different nodes that have so many shares."""
+    return max(n for n in range(sum(shares) // spread + 1) if sum(min(each, n) for each in shares) >= n * spread)
+
+
+def _listed(nodes: Sequence[int]) -> str:
+    return " and ".join(_counted(gpus) for gpus in sorted(nodes, reverse=True))
+
+
+def _counted(number: int, noun: str = "GPU") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def devices_by_kind() -> dict[str, tuple[str, ...]]:
@@ -144,7 +179,7 @@ def _silent(device: gpu.Device) -> UserError:
 
 
 def find_cluster_devices(
-    address: str, workers: int | None, vllm: str | None, home: Path, gpus_per_trial: int = 1
+    address: str, workers: int | None, vllm: str | None, home: Path, gpus_per_trial: int = 1, nodes_per_trial: int = 1
 ) -> ClusterDevices:
     """Join a cluster and return its devices.
 
@@ -155,16 +190,18 @@ def find_cluster_devices(
         workers: how many; None: as many as the GPUs allow, or one on the CPU.
         vllm: the vLLM executable on the nodes; None: the one that each finds.
         home: folder of caches on the nodes.
-        gpus_per_trial: GPUs of each worker, all on one node.
+        gpus_per_trial: GPUs of each worker.
+        nodes_per_trial: over which they are spread evenly.
 
     Raises:
-        SettingError: if no cluster answers, it has too few GPUs or different ones, or a node has no usable vLLM.
+        SettingError: if no cluster answers, it has too few GPUs or nodes, or different GPUs, or a node has no
+            usable vLLM.
         InfrastructureError: if a node does not answer.
     """
     set_ray_environment(address)
     from tuner.executors.ray_cluster import look_at_cluster
 
-    return choose_devices(look_at_cluster(address, vllm, home), workers, vllm, gpus_per_trial)
+    return choose_devices(look_at_cluster(address, vllm, home), workers, vllm, gpus_per_trial, nodes_per_trial)
 
 
 def leave_cluster() -> None:
@@ -175,7 +212,11 @@ def leave_cluster() -> None:
 
 
 def choose_devices(
-    nodes: Sequence[NodeFacts], workers: int | None, vllm: str | None, gpus_per_trial: int = 1
+    nodes: Sequence[NodeFacts],
+    workers: int | None,
+    vllm: str | None,
+    gpus_per_trial: int = 1,
+    nodes_per_trial: int = 1,
 ) -> ClusterDevices:
     """Return the devices that a study uses on the nodes of a cluster; see `find_cluster_devices`."""
     if workers is not None and workers < 1:
@@ -186,21 +227,35 @@ def choose_devices(
     executable = used[0].vllm
     assert executable is not None
     if not with_gpu:
-        return ClusterDevices(Devices(("cpu",) * (workers or 1), hardware_named("cpu"), gpus=False), executable)
+        return ClusterDevices(_without_gpus(len(nodes), workers or 1, nodes_per_trial), executable)
     names = [name for node in with_gpu for name in node.gpus]
     if len(set(names)) > 1:
         kinds = ", ".join(f"{names.count(name)} × {name}" for name in sorted(set(names)))
         rule = f"the cluster has different GPUs ({kinds}), and a study needs one kind"
         raise SettingError("ray_address", None, rule, "start a cluster of nodes with the same GPUs")
-    count = _count(workers, [len(node.gpus) for node in with_gpu], gpus_per_trial, "the cluster")
+    count = _count(workers, [len(node.gpus) for node in with_gpu], gpus_per_trial, "the cluster", nodes_per_trial)
     profile = with_gpu[0].profile
     if profile is None:
         raise InfrastructureError(f"the GPU of node {with_gpu[0].host} does not answer; see `nvidia-smi` there")
     drivers = tuple(sorted({node.driver for node in with_gpu if node.driver}))
-    workers_of = (group_name(names[0], gpus_per_trial),) * count
+    workers_of = (group_name(names[0], gpus_per_trial, nodes_per_trial),) * count
     idle = len(names) - count * gpus_per_trial if workers is None else 0
-    devices = Devices(workers_of, profile, gpus=True, drivers=drivers, each=gpus_per_trial, idle=idle)
+    each, spread = gpus_per_trial, nodes_per_trial
+    devices = Devices(workers_of, profile, gpus=True, drivers=drivers, each=each, idle=idle, nodes=spread)
     return ClusterDevices(devices, executable)
+
+
+def _without_gpus(nodes: int, workers: int, spread: int) -> Devices:
+    """Return the devices of a cluster without GPUs, in which a machine counts as one device.
+
+    Raises:
+        SettingError: if it has too few machines for a worker.
+    """
+    if nodes < spread:
+        rule = f"the cluster has {_counted(nodes, 'node')}, and a trial needs {spread}"
+        raise SettingError("nodes_per_trial", spread, rule, "lower it, or add nodes to the cluster")
+    names = (group_name("cpu", spread, spread),) * workers
+    return Devices(names, hardware_named("cpu"), gpus=False, each=spread, nodes=spread)
 
 
 def _check_vllm(nodes: Sequence[NodeFacts], given: str | None) -> None:

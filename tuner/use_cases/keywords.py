@@ -49,6 +49,7 @@ class Keywords:
     vllm_version: str | None = None
     price: float | None = None
     gpus_per_trial: int | None = None
+    nodes_per_trial: int = 1
     timeout: float | str | None = None
     seed: int = 0
     sampler: str = settings.AUTO
@@ -88,6 +89,7 @@ class Keywords:
             server=settings.ServerSettings(self.server_arguments, self.env, self.secret),
             price=self.price,
             gpus_per_trial=self.gpus_per_trial,
+            nodes_per_trial=self.nodes_per_trial,
         )
 
     def budget(self) -> settings.Budget:

@@ -49,6 +49,7 @@ from tuner.use_cases.devices import (
     grouped,
     leave_cluster,
     refuse_gpus_on_cpu,
+    refuse_nodes,
     this_machine,
 )
 from tuner.use_cases.engines.llama_cpp import refuse_quality, study_engine
@@ -255,11 +256,12 @@ def check_budget(budget: Budget) -> None:
 
 def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    named = named_engine(choice, settings.gpus)
+    named, nodes = named_engine(choice, settings.gpus), settings.nodes_per_trial
+    if named is None and choice.ray_address is not None:
+        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, nodes)
+    refuse_nodes(nodes)
     if named is not None:
         return named
-    if choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address, settings.gpus)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
         return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)
@@ -271,16 +273,16 @@ def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettin
     return EngineSettings("vllm", executable, home(), warm_start=warm, driver=own, gpus=devices.each), devices
 
 
-def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int) -> tuple[EngineSettings, Devices]:
+def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int, nodes: int) -> tuple[EngineSettings, Devices]:
     """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
     if choice.engine == "simulated":
         rule = "a simulated study runs in this process, not on a cluster"
         raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus)
+    found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, nodes)
     # Workers run on other hosts, where this process cannot be the owner of a server.
     warm, devices = choice.warm_start, found.devices
-    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.each), devices
+    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.on_node), devices
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:
@@ -310,6 +312,7 @@ def _executor(settings: EngineSettings, devices: Devices, ray_address: str | Non
         EngineFactory(settings),
         list(devices.names),
         gpus=devices.each if devices.gpus else 0,
+        nodes=devices.nodes,
         provenance=Provenance.MEASURED,
         records=home() / "ray",
         address=ray_address,

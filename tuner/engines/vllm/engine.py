@@ -8,20 +8,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from search_spaces.rendering.shape import INSTANCES, without_instances
+from search_spaces.rendering.shape import INSTANCES, nodes_of, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import gpu, scratch
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
+from tuner.engines.running_server import StartedProcess
 from tuner.engines.vllm.failures.classify import redacted
-from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
+from tuner.engines.vllm.installation.environment import (
+    HOST_IP,
+    base_environment,
+    own_environment,
+    preserve_compiler_headers,
+)
 from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.instances import find_haproxy
+from tuner.engines.vllm.nodes.process import RankedProcess, start_ranks
+from tuner.engines.vllm.nodes.rank import Meeting, RankNode, RankStart, headless
 from tuner.engines.vllm.resident_client import HelperJob, PlainJob
 from tuner.engines.vllm.server import API_KEY, HOST, VllmServer, WorkerDevice
 from tuner.engines.vllm.toolbox import Toolbox
@@ -46,8 +55,13 @@ _log = logging.getLogger(__name__)
 class VllmEngine:
     """vLLM on one worker; see `Engine`. The constructor starts the resident helper, which imports vLLM meanwhile."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, nodes: Sequence[RankNode] = (), address: str = HOST) -> None:
         """Find vLLM and start the resident helper.
+
+        Args:
+            settings: of the engine; `gpus` are those of one node.
+            nodes: other nodes of this worker.
+            address: of this node, as they reach it.
 
         Raises:
             UserError: if there is no vLLM, or its version cannot be read.
@@ -56,6 +70,7 @@ class VllmEngine:
         self._home = settings.home
         self._secrets = settings.secrets
         found = installation(find_executable(settings.executable), settings.home)
+        self._nodes, self._address, self._each = tuple(nodes), address, settings.gpus
         self._devices = worker_devices(settings.device_index, settings.gpus)
         self._scratch = scratch.new_folder("vllm")
         self._own = own_environment(settings.home, [each.index for each in self._devices], self._scratch)
@@ -88,10 +103,16 @@ class VllmEngine:
         if refused is not None:
             return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, refused)
         spec.artifacts.mkdir(parents=True, exist_ok=True)
-        arguments = self._secrets.expand_all(_serve_arguments(launch, CHECK_PORT))
+        meeting = self._meeting(launch, CHECK_PORT, CHECK_PORT)
+        arguments = self._secrets.expand_all(_serve_arguments(launch, CHECK_PORT, meeting))
         environment = {**self._inherited, **self._own, **self._expanded(spec.launch.environment)}
         problem = self._tools.configuration_problem(arguments, environment, spec.artifacts / "check.log")
         return None if problem is None else redacted(problem, self._secrets)
+
+    def _meeting(self, launch: LaunchSpec, port: int, data_port: int) -> Meeting | None:
+        """Return where the ranks of a server meet; None if it runs on this node alone."""
+        count = nodes_of((*launch.base_argv, *launch.argv), self._each, 1 + len(self._nodes))
+        return None if count == 1 else Meeting(count, self._address, port, data_port)
 
     def _expanded(self, variables: Mapping[str, str]) -> dict[str, str]:
         return {name: self._secrets.expand(value) for name, value in variables.items()}
@@ -103,14 +124,19 @@ class VllmEngine:
             TrialFailed: `GPU_BUSY` if the GPU is not free, `PORT_TAKEN` if no port is, `DISK_FULL`.
         """
         wait_for_gpus(self._devices)
-        lease = lease_port(self._home / "ports")
-        try:
-            return self._start(spec, limits, lease)
-        except BaseException:
-            lease.release()
-            raise
+        with ExitStack() as stack:
+            lease = stack.enter_context(lease_port(self._home / "ports"))
+            meeting_leases: tuple[PortLease, ...] = ()
+            if self._meeting(spec.launch, CHECK_PORT, CHECK_PORT) is not None:
+                ports = (lease_port(self._home / "ports", self._address) for _ in range(2))
+                meeting_leases = tuple(stack.enter_context(port) for port in ports)
+            server = self._start(spec, limits, lease, meeting_leases)
+            stack.pop_all()
+            return server
 
-    def _start(self, spec: TrialSpec, limits: Limits, lease: PortLease) -> VllmServer:
+    def _start(
+        self, spec: TrialSpec, limits: Limits, lease: PortLease, meeting_leases: tuple[PortLease, ...]
+    ) -> VllmServer:
         if not any(server for server in self._servers if not server.stopped):
             scratch.empty(self._scratch)
             preserve_compiler_headers(self._scratch, self._home)
@@ -119,7 +145,10 @@ class VllmEngine:
         if spec.launch.instances > 1:
             own[VLLM_VARIABLE] = executable
             executable = os.fspath(Path(sys.executable).with_name(INSTANCES_LAUNCHER))
-        argv = (executable, *_serve_arguments(spec.launch, lease.port))
+        meeting = self._meeting(spec.launch, *(each.port for each in meeting_leases)) if meeting_leases else None
+        if meeting is not None:
+            own[HOST_IP] = self._address
+        argv = (executable, *_serve_arguments(spec.launch, lease.port, meeting))
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
         (artifacts / "command.txt").write_text(command_text(argv, own, self._secrets.values), encoding="utf-8")
@@ -129,10 +158,15 @@ class VllmEngine:
         environment = {**self._inherited, **self._expanded(own)}
         expanded = self._secrets.expand_all(argv)
         start_command = partial(start_server, expanded, environment, log, artifacts, self._records, lease.port, label)
-        several = spec.launch.instances > 1
-        forked = None if several else self._fork(expanded, environment, log, artifacts, lease.port, label)
+        plain = spec.launch.instances > 1 or meeting is not None
+        forked = None if plain else self._fork(expanded, environment, log, artifacts, lease.port, label)
+        process: StartedProcess
+        if meeting is not None:
+            process = self._start_ranks(spec, meeting, start_command, meeting_leases)
+        else:
+            process = forked or start_command()
         server = VllmServer(
-            process=forked or start_command(),
+            process=process,
             lease=lease,
             argv=argv,
             environment=own,
@@ -151,6 +185,19 @@ class VllmEngine:
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
         return server
+
+    def _start_ranks(
+        self, spec: TrialSpec, meeting: Meeting, start_first: Callable[[], ServerProcess], leases: Sequence[PortLease]
+    ) -> RankedProcess:
+        """Start the server on its nodes; see `start_ranks`."""
+        nodes, label = self._nodes[: meeting.nodes - 1], f"{spec.study} trial {spec.uid}"
+
+        def rank(number: int) -> RankStart:
+            arguments = headless(_serve_arguments(spec.launch, CHECK_PORT, meeting, number))
+            return RankStart(number, arguments, spec.launch.environment, label)
+
+        first = start_ranks(nodes, rank, start_first)
+        return RankedProcess(first, nodes, spec.artifacts.absolute(), leases)
 
     def _fork(
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
@@ -218,11 +265,13 @@ def worker_devices(slot: int | None, gpus: int = 1) -> tuple[WorkerDevice, ...]:
     return tuple(WorkerDevice(each.index, gpu.used_memory_gib(each.index)) for each in chosen)
 
 
-def _serve_arguments(launch: LaunchSpec, port: int) -> tuple[str, ...]:
-    """Return the arguments of `vllm` for the server: `serve MODEL …`."""
+def _serve_arguments(launch: LaunchSpec, port: int, meeting: Meeting | None = None, rank: int = 0) -> tuple[str, ...]:
+    """Return the arguments of `vllm` for the server or one of its ranks: `serve MODEL …`."""
+    own = (*launch.base_argv, *launch.argv)
     return (
         *("serve", launch.model.name, "--host", HOST, "--port", str(port)),
-        *("--served-model-name", launch.model.served_name, *launch.base_argv, *launch.argv),
+        *("--served-model-name", launch.model.served_name, *own),
+        *(() if meeting is None else meeting.flags(rank, own)),
     )
 
 

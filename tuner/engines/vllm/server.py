@@ -8,18 +8,18 @@ from pathlib import Path
 from storage.records import Failure, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.engines.running_server import HOST as HOST
-from tuner.engines.running_server import STARTING_STOP_S, RunningServer
+from tuner.engines.running_server import STARTING_STOP_S, RunningServer, StartedProcess
 from tuner.engines.running_server import WorkerDevice as WorkerDevice
 from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import with_benchmark_metrics
 from tuner.engines.vllm.failures.classify import classify, read_log
+from tuner.engines.vllm.nodes.process import RankedProcess
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart
 from tuner.errors import TrialFailed
 from tuner.processes.ports import PortLease
 from tuner.processes.secrets import NO_SECRETS, Secrets
-from tuner.processes.supervisor import ServerProcess
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
 from tuner.workloads.traffic import Traffic
@@ -37,7 +37,7 @@ class VllmServer(RunningServer):
     def __init__(
         self,
         *,
-        process: ServerProcess,
+        process: StartedProcess,
         lease: PortLease,
         argv: tuple[str, ...],
         environment: dict[str, str],
@@ -93,6 +93,13 @@ class VllmServer(RunningServer):
 
     def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         return classify(log_text, exit_code, phase)
+
+    def _classify(self, phase: Phase, exit_code: int | None) -> Failure:
+        own = super()._classify(phase, exit_code)
+        return self._process.cause(phase, own) if isinstance(self._process, RankedProcess) else own
+
+    def _metered(self) -> list[int]:
+        return [] if isinstance(self._process, RankedProcess) else super()._metered()
 
     def _prompt_tools(self) -> Toolbox:
         return self._tools

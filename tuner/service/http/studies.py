@@ -20,6 +20,7 @@ from tuner.service.http.access import Caller, Known, User, changeable, log_actio
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
+from tuner.use_cases.devices import refuse_nodes
 from tuner.use_cases.keywords import Keywords
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
@@ -82,6 +83,7 @@ def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
 
 def _check_gpus(keywords: Keywords, body: NewStudy, kind: str) -> None:
     """Refuse trials that need more GPUs than the study asks for."""
+    refuse_nodes(keywords.nodes_per_trial)
     needed = keywords.study_settings().gpus
     if kind not in WITHOUT_GPU and needed > body.gpus:
         rule = f"the study asks for {body.gpus} GPU{'' if body.gpus == 1 else 's'}"

@@ -126,9 +126,8 @@ def plan_study(
     server, secrets = refer_to_secrets(settings.server, os.environ, move=engine != SGLANG)
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
-    own, gpus = not settings.workload.files, settings.gpus
-    one_shape = gpus_of(settings.server.arguments) >= gpus
-    goals = find_goals(preset, workload, settings.goals, own=own, gpus=gpus, one_shape=one_shape)
+    own, one_shape = not settings.workload.files, gpus_of(settings.server.arguments) >= settings.gpus
+    goals = find_goals(preset, workload, settings.goals, own=own, gpus=settings.gpus, one_shape=one_shape)
     model, shape = model_of(settings.model, preset.model, engine, simulated=simulated)
     _check_values(settings, shape)
     longest = shape.max_position_embeddings if shape is not None else None
@@ -174,7 +173,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         UserError: for a setting that cannot work with this engine or hardware.
     """
     settings = plan.settings
-    check_known_flags(settings.server.arguments, engine)
+    check_known_flags(settings.needed_flags, engine)
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
@@ -182,7 +181,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
-        **({} if settings.gpus == 1 else {"gpus": settings.gpus}),
+        **({} if settings.gpus == 1 else {"gpus": settings.gpus, "nodes": settings.nodes_per_trial}),
         **({} if plan.server.folder is None else {"folder": plan.server.folder}),
     }
     return StudySpec(
@@ -290,6 +289,7 @@ def resolve(
         engine="vLLM" if plan.engine == VLLM else plan.engine,
         cores=usable_cores(),
         gpus=settings.gpus,
+        nodes=settings.nodes_per_trial,
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from search_spaces.rendering.shape import gpus_of, tensor_parallel_size
+from search_spaces.rendering.shape import INSTANCES, gpus_of, instances_of, nodes_of, tensor_parallel_size
 from tuner.errors import SettingError
 from tuner.specs import Limits
 
@@ -141,7 +141,7 @@ class StudySettings:
     `name` is the study's, by default from preset, model, card and workload. `search_load` is the share of a closed
     loop's requests that the search sends; the rounds send all. `price` is that of a GPU-hour in any currency, by
     default the card's list price. `gpus_per_trial` is the GPUs of each worker, by default those that the server's own
-    arguments need.
+    arguments need, and `nodes_per_trial` is the nodes over which they are spread evenly.
     """
 
     preset: str = DEFAULT_PRESET
@@ -157,11 +157,42 @@ class StudySettings:
     limits: Limits = field(default_factory=Limits)
     price: float | None = None
     gpus_per_trial: int | None = None
+    nodes_per_trial: int = 1
 
     @property
     def gpus(self) -> int:
-        """The GPUs of a trial."""
-        return gpus_of(self.server.arguments) if self.gpus_per_trial is None else self.gpus_per_trial
+        """The GPUs of a trial; at least one on each node."""
+        if self.gpus_per_trial is not None:
+            return self.gpus_per_trial
+        return max(gpus_of(self.server.arguments), self.nodes_per_trial)
+
+    @property
+    def needed_flags(self) -> tuple[str, ...]:
+        """The flags that the installed engine must have."""
+        return (*self.server.arguments, *(() if self.nodes_per_trial == 1 else ("--nnodes",)))
+
+
+def check_nodes(settings: StudySettings) -> None:
+    """Refuse GPUs that cannot be spread over the nodes of a trial, and servers that start on one machine.
+
+    Raises:
+        SettingError: with the value.
+    """
+    nodes, gpus, arguments = settings.nodes_per_trial, settings.gpus, settings.server.arguments
+    if nodes < 1:
+        raise SettingError("nodes_per_trial", nodes, "at least 1 is needed")
+    if gpus % nodes:
+        rule = f"each node of a trial has as many GPUs, and {nodes} nodes do not divide them"
+        raise SettingError("gpus_per_trial", gpus, rule, f"give a multiple of {nodes}")
+    if nodes == 1:
+        return
+    if instances_of(arguments) > 1:
+        rule = f"instances start on one machine, and a trial has {nodes} nodes"
+        raise SettingError("server_arguments", INSTANCES, rule, "leave it out, or leave out {nodes_per_trial}")
+    needed, used = gpus_of(arguments), nodes_of(arguments, gpus // nodes, nodes)
+    if needed % used:
+        rule = f"the server's own flags need {needed} GPUs, which {used} nodes cannot share evenly"
+        raise SettingError("nodes_per_trial", nodes, rule, "give a divisor, or change the flags")
 
 
 def check_gpus(settings: StudySettings, heads: int | None) -> None:
@@ -181,6 +212,7 @@ def check_gpus(settings: StudySettings, heads: int | None) -> None:
     if given is not None and needed > given:
         rule = f"the server's own flags need {needed} GPUs"
         raise SettingError("gpus_per_trial", given, rule, f"give {needed}, or leave it out")
+    check_nodes(settings)
     if heads is not None and heads % size:
         rule = f"the model has {heads} attention heads, which {size} does not divide"
         raise SettingError("server_arguments", f"--tensor-parallel-size {size}", rule, "choose a divisor")

@@ -29,6 +29,7 @@ from tuner.cli.options import (
     KeepAnswers,
     LlamaServer,
     Model,
+    NodesPerTrial,
     OutputLen,
     Price,
     Prompts,
@@ -223,6 +224,7 @@ def optimize(
         option(RUN, "INTEGER", "Trials that run at the same time.", shown="as many as the GPUs allow"),
     ] = None,
     gpus_per_trial: GpusPerTrial = None,
+    nodes_per_trial: NodesPerTrial = 1,
     warm_start: Annotated[
         bool,
         flag(RUN, "Fork each server from a process that has imported vLLM, for a faster start-up."),
@@ -281,6 +283,7 @@ def optimize(
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
         price=price,
         gpus_per_trial=gpus_per_trial,
+        nodes_per_trial=nodes_per_trial,
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     run = settings.RunSettings(

@@ -37,8 +37,12 @@ def preserve_compiler_headers(scratch: Path, home: Path) -> None:
         link.symlink_to(permanent, target_is_directory=True)
 
 
+HOST_IP = "VLLM_HOST_IP"
+"""The variable with the address at which other nodes reach a rank of a server."""
+
 OWN_VARIABLES = frozenset(
     {
+        HOST_IP,
         "VLLM_CACHE_ROOT",
         "VLLM_NO_USAGE_STATS",
         "TORCHINDUCTOR_CACHE_DIR",
@@ -48,7 +52,7 @@ OWN_VARIABLES = frozenset(
         "CUDA_VISIBLE_DEVICES",
     }
 )
-"""The variables that `own_environment` sets. They belong to the trial, not to the configuration."""
+"""The variables that the tuner sets for every server. They belong to the trial, not to the configuration."""
 
 
 def visible_gpus(indices: Sequence[int]) -> dict[str, str]:

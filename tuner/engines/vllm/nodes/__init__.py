@@ -1,0 +1,1 @@
+"""One vLLM server over several nodes: its ranks, each a process of its own node."""

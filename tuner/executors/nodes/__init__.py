@@ -1,0 +1,1 @@
+"""A worker that has several nodes of a Ray cluster."""
