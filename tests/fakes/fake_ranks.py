@@ -18,6 +18,9 @@ CLOSED = (
     "[127.0.0.1]:33717. This is typically caused by a remote worker crashing. Check other ranks for details."
 )
 
+OTHERS: list[socket.socket] = []
+"""Rank 0's connections, which stay open as long as it runs."""
+
 
 def meet(flags: dict[str, Any], does: dict[str, Any]) -> None:
     """Return once all ranks of a server have met; a headless rank stays here until rank 0 is gone."""
@@ -43,14 +46,14 @@ def lead(address: tuple[str, int], count: int, does: dict[str, Any]) -> None:
     """Wait for the others, and watch them."""
     with socket.create_server(address) as listener:
         listener.settimeout(JOIN_S)
-        others = [listener.accept()[0] for _ in range(count - 1)]
+        OTHERS.extend(listener.accept()[0] for _ in range(count - 1))
     if does.get("lost_rank") != "hang":
-        threading.Thread(target=watch, args=(others,), daemon=True).start()
+        threading.Thread(target=watch, daemon=True).start()
 
 
-def watch(others: list[socket.socket]) -> None:
+def watch() -> None:
     """End as vLLM's rank 0 does when another rank ends."""
-    select.select(others, [], [])
+    select.select(OTHERS, [], [])
     say("EngineCore", "core.py:1512", "EngineCore encountered a fatal error.", "ERROR")
     say("EngineCore", "core.py:1512", f"Traceback (most recent call last):\n{CLOSED}", "ERROR")
     os._exit(1)
