@@ -1,0 +1,107 @@
+"""`--nodes-per-trial`: a deployment over two nodes is one trial, and one of the nodes is killed while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage import normalise_url, open_store
+from storage.records import FailureKind, TrialRecord
+from tests.cli.command import run_here
+from tests.clusters import kill_node, node_without, running_cluster
+from tests.fakes import install_fake_vllm
+from tests.faults.command import Study, until
+
+TRIALS = 3
+STUDY = (
+    *("--trials", str(TRIALS), "--space", "cpu", "--baseline-repeats", "1", "--confirm-rounds", "0", "--plain"),
+    *("--input-len", "64", "--output-len", "32", "--prompts", "20", "--users", "10", "--nodes-per-trial", "2"),
+)
+TWO_GPUS = ("--", "--tensor-parallel-size", "2")
+
+
+def ranks() -> list[psutil.Process]:
+    """Return the ranks of fake servers that run without an API server."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "--headless" in words and any("fake_vllm" in word for word in words):
+            found.append(process)
+    return found
+
+
+@dataclass
+class Deployed:
+    """A study of deployments over two nodes, one of which was lost in a trial and replaced."""
+
+    code: int
+    output: str
+    trials: list[TrialRecord]
+    lost_trial: int
+    failures: list[FailureKind]
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Deployed]:
+    folder, logs = tmp_path_factory.mktemp("study"), tmp_path_factory.mktemp("log")
+    vllm = install_fake_vllm(tmp_path_factory.mktemp("bin"), bench_s=2.0, lost_rank="hang")
+    with running_cluster(cpus=1) as address, node_without(folder, address, 1, logs / "second.txt") as second:
+        study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, *TWO_GPUS))
+        command = study.start()
+        try:
+            lost = until(lambda: running_trial(study), "a trial after the defaults", command)
+            kill_node(second)
+            with node_without(folder, address, 1, logs / "third.txt"):
+                code = command.wait()
+            with closing(open_store(normalise_url(str(folder / "tuner_study" / "tuner.db")))) as store:
+                trials = store.trials("faults")
+            failures = [each.failure.kind for each in study.failed_attempts()]
+            yield Deployed(code, command.output(), trials, lost, failures)
+        finally:
+            study.close()
+
+
+def running_trial(study: Study) -> int | None:
+    """Return the trial that runs after the defaults, once its ranks run."""
+    running = [record.number for record in study.records().values() if record.outcome is None]
+    return running[0] if running and running[0] > 0 and ranks() else None
+
+
+@pytest.mark.slow
+def test_the_trial_of_a_lost_node_is_attempted_again(deployed: Deployed) -> None:
+    assert deployed.code == 0, deployed.output
+    assert [trial.number for trial in deployed.trials] == list(range(TRIALS))
+    assert [trial.state for trial in deployed.trials] == ["ok"] * TRIALS
+    attempts = [trial.attempts for trial in deployed.trials]
+    assert attempts == [2 if number == deployed.lost_trial else 1 for number in range(TRIALS)]
+    assert deployed.failures == [FailureKind.WORKER_LOST]
+    assert ranks() == []
+
+
+@pytest.mark.slow
+def test_the_logs_of_both_nodes_come_home(deployed: Deployed) -> None:
+    for trial in deployed.trials:
+        assert trial.outcome is not None
+        folder = Path(trial.outcome.artifacts)
+        assert "rank=0" in (folder / "server.log").read_text()
+        assert "rank=1" in (folder / "server-rank1.log").read_text()
+        assert trial.outcome.device == "2 nodes of cpu"
+
+
+@pytest.mark.slow
+def test_more_nodes_than_the_cluster_has(tmp_path: Path) -> None:
+    with running_cluster(cpus=1) as address:
+        vllm = install_fake_vllm(tmp_path / "bin")
+        folder = tmp_path / "empty"
+        folder.mkdir()
+        given = ("--ray-address", address, "--vllm", str(vllm), "--nodes-per-trial", "2")
+        printed = run_here(folder, "optimize", *given)
+    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
+    assert "--nodes-per-trial 2: the cluster has 1 node, and a trial needs 2; lower it" in printed.err
+    assert os.listdir(folder) == []
