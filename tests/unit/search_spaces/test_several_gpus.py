@@ -9,14 +9,14 @@ import pytest
 
 from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, load_space
 from search_spaces.memory import memory_need
-from search_spaces.rendering.shape import gpus_of, tensor_parallel_size
+from search_spaces.rendering.shape import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size
 from tests.contracts.space_contract import QWEN
 
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
-def space(gpus: int, model: ModelShape = QWEN) -> ResolvedSpace:
-    return load_space("vllm").resolve(Context(hardware_named("h200"), "0.25.1", model=model, gpus=gpus))
+def space(gpus: int, model: ModelShape = QWEN, nodes: int = 1) -> ResolvedSpace:
+    return load_space("vllm").resolve(Context(hardware_named("h200"), "0.25.1", model=model, gpus=gpus, nodes=nodes))
 
 
 def offered(resolved: ResolvedSpace) -> dict[str, list[Any]]:
@@ -46,6 +46,50 @@ def test_the_gpus_of_a_command_line(argv: list[str], gpus: int) -> None:
 def test_tensor_parallelism_is_read_alone() -> None:
     assert tensor_parallel_size(["-pp", "3", "--tensor-parallel-size=2"]) == 2
     assert tensor_parallel_size(["-pp", "3"]) == 1
+    assert data_parallel_size(["-tp", "3", "-dp=4"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "each", "nodes", "used"),
+    [
+        (["-tp", "4"], 4, 2, 1),  # one node holds it
+        (["-tp", "4", "-pp", "2"], 4, 2, 2),
+        (["-tp", "2"], 1, 4, 2),  # of four nodes, two are enough
+        (["-tp", "8"], 3, 4, 4),  # three nodes do not divide it
+        (["-pp", "3"], 2, 2, 2),  # no number of nodes divides it: all, and vLLM refuses it
+        ([], 1, 1, 1),
+    ],
+)
+def test_a_server_uses_the_fewest_nodes(argv: list[str], each: int, nodes: int, used: int) -> None:
+    assert nodes_of(argv, each, nodes) == used
+
+
+def test_layers_are_shared_within_a_node_and_stages_go_over_nodes() -> None:
+    """A model of 32 heads and 8 key-value heads on two nodes of two GPUs, and on two nodes of one."""
+    model = dataclasses.replace(QWEN, heads=32, kv_heads=8)
+    assert offered(space(4, model, nodes=2)) == {
+        "tensor_parallel_size": [2],
+        "pipeline_parallel_size": [2, 4],
+        "data_parallel_size": [2, 4],
+    }
+    two = space(2, model, nodes=2)
+    assert offered(two) == {"pipeline_parallel_size": [2], "data_parallel_size": [2]}
+    reasons = [each.reason for each in two.dropped if each.parameter == "tensor_parallel_size"]
+    assert any("more than the GPUs of one of a trial's 2 nodes" in reason for reason in reasons)
+
+
+def test_each_node_has_an_equal_part() -> None:
+    """Three nodes of two GPUs each: four GPUs are two nodes with two each, and three nodes with three cannot hold 8."""
+    six = space(6, nodes=3)
+    assert six.problem({"pipeline_parallel_size": 4}) is None
+    nine = space(9, nodes=3)
+    assert "3 nodes of a trial cannot divide" in str(nine.problem({"pipeline_parallel_size": 8}))
+    assert space(8, nodes=2).problem({"pipeline_parallel_size": 8}) is None
+
+
+def test_instances_need_one_node() -> None:
+    reasons = [each.reason for each in space(4, nodes=2).dropped if each.parameter == "instances"]
+    assert reasons == ["the instances of a server start on one machine, and a trial has 2 nodes"]
 
 
 def test_with_one_gpu_no_shape_is_offered() -> None:

@@ -216,6 +216,19 @@ def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -
             {"server": ServerSettings(("--tensor-parallel-size", "3"))},
             "the model has 4 attention heads, which 3 does not divide; choose a divisor",
         ),
+        ({"nodes_per_trial": 0}, "nodes_per_trial=0: at least 1 is needed"),
+        (
+            {"gpus_per_trial": 3, "nodes_per_trial": 2},
+            "gpus_per_trial=3: each node of a trial has as many GPUs, and 2 nodes do not divide them; give a multiple of 2",
+        ),
+        (
+            {"gpus_per_trial": 4, "nodes_per_trial": 2, "server": ServerSettings(("-pp", "3"))},
+            "nodes_per_trial=2: the server's own flags need 3 GPUs, which 2 nodes cannot share evenly",
+        ),
+        (
+            {"nodes_per_trial": 2, "server": ServerSettings(("--instances", "2"))},
+            "server_arguments='--instances': instances start on one machine, and a trial has 2 nodes",
+        ),
     ],
 )
 def test_servers_that_need_other_gpus_are_refused(model: str, settings: dict[str, Any], message: str) -> None:
@@ -232,5 +245,7 @@ def test_a_trial_has_the_gpus_that_its_servers_need(model: str, tmp_path: Path) 
     searched = spec_of(model, tmp_path, "h200", gpus_per_trial=2, price=3.0)
     assert searched.goals.objectives[0].metric == "output_throughput_per_gpu"
     assert searched.trial(0, 0, 1, TrialKind.BASELINE, {}).price_per_hour == 3.0
+    spread = spec_of(model, tmp_path, "h200", nodes_per_trial=2)
+    assert (spread.gpus, spread.space.context.nodes, spread.facts["nodes"]) == (2, 2, 2)
     half = searched.trial(1, 0, 1, TrialKind.SEARCH, {"data_parallel_size": 2})
     assert (half.price_per_hour, half.gpus, half.launch.gpus(2)) == (6.0, 2, 2)

@@ -11,7 +11,7 @@ from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.errors import SettingError
 from tuner.executors.node_facts import NodeFacts
-from tuner.use_cases.devices import choose_devices, devices_by_kind, find_devices, refuse_gpus_on_cpu
+from tuner.use_cases.devices import choose_devices, devices_by_kind, find_devices, refuse_gpus_on_cpu, refuse_nodes
 
 HEAD = NodeFacts(
     host="head",
@@ -86,6 +86,49 @@ def test_a_worker_has_its_gpus_on_one_node() -> None:
         choose_devices([FIRST, SECOND], None, None, gpus_per_trial=3)
     with pytest.raises(SettingError, match=r"workers=2: the cluster has 3 GPUs and each worker needs 2; lower it"):
         choose_devices([FIRST, SECOND], 2, None, gpus_per_trial=2)
+
+
+def test_a_worker_has_its_gpus_on_several_nodes() -> None:
+    third = replace(SECOND, host="c", gpus=("H100",) * 4)
+    found = choose_devices([HEAD, FIRST, SECOND, third], None, None, gpus_per_trial=4, nodes_per_trial=2)
+    assert found.devices.names == ("2 nodes of 2 × H100",)  # a and c have two GPUs for it, b has one
+    assert (found.devices.on_node, found.devices.nodes, found.devices.idle) == (2, 2, 3)
+    pairs = choose_devices([FIRST, SECOND, third], None, None, gpus_per_trial=2, nodes_per_trial=2).devices
+    assert pairs.names == ("2 nodes of H100",) * 3  # a-c, a-c, b-c
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "spread", "message"),
+    [
+        ([HEAD, FIRST], 2, 2, "nodes_per_trial=2: the cluster has 1 node with GPUs, and a trial needs 2; lower it"),
+        (
+            [FIRST, SECOND],
+            4,
+            2,
+            "gpus_per_trial=4: a trial needs 2 on each of 2 nodes, and the cluster has 2 GPUs and 1 GPU",
+        ),
+    ],
+)
+def test_a_cluster_that_is_too_small_for_a_trial(
+    nodes: list[NodeFacts], gpus: int, spread: int, message: str
+) -> None:
+    with pytest.raises(SettingError) as error:
+        choose_devices(nodes, None, None, gpus_per_trial=gpus, nodes_per_trial=spread)
+    assert str(error.value).startswith(message)
+
+
+def test_a_machine_of_a_cluster_without_gpus_is_one_device() -> None:
+    plain = replace(HEAD, vllm="/opt/vllm", problem=None)
+    found = choose_devices([plain, replace(plain, host="b")], None, None, 2, 2).devices
+    assert (found.names, found.gpus, found.nodes, found.on_node) == (("2 nodes of cpu",), False, 2, 1)
+    with pytest.raises(SettingError, match=r"nodes_per_trial=2: the cluster has 1 node, and a trial needs 2; lower it"):
+        choose_devices([plain], None, None, 2, 2)
+
+
+def test_one_machine_has_one_node() -> None:
+    with pytest.raises(SettingError, match="nodes_per_trial=2: this study runs on one machine"):
+        refuse_nodes(2)
+    refuse_nodes(1)
 
 
 def test_workers_of_this_machine_share_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
