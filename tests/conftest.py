@@ -23,6 +23,8 @@ SLOW_FOLDERS = {
 """Folders whose tests are slow, each with the fast tests of the same code."""
 ALONE_FOLDERS = {"chaos", "real"}
 """Folders whose tests measure, or need the processors for themselves."""
+RELEASE_FOLDERS = {"chaos"}
+"""Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
 
 
@@ -44,7 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "vllm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.vllm)
         folder = item.path.relative_to(TESTS).parts[0]
-        if folder in SLOW_FOLDERS:
+        if folder in RELEASE_FOLDERS:
+            item.add_marker(pytest.mark.release)
+        if folder in SLOW_FOLDERS or item.get_closest_marker("release"):
             item.add_marker(pytest.mark.slow)
         if folder in ALONE_FOLDERS or item.get_closest_marker("vllm"):
             item.add_marker(pytest.mark.alone)

@@ -1,4 +1,4 @@
-"""Which tests run: the default leaves out what is marked slow and nothing else, and `.ci/run` leaves out nothing."""
+"""Which tests run: the default leaves out what is marked slow, `.ci/run` what is marked release, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def test_the_default_leaves_out_slow_tests_only() -> None:
     assert OPTIONS["testpaths"] == ["tests"]
 
 
-def test_ci_runs_every_test() -> None:
+def test_ci_runs_every_test_but_those_of_a_release() -> None:
     """Two runs whose selections exclude each other, and leave out nothing else; one failure fails the whole."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^.*\bpytest -.*$", script, re.MULTILINE)]
     words = [line[line.index("pytest") + 1 :] for line in lines]
-    assert [each[:2] for each in words] == [["-m", "not alone"], ["-m", "alone"]]
+    assert [each[:2] for each in words] == [["-m", "not alone$without"], ["-m", "alone$without"]]
+    cases = dict(re.findall(r"^  (\S+)\) without='(.*)' ;;$", script, re.MULTILINE))
+    assert cases == {"''": " and not release", "--release": ""}
     assert [each[-2:] for each in words] == [["||", "failed=1"]] * 2
     assert [word for each in words for word in each if word.startswith((*LEAVES_OUT, "tests"))] == []
     assert script.endswith('exit "$failed"\n')
@@ -39,7 +41,7 @@ def test_ci_runs_every_test() -> None:
 
 def test_every_marker_is_explained_to_contributors() -> None:
     names = [marker.partition(":")[0] for marker in OPTIONS["markers"]]
-    assert sorted(names) == ["alone", "slow", "vllm"]
+    assert sorted(names) == ["alone", "release", "slow", "vllm"]
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [name for name in names if f"-m {name}" not in page] == []
 

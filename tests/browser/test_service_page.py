@@ -247,7 +247,7 @@ def test_texts_of_studies_are_never_taken_for_html(opened: Browser, service: Ser
     service.call("POST", "/v1/studies/hostile:cancel")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_lost_connection_is_taken_up_where_it_broke_off(opened: Browser, tmp_path: Path) -> None:
     """The API process is killed in mid-study; its successor at the same address goes on, and so does the page."""
     port = ("--port", str(free_port()))

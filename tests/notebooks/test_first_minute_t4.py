@@ -100,7 +100,7 @@ def test_vllm_is_a_version_that_runs_on_a_t4() -> None:
     assert shlex.split("arctic-inference==0.1.1") == [word for word in words if word.startswith("arctic")]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_notebook_runs_on_the_simulated_t4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {
         "TUNER_NOTEBOOK_ENGINE": "simulated",

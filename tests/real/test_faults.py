@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.command import Study
+
+pytestmark = pytest.mark.release
 
 TRIALS = 2
 ARGUMENTS = (

@@ -152,6 +152,7 @@ def made(tiny_model: Path) -> Deployment:
     )
 
 
+@pytest.mark.release
 def test_the_configuration_starts_a_server_that_answers(vllm: Path, made: Deployment, tmp_path: Path) -> None:
     path = write("vllm-config", made, tmp_path)
     line = re.search(r"start it in bash: (.*)", path.read_text())
@@ -163,6 +164,7 @@ def test_the_configuration_starts_a_server_that_answers(vllm: Path, made: Deploy
     assert "'enable_prefix_caching': False" in (tmp_path / "server.log").read_text(errors="replace")
 
 
+@pytest.mark.release
 def test_the_command_of_the_unit_starts_a_server_that_answers(vllm: Path, made: Deployment, tmp_path: Path) -> None:
     """No systemd runs here: its own dump of the unit has the words, and its documented rules expand them."""
     program = Deployment(replace(made.script, executable=str(vllm)), made.startup_s)

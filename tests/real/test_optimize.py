@@ -82,6 +82,7 @@ def test_the_script_verifies_itself(result: dict[str, Any], study_folder: Path, 
     assert "server stopped: no process of its group" in done.stdout
 
 
+@pytest.mark.release
 def test_suffix_decoding_wins_at_temperature_0(tmp_path: Path, home: Path, vllm: Path, tiny_model: Path) -> None:
     """The defaults against suffix decoding, three seeds each.
 

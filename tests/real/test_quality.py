@@ -13,6 +13,8 @@ import pytest
 from tests.cli.command import run_apart
 from tuner.engines.vllm.installation.executable import interpreter_of
 
+pytestmark = pytest.mark.release
+
 PROGRAM = Path(__file__).with_name("taught_model.py")
 WEIGHTS = """
 description: weights of the model

@@ -126,7 +126,7 @@ def take_away(ben: Client, folder: Path) -> None:
     assert "tnr_" not in report
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_three_people_and_five_studies(
     opened: Browser,
     service: Service,

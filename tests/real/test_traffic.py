@@ -119,6 +119,7 @@ def test_at_an_excessive_rate_slos_are_missed(server: VllmServer, traffic: Traff
     assert max(r.sent_s - r.due_s for r in records if r.sent_s is not None and r.due_s is not None) > 1.0
 
 
+@pytest.mark.release
 def test_without_the_prefix_cache_there_are_no_hits(
     engine: VllmEngine, tiny_model: Path, traffic: Traffic, tmp_path: Path, server: VllmServer
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.real.studies import EAGER, study
 
+pytestmark = pytest.mark.release
+
 VERIFY_S = 900.0
 KEY = "a key of this test"
 MIX = """

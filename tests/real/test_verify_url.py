@@ -60,6 +60,7 @@ def verify(folder: Path, home: Path, vllm: Path, url: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.release
 def test_the_figures_of_a_deployed_server_hold(folder: Path, home: Path, vllm: Path) -> None:
     with deployed(folder, home, vllm) as url:
         done = verify(folder, home, vllm, url)
@@ -75,6 +76,7 @@ def test_the_figures_of_a_deployed_server_hold(folder: Path, home: Path, vllm: P
     assert "SLO success_rate>=1: measured 1: holds" in lines
 
 
+@pytest.mark.release
 def test_a_slowed_server_is_worse(folder: Path, home: Path, vllm: Path) -> None:
     with deployed(folder, home, vllm, "--max-num-seqs", "1") as url:
         done = verify(folder, home, vllm, url)

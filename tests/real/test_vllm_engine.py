@@ -146,6 +146,7 @@ def test_stop_leaves_nothing(engine: VllmEngine, server: VllmServer, spec: Trial
     assert f" serve {spec.launch.model.name} " in (spec.artifacts / "command.txt").read_text()
 
 
+@pytest.mark.release
 def test_several_api_servers_are_forks_and_count_together(engine: VllmEngine, spec: TrialSpec, tmp_path: Path) -> None:
     several = with_flags(spec, *spec.launch.argv, "--api-server-count", "2")
     server = engine.launch(replace(several, artifacts=tmp_path), spec.limits)

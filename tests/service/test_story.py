@@ -84,6 +84,7 @@ def test_a_killed_driver_loses_no_trial(service: Service) -> None:
     assert [number for number, _ in ended] == list(range(1, len(ended) + 1))
 
 
+@pytest.mark.release
 def test_the_queue_has_more_than_the_devices(service: Service) -> None:
     for index in range(4):
         service.submit(f"many-{index}", trials=3, seed=index)

@@ -25,6 +25,8 @@ SHORT_S = (1.0, 10.0)
 """Bounds of how long a driver is frozen, and a server is down."""
 LONGER_S = (LEASE_S + 1, LEASE_S + 8)
 """Bounds of how long a process is frozen beyond the lease."""
+TAKEOVER_S = LEASE_S + 60.0
+"""How long another process may take to schedule, unless the frozen one was stopped within a transaction."""
 CLEANUP_S = 60.0
 """How long what a killed driver has started may take to end."""
 ALL = ""
@@ -144,14 +146,19 @@ def kill_scheduler(scene: Scene) -> str | None:
 
 
 def freeze_scheduler(scene: Scene) -> str | None:
-    """Stop the process that schedules for longer than its lease: it wakes up beside another scheduler."""
+    """Stop the process that schedules for longer than its lease: it wakes up beside another scheduler.
+
+    If it is stopped within a transaction, it keeps the database's lock, and nobody schedules until it wakes up.
+    """
     leader, term = scene.around.leader()
     if leader is None:
         return None
     began = time.monotonic()
     os.kill(leader.process.pid, signal.SIGSTOP)
     try:
-        wait_for(lambda: scene.around.leader()[1] > term or None, "another scheduler")
+        while not (taken := scene.around.leader()[1] > term) and time.monotonic() - began < TAKEOVER_S:
+            time.sleep(0.1)
+        scene.figures.locked += not taken
         time.sleep(max(scene.wait_s(LONGER_S) - (time.monotonic() - began), 0.0))
     finally:
         os.kill(leader.process.pid, signal.SIGCONT)

@@ -21,6 +21,7 @@ class Figures:
         trials: finished ones of these, with the rounds of the finals.
         runs: drivers that were started for them.
         terms: of the scheduler's lease: how often it changed hands, and 1.
+        locked: frozen schedulers whose work nobody took over: they were stopped within a transaction.
         resumed: studies that ended by the rule about lost drivers, or were cancelled, and were resumed.
         unseen: finished trials without an event: the driver died between the two writes.
         late: finished trials that MLflow got by `tuner sync` only.
@@ -36,6 +37,7 @@ class Figures:
     trials: int = 0
     runs: int = 0
     terms: int = 0
+    locked: int = 0
     resumed: Counter[str] = field(default_factory=Counter)
     unseen: int = 0
     late: int = 0
@@ -54,6 +56,7 @@ def to_json(figures: Figures) -> dict[str, Any]:
         "trials": figures.trials,
         "runs": figures.runs,
         "terms": figures.terms,
+        "locked": figures.locked,
         "resumed": dict(figures.resumed),
         "trials_without_event": figures.unseen,
         "trials_by_sync": figures.late,
