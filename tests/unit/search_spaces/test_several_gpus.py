@@ -81,10 +81,10 @@ def test_layers_are_shared_within_a_node_and_stages_go_over_nodes() -> None:
 def test_each_node_has_an_equal_part() -> None:
     """Three nodes of two GPUs each: four GPUs are two nodes with two each, and three nodes with three cannot hold 8."""
     six = space(6, nodes=3)
-    assert six.problem({"pipeline_parallel_size": 4}) is None
+    assert six.violations({"pipeline_parallel_size": 4}) == []
     nine = space(9, nodes=3)
-    assert "3 nodes of a trial cannot divide" in str(nine.problem({"pipeline_parallel_size": 8}))
-    assert space(8, nodes=2).problem({"pipeline_parallel_size": 8}) is None
+    assert [each.rule for each in nine.violations({"pipeline_parallel_size": 8})] == ["uneven-parts-on-the-nodes"]
+    assert space(8, nodes=2).violations({"pipeline_parallel_size": 8}) == []
 
 
 def test_instances_need_one_node() -> None:

@@ -109,9 +109,7 @@ def test_a_worker_has_its_gpus_on_several_nodes() -> None:
         ),
     ],
 )
-def test_a_cluster_that_is_too_small_for_a_trial(
-    nodes: list[NodeFacts], gpus: int, spread: int, message: str
-) -> None:
+def test_a_cluster_that_is_too_small_for_a_trial(nodes: list[NodeFacts], gpus: int, spread: int, message: str) -> None:
     with pytest.raises(SettingError) as error:
         choose_devices(nodes, None, None, gpus_per_trial=gpus, nodes_per_trial=spread)
     assert str(error.value).startswith(message)

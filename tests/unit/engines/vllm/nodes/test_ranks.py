@@ -183,9 +183,7 @@ def test_a_lost_node_is_infrastructure(engine: VllmEngine, node: Node, make_spec
     assert server.stop() is None
 
 
-def test_no_rank_runs_if_one_cannot_start(
-    engine: VllmEngine, node: Node, make_spec: MakeSpec, tmp_path: Path
-) -> None:
+def test_no_rank_runs_if_one_cannot_start(engine: VllmEngine, node: Node, make_spec: MakeSpec, tmp_path: Path) -> None:
     node.refuses = Failure(FailureKind.GPU_BUSY, Phase.LAUNCH, "GPU 0 has 3 GiB in use")
     spec = make_spec(*TWO)
     failure = failure_of(lambda: engine.launch(spec, spec.limits))
