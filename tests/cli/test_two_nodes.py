@@ -14,6 +14,7 @@ import pytest
 from storage import normalise_url, open_store
 from storage.records import FailureKind, TrialRecord
 from tests.cli.command import run_here
+from tests.cli.test_cluster import doctor_of_two
 from tests.clusters import kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Study, until
@@ -52,6 +53,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[
     folder, logs = tmp_path_factory.mktemp("study"), tmp_path_factory.mktemp("log")
     vllm = install_fake_vllm(tmp_path_factory.mktemp("bin"), bench_s=2.0, lost_rank="hang")
     with running_cluster(cpus=1) as address, node_without(folder, address, 1, logs / "second.txt") as second:
+        doctor_of_two(folder, ("--ray-address", address, "--vllm", str(vllm)), logs / "second.txt")
         study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, *TWO_GPUS))
         command = study.start()
         try:

@@ -19,6 +19,7 @@ from tuner.export.carried_traffic import CarriedTraffic
 from tuner.export.header import header_lines, header_rows
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
 from tuner.export.serve_script import ServeScript
+from tuner.export.trial_settings import rank_check, rank_words
 from tuner.files import write_output
 from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.study.specification.settings import Budget
@@ -70,9 +71,10 @@ def _exportable(name: str) -> bool:
 
 def _required(script: ServeScript) -> str:
     """Return the lines that end the script if a variable that it refers to is not set; the usage needs none."""
-    if not script.references:
+    if not script.references and script.nodes == 1:
         return ""
-    checks = "".join(
+    checks = "" if script.nodes == 1 else rank_check(script.nodes)
+    checks += "".join(
         f'[[ -n "${{{name}:-}}" ]] || {{\n'
         f"  printf 'best_serve.sh: the server needs the secret {name}; set it: export {name}=...\\n' >&2\n"
         "  exit 2\n}\n"
@@ -251,11 +253,12 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
     on_path, ran = f"{program.name} on PATH", "the executable that the study ran"
     order = (ran, on_path) if program.recorded_first else (on_path, ran)
     reads_key = f", which {program.engine} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
+    ranked = rank_words(script.nodes)
     return {
         "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
         "ORDER": lambda: ", else ".join(order),
         "KEYREADER": lambda: reads_key,
-        "ARRANGED": lambda: f'  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" "$@"',
+        "ARRANGED": lambda: f'  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" {ranked}"$@"',
         "WITHOUTHEALTH": lambda: "",
         "INSTALLED": lambda: installed,
     }

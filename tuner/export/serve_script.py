@@ -9,7 +9,7 @@ from datetime import date
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.command_line import PROGRAMS, Program
-from tuner.export.trial_settings import without_trial_settings, without_trial_variables
+from tuner.export.trial_settings import nodes_in, without_rank, without_trial_settings, without_trial_variables
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
 
@@ -88,8 +88,15 @@ class ServeScript:
 
         Those of a user's command have placeholders for host and port.
         """
+        if self.nodes > 1:
+            return self.program.words(self.model, self.served_name, without_rank(self.argv))
         flags = self.argv if self.program.command else without_trial_settings(self.argv)
         return self.program.words(self.model, self.served_name, flags)
+
+    @property
+    def nodes(self) -> int:
+        """The nodes over which the trial's server ran, with a rank on each; such a script starts one rank."""
+        return 1 if self.program.command else nodes_in(self.argv)
 
     @property
     def variables(self) -> dict[str, str]:

@@ -83,6 +83,9 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
         ran = "several instances" if program == INSTANCES else program.engine
         rule = f"{chosen.what}: for vLLM's servers only, and the study ran {ran}"
         raise SettingError("format", None, rule, f"choose one of {able}")
+    if deployment.script.nodes > 1:
+        rule = f"{chosen.what}: for one machine only, and the server of this trial ran on {deployment.script.nodes}"
+        raise SettingError("format", None, rule, "choose {format} script, which starts one rank")
     for text in (*deployment.words, *deployment.environment, *deployment.environment.values()):
         try:
             text.encode()
