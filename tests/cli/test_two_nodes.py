@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import pytest
 
 from storage import normalise_url, open_store
 from storage.records import FailureKind, TrialRecord
-from tests.cli.command import run_here
 from tests.cli.test_cluster import doctor_of_two
 from tests.clusters import kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
@@ -58,6 +56,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[
         command = study.start()
         try:
             lost = until(lambda: running_trial(study), "a trial after the defaults", command)
+            assert lost is not None
             kill_node(second)
             with node_without(folder, address, 1, logs / "third.txt"):
                 code = command.wait()
@@ -94,16 +93,3 @@ def test_the_logs_of_both_nodes_come_home(deployed: Deployed) -> None:
         assert "rank=0" in (folder / "server.log").read_text()
         assert "rank=1" in (folder / "server-rank1.log").read_text()
         assert trial.outcome.device == "2 nodes of cpu"
-
-
-@pytest.mark.slow
-def test_more_nodes_than_the_cluster_has(tmp_path: Path) -> None:
-    with running_cluster(cpus=1) as address:
-        vllm = install_fake_vllm(tmp_path / "bin")
-        folder = tmp_path / "empty"
-        folder.mkdir()
-        given = ("--ray-address", address, "--vllm", str(vllm), "--nodes-per-trial", "2")
-        printed = run_here(folder, "optimize", *given)
-    assert (printed.code, len(printed.err.splitlines())) == (2, 1)
-    assert "--nodes-per-trial 2: the cluster has 1 node, and a trial needs 2; lower it" in printed.err
-    assert os.listdir(folder) == []

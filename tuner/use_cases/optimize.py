@@ -256,12 +256,14 @@ def check_budget(budget: Budget) -> None:
 
 def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    named, nodes = named_engine(choice, settings.gpus), settings.nodes_per_trial
-    if named is None and choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, nodes)
-    refuse_nodes(nodes)
+    nodes = settings.nodes_per_trial
+    if choice.ray_address is None or choice.engine not in ("auto", "vllm"):
+        refuse_nodes(nodes)
+    named = named_engine(choice, settings.gpus)
     if named is not None:
         return named
+    if choice.ray_address is not None:
+        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, nodes)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
         return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)

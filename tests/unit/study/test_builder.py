@@ -219,7 +219,7 @@ def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -
         ({"nodes_per_trial": 0}, "nodes_per_trial=0: at least 1 is needed"),
         (
             {"gpus_per_trial": 3, "nodes_per_trial": 2},
-            "gpus_per_trial=3: each node of a trial has as many GPUs, and 2 nodes do not divide them; give a multiple of 2",
+            "gpus_per_trial=3: each node of a trial has as many GPUs, and 2 nodes do not divide them; give a multiple",
         ),
         (
             {"gpus_per_trial": 4, "nodes_per_trial": 2, "server": ServerSettings(("-pp", "3"))},
