@@ -80,12 +80,6 @@ def test_more_nodes_than_the_cluster_has(cluster: str, tmp_path: Path) -> None:
     refused_by(printed, folder, "--nodes-per-trial 2: the cluster has 1 node, and a trial needs 2; lower it")
 
 
-@pytest.mark.parametrize("engine", [[], ["--engine", "llama.cpp"], ["--engine", "simulated"]])
-def test_several_nodes_need_a_cluster(engine: list[str], tmp_path: Path) -> None:
-    printed = run_here(tmp_path, "optimize", "--nodes-per-trial", "2", *engine)
-    refused_by(printed, tmp_path, "--nodes-per-trial 2: this study runs on one machine, and its trials have one node")
-
-
 def test_doctor_shows_every_node(cluster: str, tmp_path: Path) -> None:
     vllm = install_fake_vllm(tmp_path / "bin")
     printed = run_apart(tmp_path, "doctor", "--ray-address", cluster, "--vllm", str(vllm), "--json")

@@ -12,7 +12,8 @@ import pytest
 
 from storage import normalise_url, open_store
 from storage.records import FailureKind, TrialRecord
-from tests.cli.test_cluster import doctor_of_two
+from tests.cli.command import run_here
+from tests.cli.test_cluster import doctor_of_two, refused_by
 from tests.clusters import kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Study, until
@@ -93,3 +94,9 @@ def test_the_logs_of_both_nodes_come_home(deployed: Deployed) -> None:
         assert "rank=0" in (folder / "server.log").read_text()
         assert "rank=1" in (folder / "server-rank1.log").read_text()
         assert trial.outcome.device == "2 nodes of cpu"
+
+
+@pytest.mark.parametrize("engine", [[], ["--engine", "llama.cpp"], ["--engine", "simulated"]])
+def test_several_nodes_need_a_cluster(engine: list[str], tmp_path: Path) -> None:
+    printed = run_here(tmp_path, "optimize", "--nodes-per-trial", "2", *engine)
+    refused_by(printed, tmp_path, "--nodes-per-trial 2: this study runs on one machine, and its trials have one node")
