@@ -9,6 +9,7 @@ from datetime import date
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.command_line import PROGRAMS, Program
+from tuner.engines.tensorrt_llm.options import options_text, split_options
 from tuner.export.trial_settings import without_trial_settings, without_trial_variables
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
@@ -90,6 +91,16 @@ class ServeScript:
         """
         flags = self.argv if self.program.command else without_trial_settings(self.argv)
         return self.program.words(self.model, self.served_name, flags)
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """The arguments without the options that the program reads from a file."""
+        return split_options(self.server_words)[0] if self.program.options else self.server_words
+
+    @property
+    def options(self) -> str | None:
+        """The content of the file of options; None for a program that reads none."""
+        return options_text(split_options(self.server_words)[1]) if self.program.options else None
 
     @property
     def variables(self) -> dict[str, str]:

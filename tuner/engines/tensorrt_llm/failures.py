@@ -55,7 +55,8 @@ CAUSES = (
 TEXTS = LogTexts(
     causes=CAUSES,
     consequences=re.compile(
-        rf"{PYTHON_CONSEQUENCES.pattern}|Executor worker returned error|Executor worker died during initialization"
+        rf"{PYTHON_CONSEQUENCES.pattern}|worker initialization error: Traceback|Executor worker returned error|"
+        r"Executor worker died during initialization"
     ),
     died=re.compile(r"Executor worker died during initialization|Executor worker returned error"),
     prefix=re.compile(r"^\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[A-Z]\] ?"),

@@ -147,9 +147,6 @@ def test_a_request_has_the_planned_tokens_and_facts_are_those_of_the_log_and_the
 @pytest.mark.parametrize(
     ("flags", "kind", "message"),
     [
-        ((FRACTION, "0.01"), K.KV_CACHE_TOO_SMALL, "Impossible to fit in any sequence in kvCache"),
-        ((FRACTION, "1"), K.OUT_OF_MEMORY_STARTUP, "Executor creation failed due to insufficient GPU"),
-        (("--config.stream_interval", "0"), K.INVALID_CONFIGURATION, "Input should be greater than 0"),
         (("--config.made_up", "0"), K.INVALID_CONFIGURATION, "made_up"),
         (("--backend", "none"), K.INVALID_CONFIGURATION, "Error: Invalid value for '--backend': 'none' is not one of"),
         (("--max_beam_width", "9"), K.SERVER_KILLED, "killed from outside"),

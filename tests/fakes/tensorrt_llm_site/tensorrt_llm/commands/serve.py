@@ -1,8 +1,8 @@
 """A fake of `trtllm-serve serve`: texts, endpoints and metrics of TensorRT-LLM's sources, and no model.
 
 It ends as the sources say: an error of the command line is click's, the process that holds the model logs its
-traceback, and the server then raises an error of its own. Memory of 0.01 has no room for the KV cache, of 1.0 none for anything
-else, and `--max_beam_width 9` is a death in silence. A prompt of more than `--max_num_tokens` tokens is refused.
+traceback, and the server then raises an error of its own. A share of memory of 0.01 has no room for the KV cache, and
+`--max_beam_width 9` is a death in silence. A prompt of more than `--max_num_tokens` tokens is refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import streaming_server as streams
 
 KV_TOKENS = 4096
-_OUT_OF_MEMORY = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\nThe above exception was the direct "
-    "cause of the following exception:\n\nRuntimeError: Executor creation failed due to insufficient GPU memory."
-)
 _NO_CACHE = "AssertionError: Impossible to fit in any sequence in kvCache"
 
 
@@ -144,8 +140,6 @@ def start(options: TorchLlmArgs, beams: int) -> None:
     fraction = options.kv_cache_config.free_gpu_memory_fraction
     loaded = "Memory used after loading model weights (inside torch) in memory usage profiling"
     say(f"{loaded}: 0.98 GiB")
-    if fraction == 1:
-        die(_OUT_OF_MEMORY)
     if fraction <= 0.01:
         die(_NO_CACHE)
     for size, tokens in ((0.01, 1024), (0.04, KV_TOKENS)):
