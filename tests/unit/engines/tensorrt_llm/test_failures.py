@@ -59,8 +59,8 @@ def test_the_traceback_of_the_worker_is_the_cause(error: str, kind: FailureKind,
         ),
         (
             "Traceback (most recent call last):\n  File x\nOSError: [Errno 98] Address already in use\n\nDuring "
-            "handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File x\n"
-            "RuntimeError: Failed to bind socket to 127.0.0.1:8000: [Errno 98] Address already in use\n",
+            "handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+            "  File x\nRuntimeError: Failed to bind socket to 127.0.0.1:8000: [Errno 98] Address already in use\n",
             *(1, K.PORT_TAKEN, "another program took the port"),
         ),
         (
