@@ -17,6 +17,7 @@ from tuner.engines.command_line import PROGRAMS
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
+from tuner.export.from_study import _server_arguments
 from tuner.export.references import Reference
 from tuner.export.render import render_serve_script, write_serve_script
 from tuner.export.serve_script import ServeScript
@@ -154,6 +155,12 @@ def test_the_unit_reads_a_second_file_and_formats_of_vllm_refuse_the_server(tmp_
     assert yaml.safe_load((tmp_path / "demo.yaml").read_text()) == CONTENT
     with pytest.raises(SettingError, match="for vLLM's servers only, and the study ran TensorRT-LLM"):
         write_deployment(FORMATS["compose"], deployment, tmp_path / "file")
+
+
+def test_the_record_of_a_trial_has_the_model_after_the_command_and_keeps_the_options() -> None:
+    argv = ("/venv/bin/trtllm-serve", "serve", MODEL, "--backend", "pytorch", *OPTIONS, *WORDS)
+    model, arguments = _server_arguments(argv, PROGRAMS["tensorrt-llm"], MODEL)
+    assert (model, arguments) == (MODEL, ("--backend", "pytorch", *OPTIONS, *WORDS))
 
 
 def test_a_closed_loop_is_verified_as_traffic_of_one_class() -> None:
