@@ -20,6 +20,7 @@ _FOLDERS = {
     VLLM: Path(__file__).with_name("vllm"),
     "llama.cpp": Path(__file__).with_name("llama_cpp"),
     "sglang": Path(__file__).with_name("sglang"),
+    "tensorrt-llm": Path(__file__).with_name("tensorrt_llm"),
 }
 """The folder of the shipped spaces of each engine."""
 

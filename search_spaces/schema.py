@@ -133,7 +133,7 @@ class ParameterSpec(_Model):
     step: Number | None = None
     log: StrictBool = False
     choices: tuple[Annotated[ChoiceSpec, BeforeValidator(_as_choice)], ...] = ()
-    flag: StrictStr | None = Field(default=None, pattern=r"^--[a-z][a-z0-9-]*$")
+    flag: StrictStr | None = Field(default=None, pattern=r"^--[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_]*)*$")
     no_flag: StrictStr | None = Field(default=None, pattern=r"^--no-[a-z][a-z0-9-]*$")
     env: StrictStr | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")
     json_target: JsonTarget | None = Field(default=None, alias="json")

@@ -34,7 +34,7 @@ Engine = Annotated[
     option(
         MODEL,
         "ENGINE",
-        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU.",
+        "vllm, llama.cpp, sglang, tensorrt-llm, openai, simulated, or auto, which simulates if there is no GPU.",
         "--engine",
     ),
 ]
@@ -65,6 +65,16 @@ Sglang = Annotated[
         "FILE",
         "The Python that has SGLang.",
         shown="$TUNER_SGLANG, else this Python, else the one beside sglang on PATH",
+    ),
+]
+TrtllmServe = Annotated[
+    str | None,
+    option(
+        MODEL,
+        "FILE",
+        "The trtllm-serve executable of TensorRT-LLM.",
+        "--trtllm-serve",
+        shown="$TUNER_TRTLLM_SERVE, else the one on PATH",
     ),
 ]
 Gpu = Annotated[

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import SettingError
 
-ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "simulated")
+ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm", "simulated")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ class EngineFactory:
 
             reap_orphans(settings.home / "processes")
             return SglangEngine(settings)
+        if settings.name == "tensorrt-llm":
+            from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
+            from tuner.processes.records import reap_orphans
+
+            reap_orphans(settings.home / "processes")
+            return TensorRtLlmEngine(settings)
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine

@@ -28,9 +28,9 @@ from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import (
-    LLAMA_CPP,
     OPENAI,
     SGLANG,
+    SPACE_ENGINES,
     check_known_flags,
     check_server_arguments,
     sampling_arguments,
@@ -146,7 +146,7 @@ def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Sp
     Raises:
         UserError: if there is no such space, or it is another engine's.
     """
-    default = engine if engine in (LLAMA_CPP, SGLANG) else "cpu" if on_cpu else preset.space
+    default = engine if engine in SPACE_ENGINES else "cpu" if on_cpu else preset.space
     if engine == OPENAI and name is None:
         rule = "a command has flags of its own, and no space that is shipped has them"
         raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")

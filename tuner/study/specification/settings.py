@@ -207,11 +207,11 @@ class Budget:
 class EngineChoice:
     """The engine of a run and its location.
 
-    `engine` is `vllm`, `llama.cpp`, `sglang`, `openai`, `simulated`, or `auto`: simulated without a GPU. `vllm` and
-    `llama_server` are the executables, `sglang` is the Python that has SGLang; `gpu` and `vllm_version` are for a
-    simulation. `workers` is as many as the GPUs allow by default. `warm_start` forks servers from a process that has
-    imported vLLM. `ray_address` is the Ray cluster, None for this machine. `server_command` is the command of `openai`,
-    with `{port}` for the port.
+    `engine` is `vllm`, `llama.cpp`, `sglang`, `tensorrt-llm`, `openai`, `simulated`, or `auto`: simulated without a
+    GPU. `vllm`, `llama_server` and `trtllm_serve` are the executables, `sglang` is the Python that has SGLang. `gpu`
+    and `vllm_version` are for a simulation. `workers` is as many as the GPUs allow by default. `warm_start` forks
+    servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
+    `server_command` is the command of `openai`, with `{port}` for the port.
     """
 
     engine: str = "auto"
@@ -224,6 +224,7 @@ class EngineChoice:
     llama_server: str | None = None
     server_command: str | None = None
     sglang: str | None = None
+    trtllm_serve: str | None = None
 
 
 @dataclass(frozen=True)

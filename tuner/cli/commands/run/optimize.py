@@ -42,6 +42,7 @@ from tuner.cli.options import (
     Storage,
     Temperature,
     Tokenizer,
+    TrtllmServe,
     Users,
     Vllm,
     VllmVersion,
@@ -97,6 +98,7 @@ def optimize(
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
     sglang: Sglang = None,
+    trtllm_serve: TrtllmServe = None,
     server_command: ServerCommand = None,
     gpu: Gpu = None,
     price: Price = None,
@@ -286,7 +288,8 @@ def optimize(
     run = settings.RunSettings(
         budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
         engine=settings.EngineChoice(
-            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server, server_command, sglang)
+            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address),
+            *(llama_server, server_command, sglang, trtllm_serve),
         ),
         storage=storage,
         output=output,
