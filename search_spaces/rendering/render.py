@@ -26,11 +26,13 @@ class Rendered:
         argv: flags and their values.
         environment: environment variables.
         model: the checkpoint to serve instead of the study's model; None for the study's model.
+        engine: the engine, in a space of several; None for the study's only one.
     """
 
     argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     model: str | None = None
+    engine: str | None = None
 
 
 def text_of(value: ParameterValue) -> str:

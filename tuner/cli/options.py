@@ -38,6 +38,38 @@ Engine = Annotated[
         "--engine",
     ),
 ]
+Engines = Annotated[
+    list[str] | None,
+    option(
+        MODEL,
+        "ENGINE",
+        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU. Several of the first "
+        "three are ranked in one study; the first is the default engine.",
+        "--engine",
+        shown="auto",
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    option(
+        MODEL,
+        "DIR|NAME|FILE",
+        "Model: a folder or a hub name, of llama.cpp a GGUF file. With several engines one for each format, or "
+        "ENGINE=MODEL.",
+        "--model",
+        shown="the preset's",
+    ),
+]
+Spaces = Annotated[
+    list[str] | None,
+    option(
+        SPACE,
+        "NAME|FILE",
+        "Search space: a shipped one or a YAML file; of another engine, ENGINE=SPACE.",
+        "--space",
+        shown="the preset's",
+    ),
+]
 ServerCommand = Annotated[
     str | None,
     option(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from search_spaces import ENGINE
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
@@ -30,6 +31,9 @@ quality of their answers is not measured."""
 
 SPACE_ENGINES = (LLAMA_CPP, SGLANG, TENSORRT_LLM)
 """Engines beside vLLM with a search space of their own, which has the engine's name."""
+
+MEASURED_ENGINES = (VLLM, LLAMA_CPP, SGLANG)
+"""Engines that a study can have several of."""
 
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
@@ -130,6 +134,25 @@ INSTANCES = replace(PROGRAMS[VLLM], name=INSTANCES_LAUNCHER)
 def engine_of(premise: Mapping[str, Any]) -> str:
     """Return the name of a stored study's engine."""
     return str(premise.get("engine", {}).get("name", VLLM))
+
+
+def premise_of_trial(premise: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored study's premise as that of a study of one trial's engine alone.
+
+    The name in requests is that of the default engine's model.
+
+    Args:
+        premise: of the study.
+        config: of the trial.
+    """
+    parts = premise.get("engines")
+    if not parts:
+        return premise
+    engine = str(config.get(ENGINE) or engine_of(premise))
+    part = parts[engine]
+    model = {**premise["model"], "tokenizer": part["model"]["tokenizer"]}
+    server = {**premise["server"], "arguments": part["arguments"]}
+    return {**premise, "engine": {"name": engine, "version": part["version"]}, "model": model, "server": server}
 
 
 def program_of(engine: str, command: Sequence[str] = ()) -> Program:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from tuner.engines.base import Engine, EngineSettings
 from tuner.errors import SettingError
 
-ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm", "simulated")
+MEASURED = ("vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm")
+ENGINES = ("auto", *MEASURED, "simulated")
 
 
 @dataclass(frozen=True)
@@ -26,38 +27,14 @@ class EngineFactory:
         Raises:
             SettingError: if there is no such engine, or it is not installed.
         """
+        if self.settings.others:
+            from tuner.engines.several import SeveralEngines
+
+            every = (replace(self.settings, others=()), *self.settings.others)
+            return SeveralEngines({each.name: replace(self, settings=each)(slot) for each in every})
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
-        if settings.name == "vllm":
-            from tuner.engines.vllm.engine import VllmEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            engine: Engine = VllmEngine(settings)
-            return engine
-        if settings.name == "llama.cpp":
-            from tuner.engines.llama_cpp.engine import LlamaCppEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return LlamaCppEngine(settings)
-        if settings.name == "openai":
-            from tuner.engines.openai.engine import OpenAiEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return OpenAiEngine(settings)
-        if settings.name == "sglang":
-            from tuner.engines.sglang.engine import SglangEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return SglangEngine(settings)
-        if settings.name == "tensorrt-llm":
-            from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return TensorRtLlmEngine(settings)
+        if settings.name in MEASURED:
+            return _measured(settings)
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
@@ -66,3 +43,29 @@ class EngineFactory:
                 settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start, settings.gpus
             )
         raise SettingError("engine", settings.name, f"no engine has this name; engines: {', '.join(ENGINES)}")
+
+
+def _measured(settings: EngineSettings) -> Engine:
+    """Return an engine that starts servers, after the end of those that a killed tuner has left."""
+    from tuner.processes.records import reap_orphans
+
+    reap_orphans(settings.home / "processes")
+    if settings.name == "vllm":
+        from tuner.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(settings)
+    if settings.name == "llama.cpp":
+        from tuner.engines.llama_cpp.engine import LlamaCppEngine
+
+        return LlamaCppEngine(settings)
+    if settings.name == "openai":
+        from tuner.engines.openai.engine import OpenAiEngine
+
+        return OpenAiEngine(settings)
+    if settings.name == "sglang":
+        from tuner.engines.sglang.engine import SglangEngine
+
+        return SglangEngine(settings)
+    from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
+
+    return TensorRtLlmEngine(settings)

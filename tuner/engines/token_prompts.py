@@ -48,7 +48,7 @@ class TokenTools:
     def __init__(self, tokens: Sequence[int], records: ProcessRecords, tokenize: Tokenize) -> None:
         self.records = records
         self._tokens = tokens
-        self._tokenize = tokenize
+        self.tokenize = tokenize
         self._parts: dict[tuple[str, int, str], list[int]] = {}
 
     def prompts(self, plan: Path, log: Path) -> list[tuple[Prompt, int, int | None]]:
@@ -63,9 +63,9 @@ class TokenTools:
         before = [token for part in request["shared"] for token in self._shared(*part)]
         recorded = None
         if "prompt" in request:
-            own = self._tokenize(request["prompt"], not before)
+            own = self.tokenize(request["prompt"], not before)
             answer = request.get("answer")
-            recorded = None if answer is None else max(1, len(self._tokenize(answer, False)))
+            recorded = None if answer is None else max(1, len(self.tokenize(answer, False)))
         else:
             own = self._own(request)
         return [*before, *own], len(before) + len(own), recorded
@@ -91,7 +91,7 @@ class TokenTools:
     def _made(self, text: str, world: int, seed: int, count: int) -> list[int]:
         """Return the tokens of a made text, at least `count`."""
         characters = count * CHARACTERS
-        while len(tokens := self._tokenize(make_text(text, world, seed, characters), False)) < count:
+        while len(tokens := self.tokenize(make_text(text, world, seed, characters), False)) < count:
             characters *= 2
         return tokens
 

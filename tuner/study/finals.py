@@ -89,7 +89,7 @@ class Finals:
 
         Trials of an earlier reduction have no influence, so that a continued study has the same finalists.
         """
-        return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()))
+        return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()), tuple(self._spec.engines))
 
     def _finalists(self) -> list[TrialRecord]:
         """Return the reference, if it was measured, and the best trials of the search."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from search_spaces.rendering.shape import INSTANCES, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
@@ -19,6 +20,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.failures.classify import redacted
+from tuner.engines.vllm.generated_server import GeneratedVllmServer
 from tuner.engines.vllm.installation.environment import base_environment, own_environment, preserve_compiler_headers
 from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.instances import find_haproxy
@@ -55,6 +57,7 @@ class VllmEngine:
         self.clock: Clock = RealClock()
         self._home = settings.home
         self._secrets = settings.secrets
+        self._tokenizers = settings.tokenizers
         found = installation(find_executable(settings.executable), settings.home)
         self._devices = worker_devices(settings.device_index, settings.gpus)
         self._scratch = scratch.new_folder("vllm")
@@ -131,7 +134,7 @@ class VllmEngine:
         start_command = partial(start_server, expanded, environment, log, artifacts, self._records, lease.port, label)
         several = spec.launch.instances > 1
         forked = None if several else self._fork(expanded, environment, log, artifacts, lease.port, label)
-        server = VllmServer(
+        server = self._server(
             process=forked or start_command(),
             lease=lease,
             argv=argv,
@@ -151,6 +154,12 @@ class VllmEngine:
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
         return server
+
+    def _server(self, **started: Any) -> VllmServer:
+        """Return the server that was started, with the client of the study."""
+        if not self._tokenizers:
+            return VllmServer(**started)
+        return GeneratedVllmServer(tokenizers=self._tokenizers, records=self._records, **started)
 
     def _fork(
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from search_spaces import (
@@ -38,64 +38,33 @@ from tuner.engines.command_line import (
 from tuner.engines.openai.installation import UNKNOWN
 from tuner.errors import SettingError, UserError
 from tuner.gpu import usable_cores
-from tuner.processes.secrets import NO_SECRETS, Secrets
-from tuner.scoring.goals import Goals
-from tuner.specs import ModelRef
-from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.study.prior.source_studies import source_studies
 from tuner.study.specification.configurations import (
     are_flags,
     check_configuration,
     check_parameters,
     enqueued_values,
-    read_baseline,
-    read_enqueued,
 )
 from tuner.study.specification.find_model import model_of
 from tuner.study.specification.naming import check_study_name, default_name
+from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
+from tuner.study.specification.plans.plan import StudyPlan as StudyPlan
+from tuner.study.specification.plans.several import (
+    engine_parts,
+    facts_of_engines,
+    given_baseline,
+    given_configurations,
+    join_parts,
+    without_prefix,
+)
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
-from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings, check_gpus
+from tuner.study.specification.settings import SAMPLERS, StudySettings, check_gpus
 from tuner.study.specification.spec import StudySpec
 from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """A study before its engine and hardware are known; its settings are checked as far as possible."""
-
-    settings: StudySettings
-    preset: Preset
-    name: str
-    model: ModelRef
-    shape: ModelShape | None
-    space: Space
-    workload: Workload
-    goals: Goals
-    secrets: Secrets = NO_SECRETS
-    engine: str = VLLM
-
-    @property
-    def server(self) -> ServerSettings:
-        """Flags and environment of every server, the sampling temperature included."""
-        given = self.settings.server
-        return replace(given, arguments=(*sampling_arguments(self.workload.temperature, self.engine), *given.arguments))
-
-    @property
-    def enqueue(self) -> tuple[str, ...]:
-        """Texts of the configurations to enqueue: the preset's, which are vLLM's, then the user's."""
-        return (*(self.preset.enqueue if self.engine == VLLM else ()), *self.settings.space.enqueue)
-
-
-@dataclass(frozen=True)
-class PreparedStudy:
-    """A study that is ready to run: its spec, the engine that runs it, and its source studies."""
-
-    spec: StudySpec
-    engine: EngineInfo
-    sources: tuple[SourceStudy, ...] = ()
 
 
 def plan_study(
@@ -119,7 +88,7 @@ def plan_study(
         UserError: for a setting that cannot work.
     """
     preset = load_preset(settings.preset)
-    space = _space(settings.space.name, preset, engine, on_cpu=on_cpu)
+    space = declared_space(settings.space.name, preset, engine, on_cpu=on_cpu)
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
@@ -140,7 +109,7 @@ def plan_study(
     return plan
 
 
-def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
+def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
     """Return the space: the given one, or the engine's default.
 
     Raises:
@@ -174,7 +143,8 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         UserError: for a setting that cannot work with this engine or hardware.
     """
     settings = plan.settings
-    check_known_flags(settings.server.arguments, engine)
+    for each in plan.every:
+        check_known_flags(each.settings.server.arguments, engine.named(each.engine))
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
@@ -184,6 +154,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "default_config": space.engine_defaults(),
         **({} if settings.gpus == 1 else {"gpus": settings.gpus}),
         **({} if plan.server.folder is None else {"folder": plan.server.folder}),
+        **facts_of_engines(plan, engine),
     }
     return StudySpec(
         name=plan.name,
@@ -194,8 +165,9 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
-        enqueue=tuple(read_enqueued(space, "enqueue", text) for text in plan.enqueue),
-        baseline=None if settings.space.baseline is None else read_baseline(space, settings.space.baseline),
+        enqueue=given_configurations(plan, space),
+        baseline=given_baseline(plan, space),
+        engines=engine_parts(plan),
         search_prompts=_search_prompts(settings, plan.workload),
         search=settings.search,
         confirmation=settings.confirmation,
@@ -273,6 +245,19 @@ def resolve(
     Raises:
         UserError: if the settings name what the space does not have, or nothing is left.
     """
+    if plan.others:
+        parts = {
+            each.engine: _resolve_one(each, engine.named(each.engine), hardware, without_prefix(each.engine, stored))
+            for each in plan.every
+        }
+        return join_parts(parts)
+    return _resolve_one(plan, engine, hardware, stored)
+
+
+def _resolve_one(
+    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str]
+) -> ResolvedSpace:
+    """Return the space of one engine; see `resolve`."""
     settings = plan.settings
     context = Context(
         hardware=hardware,

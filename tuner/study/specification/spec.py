@@ -29,13 +29,32 @@ class Enqueued:
 
 
 @dataclass(frozen=True)
+class EnginePart:
+    """What one engine of a study of several has of its own; `space_source` is its declared space."""
+
+    model: ModelRef
+    server: ServerSettings
+    space_source: Mapping[str, Any]
+
+    def premise(self, engine: EngineInfo) -> dict[str, Any]:
+        """Return, as plain JSON, what makes trials of this engine comparable."""
+        return {
+            "version": engine.version,
+            "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
+            "space": dict(self.space_source),
+            "arguments": list(self.server.arguments),
+        }
+
+
+@dataclass(frozen=True)
 class StudySpec:
     """One study. Its `premise` must be the same when the study is resumed.
 
     `baseline` is what the user runs today, with which the winner is compared; None: the defaults. `search_prompts` is
     the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change. `quality_task` is the digest of the questions of an SLO on
-    quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost.
+    quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost. `engines` are those of a study of
+    several, by their names, the default engine first, which `model` and `server` belong to.
     """
 
     name: str
@@ -55,6 +74,7 @@ class StudySpec:
     facts: Mapping[str, Any] = field(default_factory=dict)
     quality_task: str | None = None
     price: Price | None = None
+    engines: Mapping[str, EnginePart] = field(default_factory=dict)
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""
@@ -75,10 +95,15 @@ class StudySpec:
                 "environment": dict(self.server.environment),
                 **({"command": list(self.server.command)} if self.server.command else {}),
             },
+            **self._premise_of_engines(engine),
             **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
             **({} if self.quality_task is None else {"quality": {"task": self.quality_task}}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
+
+    def _premise_of_engines(self, engine: EngineInfo) -> dict[str, Any]:
+        found = {name: each.premise(engine.named(name)) for name, each in self.engines.items()}
+        return {"engines": found} if found else {}
 
     @property
     def searched_workload(self) -> Workload:
@@ -107,16 +132,16 @@ class StudySpec:
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
         """Return the specification of one attempt at a trial."""
         rendered = self.space.render(config)
-        model = self.model
-        if rendered.model is not None:
-            model = ModelRef(rendered.model, self.model.tokenizer, self.model.served_name)
+        own = None if rendered.engine is None else self.engines[rendered.engine]
+        model, server = (self.model, self.server) if own is None else (own.model, own.server)
         launch = LaunchSpec(
-            model=model,
+            model=model if rendered.model is None else replace(model, name=rendered.model),
             argv=rendered.argv,
-            base_argv=self.server.arguments,
-            environment={**self.server.environment, **rendered.environment},
-            command=self.server.command,
-            folder=self.server.folder,
+            base_argv=server.arguments,
+            environment={**server.environment, **rendered.environment},
+            command=server.command,
+            folder=server.folder,
+            engine=rendered.engine,
         )
         searches_capacity = kind is TrialKind.CAPACITY or self.goals.has_objective("capacity")
         spec = TrialSpec(
@@ -198,6 +223,7 @@ _MATTERS = {
     "objectives": "objectives",
     "server": "server setting",
     "engine": "engine",
+    "engines": "engine",
     "space": "search space",
     "baseline": "baseline",
     "quality": "quality task",

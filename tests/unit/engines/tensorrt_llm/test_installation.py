@@ -64,6 +64,6 @@ def test_prompts_are_ordinary_tokens_and_a_text_that_cannot_be_tokenized_is_a_fa
     assert tools._tokens == list(range(40))
     (model / "tokenizer.json").unlink()
     with pytest.raises(TrialFailed) as caught:
-        tools._tokenize("a text", True)
+        tools.tokenize("a text", True)
     assert caught.value.failure.kind == "environment_broken"
     assert "the user's prompts cannot be tokenized: there is no tokenizer.json" in caught.value.failure.message

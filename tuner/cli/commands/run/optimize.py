@@ -21,14 +21,14 @@ from tuner.cli.options import (
     WORKLOAD,
     AsJson,
     BunchedTokens,
-    Engine,
+    Engines,
     Env,
     Gpu,
     GpusPerTrial,
     InputLen,
     KeepAnswers,
     LlamaServer,
-    Model,
+    Models,
     OutputLen,
     Price,
     Prompts,
@@ -39,6 +39,7 @@ from tuner.cli.options import (
     ServerCommand,
     Sglang,
     Slos,
+    Spaces,
     Storage,
     Temperature,
     Tokenizer,
@@ -82,7 +83,7 @@ def optimize(
             shown="no limit",
         ),
     ] = None,
-    model: Model = None,
+    model: Models = None,
     tokenizer: Tokenizer = None,
     checkpoint: Annotated[
         list[str] | None,
@@ -94,7 +95,7 @@ def optimize(
         Text,
         option(MODEL, "DIR|NAME", "Draft model for speculative decoding."),
     ] = None,
-    engine: Engine = "auto",
+    engine: Engines = None,
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
     sglang: Sglang = None,
@@ -126,10 +127,7 @@ def optimize(
     ] = None,
     slo: Slos = None,
     quality_task: QualityTask = None,
-    space: Annotated[
-        Text,
-        option(SPACE, "NAME|FILE", "Search space: a shipped one or a YAML file.", shown="the preset's"),
-    ] = None,
+    space: Spaces = None,
     only: Annotated[
         list[str] | None,
         option(SPACE, "PARAMETER", "Search only this parameter."),
@@ -255,14 +253,16 @@ def optimize(
 
     tuner optimize --model DIR -- --load-format dummy
     """
-    from tuner.cli.values import pairs, server_arguments
+    from tuner.cli.values import first, pairs, rest, server_arguments
     from tuner.specs import Limits
     from tuner.study.specification import settings
 
     study_settings = settings.StudySettings(
         preset=preset,
         name=study,
-        model=settings.ModelSettings(model, tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model),
+        model=settings.ModelSettings(
+            *(first(model), tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model, rest(model))
+        ),
         workload=settings.WorkloadSettings(
             files=tuple(workload or ()),
             rate=rate,
@@ -275,7 +275,8 @@ def optimize(
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
-            space, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline
+            *(first(space), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
+            *(rest(space),),
         ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
@@ -285,15 +286,12 @@ def optimize(
         gpus_per_trial=gpus_per_trial,
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
-    run = settings.RunSettings(
-        budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
-        engine=settings.EngineChoice(
-            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address),
-            *(llama_server, server_command, sglang, trtllm_serve),
-        ),
-        storage=storage,
-        output=output,
+    budget = settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate)
+    choice = settings.EngineChoice(
+        *(first(engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        *(llama_server, server_command, sglang, trtllm_serve, rest(engine)),
     )
+    run = settings.RunSettings(budget, choice, storage, output)
     raise typer.Exit(_run(study_settings, run, plain=plain, as_json=as_json))
 
 

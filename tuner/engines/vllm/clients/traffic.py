@@ -163,8 +163,8 @@ def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]
     if traffic.system_prompt:
         shared.append(("system", traffic.system_prompt, *(("rules",) if traffic.has_made_text else ())))
     if kind.prefix is not None:
-        document = (f"{offered.name}/{offered.document}", kind.prefix.tokens)
-        shared.append((*document, kind.text) if kind.has_made_text else document)
+        text_kind = (str(kind.text),) if kind.has_made_text else ()
+        shared.append((f"{offered.name}/{offered.document}", kind.prefix.tokens, *text_kind))
     text = _text(traffic, offered)
     if text is not None:
         return {"shared": shared, "prompt": text.prompt, "answer": None if text.output_tokens else text.answer}
