@@ -31,6 +31,11 @@ class EngineInfo:
     provenance: Provenance
     packages: frozenset[str] | None = None
 
+    @property
+    def simulated(self) -> bool:
+        """Whether its metrics are predictions."""
+        return self.provenance is Provenance.SIMULATED
+
 
 class Server(Protocol):
     """One running server. `stop` must be called in any case and may be called twice."""
