@@ -54,7 +54,6 @@ COMMON_FLAGS = frozenset(
 """Flags of `vllm serve` that spaces use and that 0.15.1, 0.25.1 and 0.32.0 have."""
 
 
-
 def recorded_flags(version: str) -> ServeFlags:
     """Return the flags of a version of vLLM, as its parser was recorded."""
     flags = load_flags(Path(__file__).parents[1] / "data" / "vllm_flags" / f"{version}.json")

@@ -87,7 +87,10 @@ def test_the_study_s_own_object_sets_nested_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("pass_config", "keys 'pass_config' and 'pass_config.fuse_norm_quant' of --compilation-config exclude each other"),
+        (
+            "pass_config",
+            "keys 'pass_config' and 'pass_config.fuse_norm_quant' of --compilation-config exclude each other",
+        ),
         ("custom_ops", "keys 'custom_ops' and 'custom_ops[]' of --compilation-config exclude each other"),
         ("pass_config.", "String should match pattern"),
         ("[]", "String should match pattern"),

@@ -62,6 +62,8 @@ def find_quantization(
 
     Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels.
     """
+    if model.experts:
+        raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
     checkpoint = model.quantization
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:

@@ -204,8 +204,6 @@ def _resolve(
     packages: frozenset[str],
     gpus: int = 1,
 ) -> ServeConfig:
-    if model.experts:
-        raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
     length = find_max_model_len(flags["max_model_len"], model, environment)
     seqs, tokens = find_batch_limits(flags, card, version, length)
