@@ -44,6 +44,11 @@ class EngineInfo:
         """Return the engine of that name; the default engine, a simulated one too, if no other has it."""
         return next((each for each in self.others if each.name == name), self)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether its metrics are predictions."""
+        return self.provenance is Provenance.SIMULATED
+
 
 class Server(Protocol):
     """One running server. `stop` must be called in any case and may be called twice."""

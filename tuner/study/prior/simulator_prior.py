@@ -15,7 +15,7 @@ from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
@@ -158,6 +158,8 @@ class SimulatorPrior:
         """
         try:
             return predict()
+        except NotSimulated:
+            return None
         except (ConfigRefused, StartFailed):
             return PREDICTED_FAILURE
         except TunerError:

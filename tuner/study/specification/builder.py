@@ -37,7 +37,7 @@ from tuner.engines.command_line import (
 )
 from tuner.engines.openai.installation import UNKNOWN
 from tuner.errors import SettingError, UserError
-from tuner.gpu import usable_cores
+from tuner.gpu import host_limits
 from tuner.study.prior.source_studies import source_studies
 from tuner.study.specification.configurations import (
     are_flags,
@@ -45,7 +45,7 @@ from tuner.study.specification.configurations import (
     check_parameters,
     enqueued_values,
 )
-from tuner.study.specification.find_model import model_of
+from tuner.study.specification.find_model import facts_of_models, model_of
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
 from tuner.study.specification.plans.plan import StudyPlan as StudyPlan
@@ -269,12 +269,12 @@ def _resolve_one(
         input_len=plan.workload.input_len,
         output_len=plan.workload.output_len,
         priorities=plan.workload.priorities,
-        draft_model=settings.model.draft_model,
-        checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
         engine="vLLM" if plan.engine == VLLM else plan.engine,
-        cores=usable_cores(),
         gpus=settings.gpus,
+        simulated=engine.simulated,
+        **facts_of_models(settings.model),
+        **host_limits(),
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from search_spaces import Price, ResolvedSpace
+from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.processes.secrets import is_secret_variable
@@ -112,6 +113,11 @@ class StudySpec:
         return self.workload.model_copy(update=shorter)
 
     @property
+    def offered_values(self) -> dict[str, tuple[ParameterValue, ...]]:
+        """The values that the study offers of each parameter; none for a range."""
+        return {parameter.name: parameter.values for parameter in self.space.parameters}
+
+    @property
     def gpus(self) -> int:
         """The GPUs of a trial."""
         return self.space.context.gpus
@@ -174,26 +180,72 @@ class StudySpec:
         return workload.model_copy(update={"seed": workload.seed + 1000 * round_})
 
 
-def changes(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def changes(
+    stored: Mapping[str, Any], new: Mapping[str, Any], offered: Mapping[str, Sequence[object]] = MappingProxyType({})
+) -> list[str]:
     """Return the lines of `difference` between a stored premise and that of a run.
 
-    Parameters that the space has got since, and the study does not offer, are no difference, nor are rules about them.
+    Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
+    about such parameters. Requirements decide what is offered, not what it means, and are not compared. The condition
+    of a parameter that neither study offers is not compared either.
+
+    Args:
+        stored: the stored premise.
+        new: the premise of the run.
+        offered: the values that the run offers, by parameter.
     """
-    space = new.get("space", {})
-    source, known = space.get("source", {}), stored.get("space", {}).get("source", {})
-    parameters, rules = source.get("parameters", {}), source.get("rules", {})
-    added = {*parameters} - {*known.get("parameters", {})} - {*space.get("parameters", ())}
-    if not added:
-        return difference(stored, new)
+    known = stored.get("space", {})
+    old, source = known.get("source", {}), new.get("space", {}).get("source", {})
+    listed = new.get("space", {}).get("parameters", ())
+    before, after = old.get("parameters", {}), source.get("parameters", {})
+    added = {*after} - {*before} - {*listed}
+    searched = {*listed, *known.get("parameters", ())}
     kept = {
-        "parameters": {name: value for name, value in parameters.items() if name not in added},
+        "parameters": {
+            name: _as_stored(spec, before.get(name, {}), offered.get(name, ()), name in searched)
+            for name, spec in after.items()
+            if name not in added
+        },
         "rules": {
             name: rule
-            for name, rule in rules.items()
-            if name in known.get("rules", {}) or not any(each in rule for each in added)
+            for name, rule in source.get("rules", {}).items()
+            if name in old.get("rules", {}) or not any(each in rule for each in added)
         },
     }
-    return difference(stored, {**new, "space": {**space, "source": {**source, **kept}}})
+    plain = {**old, "parameters": {name: _without_requirements(spec) for name, spec in before.items()}}
+    return difference(_with_source(stored, plain), _with_source(new, {**source, **kept}))
+
+
+def _with_source(premise: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Any]:
+    space = premise.get("space", {})
+    return {**premise, "space": {**space, "source": source}} if space.get("source") else premise
+
+
+def _without_requirements(spec: Any) -> Any:
+    if not isinstance(spec, Mapping):
+        return spec
+    plain = {key: value for key, value in spec.items() if key != "requires"}
+    if "choices" in plain:
+        plain["choices"] = [_without_requirements(choice) for choice in plain["choices"]]
+    return plain
+
+
+def _as_stored(spec: Any, stored: Any, offered: Sequence[object], searched: bool) -> Any:
+    """Return a declaration without what does not change a study with the stored one."""
+    if not (isinstance(spec, Mapping) and isinstance(stored, Mapping)):
+        return spec
+    plain = dict(_without_requirements(spec))
+    values = [(type(value), value) for value in (*(_value_of(each) for each in stored.get("choices", ())), *offered)]
+    if "choices" in stored and "choices" in plain:
+        choices = [(each, _value_of(each)) for each in plain["choices"]]
+        plain["choices"] = [each for each, value in choices if (type(value), value) in values]
+    if not searched and "when" in stored and "when" in plain:
+        plain["when"] = stored["when"]
+    return plain
+
+
+def _value_of(choice: Any) -> object:
+    return choice.get("value") if isinstance(choice, Mapping) else choice
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:

@@ -49,7 +49,7 @@ def space(
     """
     from search_spaces import Context, hardware_named
     from tuner.engines.command_line import OPENAI, program_of
-    from tuner.gpu import usable_cores
+    from tuner.gpu import host_limits
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
@@ -70,8 +70,8 @@ def space(
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
         engine=declared.engine if declared.engine == OPENAI else program_of(declared.engine).engine,
-        cores=usable_cores() if gpu is None else None,
         gpus=gpus_per_trial,
+        **(host_limits() if gpu is None else {}),
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))
