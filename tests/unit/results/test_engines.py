@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.cli.studies import GOALS, trial
+from storage.records import Provenance, StudyRecord, TrialKind
+from tests.unit.cli.studies import GOALS, NOW, trial
+from tuner.quality.checked import changed_answers
 from tuner.results.engines import engines_grid
 from tuner.results.findings import Findings
+from tuner.study.conclusion.reference import defaults_of
 
 DEFAULTS = {"engine": "vllm"}
 
@@ -45,3 +48,25 @@ def test_an_excluded_configuration_ranks_no_engine() -> None:
 def test_a_study_of_one_engine_has_no_ranking() -> None:
     assert engines_grid(findings(contender(1, 1.2), defaults={})) is None
     assert engines_grid(findings(contender(1, None))) is None
+
+
+def test_a_winner_is_reduced_towards_the_defaults_of_its_engine() -> None:
+    records = list(findings().records)
+    reference = replace(records[0], kind=TrialKind.BASELINE)
+    winner = replace(records[3], config={"engine": "llama.cpp", "llama.cpp.threads": 1})
+    assert defaults_of([reference, *records[1:]], reference, winner) == 1
+    assert defaults_of([reference, *records[1:]], reference, replace(winner, config={"x": 1})) == 0
+    assert defaults_of([reference, *records[1:]], reference, None) == 0
+
+
+def test_parameters_that_change_answers_are_those_of_the_trials_engine() -> None:
+    spaces = {
+        "vllm": {"parameters": {"cache": {"changes_answers": False}}},
+        "llama.cpp": {"parameters": {"cache": {"changes_answers": True}, "threads": {}}},
+    }
+    engines = {name: {"space": space, "version": "1"} for name, space in spaces.items()}
+    premise = {"engines": engines, "space": {"source": spaces["vllm"]}}
+    study = StudyRecord("s", NOW, Provenance.MEASURED, premise, {})
+    config: dict[str, Any] = {"engine": "llama.cpp", "llama.cpp.cache": "q8_0", "llama.cpp.threads": 2}
+    assert changed_answers(study, replace(trial(1), config=config)) == ["llama.cpp.cache=q8_0"]
+    assert changed_answers(study, replace(trial(1), config={"vllm.cache": "fp8"})) == []

@@ -38,11 +38,11 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     """Return the prior of a study; None if the study is simulated or the simulator cannot predict it.
 
     The simulator needs the arithmetic of the GPU, the shape of the model and the version of the engine. It predicts a
-    single workload, and no capacity.
+    single workload, no capacity, and nothing in a study of several engines.
     """
     context = spec.space.context
     platform = _platform_of(spec, engine)
-    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
+    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None or spec.engines:
         return None
     simulator = _simulator(platform, spec, spec.searched_workload)
     shape = context.model

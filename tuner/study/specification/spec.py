@@ -96,15 +96,14 @@ class StudySpec:
                 "environment": dict(self.server.environment),
                 **({"command": list(self.server.command)} if self.server.command else {}),
             },
-            **self._premise_of_engines(engine),
+            **(self._premise_of_engines(engine) if self.engines else {}),
             **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
             **({} if self.quality_task is None else {"quality": {"task": self.quality_task}}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
 
     def _premise_of_engines(self, engine: EngineInfo) -> dict[str, Any]:
-        found = {name: each.premise(engine.named(name)) for name, each in self.engines.items()}
-        return {"engines": found} if found else {}
+        return {"engines": {name: own.premise(engine.named(name)) for name, own in self.engines.items()}}
 
     @property
     def searched_workload(self) -> Workload:
