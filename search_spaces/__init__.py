@@ -20,6 +20,7 @@ from search_spaces.catalogue.prices import Price, list_price
 from search_spaces.errors import SpaceError
 from search_spaces.expressions.facts import Context
 from search_spaces.expressions.language import version_tuple
+from search_spaces.joined.space import ENGINE, JoinedSpace, join
 from search_spaces.loader import load_space, parse_space, space_names
 from search_spaces.parameter import Parameter, ParameterValue, Trial
 from search_spaces.rendering.render import Rendered
@@ -28,9 +29,11 @@ from search_spaces.space import Space
 from search_spaces.value_trial import NumberRange, ValueTrial
 
 __all__ = [
+    "ENGINE",
     "Context",
     "Dropped",
     "HardwareProfile",
+    "JoinedSpace",
     "ModelShape",
     "NamedConfig",
     "NumberRange",
@@ -46,6 +49,7 @@ __all__ = [
     "Violation",
     "hardware_from_file",
     "hardware_named",
+    "join",
     "known_hardware",
     "known_model",
     "known_models",

@@ -10,8 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from search_spaces.errors import SpaceError
-from search_spaces.expressions.facts import FACT_NAMES
+from search_spaces.expressions.facts import CHECKPOINT_FACTS, FACT_NAMES
 from search_spaces.expressions.language import UNKNOWN, parsed
+from search_spaces.rendering.json_keys import conflicting_keys
 from search_spaces.schema import VLLM, NamedSpec, ParameterSpec, RuleSpec, SpaceSpec
 from search_spaces.space import Space
 from search_spaces.yaml_file import SIZE_LIMIT, YamlError, parse_yaml, read_yaml
@@ -20,6 +21,7 @@ _FOLDERS = {
     VLLM: Path(__file__).with_name("vllm"),
     "llama.cpp": Path(__file__).with_name("llama_cpp"),
     "sglang": Path(__file__).with_name("sglang"),
+    "tensorrt-llm": Path(__file__).with_name("tensorrt_llm"),
 }
 """The folder of the shipped spaces of each engine."""
 
@@ -99,6 +101,7 @@ class _Reader:
             rule = f"the space has {len(self.parameters)} parameters, and {PARAMETER_LIMIT} are possible"
             raise SpaceError(f"{path}: {rule}; leave some out")
         self._check_references()
+        self._check_json_keys()
         rules = tuple(self.rules.values())
         space = Space(path.stem, spec.description, self.parameters, rules, self.named, spec.engine)
         for name, named in self.named.items():
@@ -149,8 +152,12 @@ class _Reader:
                 above = declared | {f"effective.{parameter}" for parameter in declared} | FACT_NAMES
                 self._check(spec.when, above, f"{place}: when of {name!r}")
             each = {"value"} if spec.choices else set()
-            for requirement in (*spec.requires, *(r for choice in spec.choices for r in choice.requires)):
+            for requirement in spec.requires:
                 self._check(requirement.rule, FACT_NAMES | each, f"{place}: a requirement of {name!r}")
+            for choice in spec.choices:
+                own = set() if choice.checkpoint is None else {f"checkpoint.{fact}" for fact in CHECKPOINT_FACTS}
+                for requirement in choice.requires:
+                    self._check(requirement.rule, FACT_NAMES | each | own, f"{place}: a requirement of {name!r}")
             for source in _default_expressions(spec):
                 self._check(source, everything, f"{place}: engine_default of {name!r}")
             declared.add(name)
@@ -178,6 +185,19 @@ class _Reader:
 
         for name in self.parameters:
             cost(name, ())
+
+    def _check_json_keys(self) -> None:
+        keys: dict[str, set[str]] = {}
+        for name, spec in self.parameters.items():
+            if spec.json_target is None:
+                continue
+            mine = {spec.json_target.key, *(key for choice in spec.choices for key in choice.json_object or ())}
+            known = keys.setdefault(spec.json_target.flag, set())
+            known |= mine
+            pair = conflicting_keys(known)
+            if pair is not None:
+                rule = f"the keys {pair[0]!r} and {pair[1]!r} of {spec.json_target.flag} exclude each other"
+                raise SpaceError(f"{self.places['parameters', name]}: {name!r}: {rule}; rename one of them")
 
     def _check(self, source: str, allowed: set[str] | frozenset[str], where: str) -> None:
         expression = parsed(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions.facts import VLLM_NAME, Context
@@ -88,7 +89,8 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
     """Return why a configuration cannot fit on the device; None if it may fit, or if facts are missing.
 
     Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
-    (vLLM casts wider checkpoints). A quantized checkpoint without declared bits has 4. There is no estimate for a CPU,
+    (vLLM casts wider checkpoints). A quantized checkpoint has the bits of its config.json, and 4 where it states none.
+    There is no estimate for a CPU,
     if the study's own arguments split the model or set the size of the KV cache, or for another engine than vLLM:
     llama.cpp leaves layers that do not fit on the CPU.
     """
@@ -102,7 +104,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
     shards = _size(names, "tensor_parallel_size") * _size(names, "pipeline_parallel_size")
     need = memory_need(
         model,
-        weight_bits=_bits("weight_bits", names, specs, _FULL_BITS if model.quantization is None else _LOWEST_BITS),
+        weight_bits=_bits("weight_bits", names, specs, model.stored_bits, context.checkpoint_shapes),
         kv_bits=_bits("kv_bits", names, specs, _FULL_BITS),
         max_model_len=_int_or_one(names.effective("max_model_len")),
         max_num_batched_tokens=_int_or_one(names.effective("max_num_batched_tokens")),
@@ -130,17 +132,26 @@ def _size(names: Names, parameter: str) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _bits(attribute: str, names: Names, specs: Mapping[str, ParameterSpec], default: int) -> int:
+def _bits(
+    attribute: str,
+    names: Names,
+    specs: Mapping[str, ParameterSpec],
+    default: int,
+    checkpoints: Mapping[str, ModelShape] = MappingProxyType({}),
+) -> int:
+    """Return the fewest bits of the chosen values: those of a choice's checkpoint, else the declared ones."""
     bits = [default]
     for name, spec in specs.items():
         if not any(getattr(choice, attribute) is not None for choice in spec.choices):
             continue
         declared = {choice.value: getattr(choice, attribute) for choice in spec.choices}
+        shapes = {choice.value: checkpoints.get(choice.checkpoint or "") for choice in spec.choices}
         value = names.lookup(name)
         if value is None:
             continue
         given = declared.get(value) if isinstance(value, str) else None
-        bits.append(_LOWEST_BITS if given is None else given)
+        shape = shapes.get(value) if isinstance(value, str) else None
+        bits.append(shape.stored_bits if shape is not None else _LOWEST_BITS if given is None else given)
     return min(bits)
 
 

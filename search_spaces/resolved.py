@@ -119,6 +119,10 @@ class ResolvedSpace:
                 config[parameter.name] = default
         return config
 
+    def defaults_like(self, config: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
+        """Return `engine_defaults` for a configuration of defaults; empty for one that sets a parameter."""
+        return {} if config else self.engine_defaults()
+
     def known_defaults(self) -> dict[str, ParameterValue]:
         """Return the engine's default of each parameter, as far as it is known, whether or not the parameter counts.
 

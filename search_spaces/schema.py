@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from search_spaces.expressions.language import parsed
+from search_spaces.rendering.json_keys import KEY_PATTERN
 
 Scalar = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 Number = StrictInt | StrictFloat
@@ -53,11 +54,17 @@ class Requirement(_Model):
     why: StrictStr
 
 
+JsonKey = Annotated[StrictStr, Field(pattern=KEY_PATTERN)]
+
+
 class JsonTarget(_Model):
-    """A key of a flag's JSON object; the parameters of one flag are merged into one object."""
+    """A key of a flag's JSON object; the parameters of one flag are merged into one object.
+
+    `pass_config.fuse_norm_quant` is a key of an object in it, and `custom_ops[]` adds to a list.
+    """
 
     flag: StrictStr = Field(pattern=r"^--[a-z][a-z0-9-]*$")
-    key: StrictStr
+    key: JsonKey
 
 
 class ChoiceSpec(_Model):
@@ -73,19 +80,21 @@ class ChoiceSpec(_Model):
         compute: `capture_sizes` renders CUDA graph sizes for the workload.
         requires: requirements of the choice.
         weight_bits, kv_bits: bits of a weight or a KV cache element, for the memory estimate.
+        on_request: why the choice is offered only to a study that asks for its parameter.
         note: a remark for readers.
     """
 
     value: Scalar
     args: tuple[StrictStr, ...] | None = None
     env: dict[StrictStr, StrictStr] | None = None
-    json_object: dict[StrictStr, Scalar] | None = Field(default=None, alias="json")
+    json_object: dict[JsonKey, Scalar] | None = Field(default=None, alias="json")
     checkpoint: StrictStr | None = None
     draft_model: StrictBool = False
     compute: Literal["capture_sizes"] | None = None
     requires: tuple[Requirement, ...] = ()
     weight_bits: StrictInt | None = Field(default=None, ge=1)
     kv_bits: StrictInt | None = Field(default=None, ge=1)
+    on_request: StrictStr | None = None
     note: StrictStr | None = None
 
     @property
@@ -133,7 +142,7 @@ class ParameterSpec(_Model):
     step: Number | None = None
     log: StrictBool = False
     choices: tuple[Annotated[ChoiceSpec, BeforeValidator(_as_choice)], ...] = ()
-    flag: StrictStr | None = Field(default=None, pattern=r"^--[a-z][a-z0-9-]*$")
+    flag: StrictStr | None = Field(default=None, pattern=r"^--[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_]*)*$")
     no_flag: StrictStr | None = Field(default=None, pattern=r"^--no-[a-z][a-z0-9-]*$")
     env: StrictStr | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")
     json_target: JsonTarget | None = Field(default=None, alias="json")

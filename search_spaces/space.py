@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from search_spaces.catalogue.hardware import HardwareProfile
 from search_spaces.errors import SpaceError
-from search_spaces.expressions.facts import Context, facts_of
+from search_spaces.expressions.facts import Context, checkpoint_fact, facts_of
 from search_spaces.expressions.language import parsed
 from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, full_choices
@@ -19,7 +20,7 @@ from search_spaces.rendering.render import CAPTURE_SIZES_FLAG
 from search_spaces.resolved import MAX_COMBINATIONS, Dropped, NamedConfig, ResolvedSpace
 from search_spaces.schema import VLLM, ChoiceSpec, NamedSpec, ParameterSpec, Requirement, RuleSpec
 
-_PROSE = ("description", "note", "why")
+_PROSE = ("description", "note", "why", "on_request")
 _OFFERED = {"matters", "changes_stream"}
 """What decides whether a parameter is offered, not what it means."""
 
@@ -119,10 +120,13 @@ class Space:
                 continue
             possible.append(parameter)
             idle = None if name in wanted else _idle_reason(spec, names, keep_stream)
-            if idle is None:
-                parameters.append(parameter)
-            else:
+            if idle is not None:
                 dropped.append(Dropped(name, None, idle))
+                continue
+            offered, rare = (parameter, []) if name in wanted else _without_rare(parameter)
+            dropped.extend(rare)
+            if offered is not None:
+                parameters.append(offered)
         return self._with_named(context, tuple(parameters), tuple(possible), dropped, fixed)
 
     def _can_count(
@@ -225,7 +229,7 @@ def _parameter_reason(
     if fixed:
         return "the study's own server arguments set it"
     if flag is not None and context.flags is not None and flag not in context.flags:
-        return f"{_engine(context)} has no flag {flag}"
+        return _without_flag(context, flag)
     if keep_answers and spec.changes_answers:
         return "it may change the model's answers, which the study excludes"
     general = [r for r in spec.requires if "value" not in parsed(r.rule).names]
@@ -237,6 +241,16 @@ def _idle_reason(spec: ParameterSpec, names: Names, keep_stream: bool) -> str | 
     if keep_stream and spec.changes_stream:
         return "it changes how tokens arrive at a user; an SLO on ITL bounds that, and a study can allow bunched tokens"
     return _first_false(spec.matters, names.lookup, names)
+
+
+def _without_rare(parameter: Parameter) -> tuple[Parameter | None, list[Dropped]]:
+    """Return a parameter without the choices that a study must ask for (None: no value is left), and these choices."""
+    kept = tuple(choice for choice in parameter.choices if choice.on_request is None)
+    if len(kept) == len(parameter.choices):
+        return parameter, []
+    rare = [Dropped(parameter.name, c.value, c.on_request) for c in parameter.choices if c.on_request is not None]
+    left = replace(parameter, choices=kept) if any(choice.value is not None for choice in kept) else None
+    return left, rare
 
 
 def _possible_values(
@@ -260,7 +274,11 @@ def _choice_reason(choice: ChoiceSpec, each: Iterable[Requirement], context: Con
     if missing is not None or choice.value is None:
         return missing
 
+    shape = context.checkpoint_shapes.get(choice.checkpoint or "")
+
     def lookup(name: str) -> object:
+        if name.startswith("checkpoint."):
+            return checkpoint_fact(shape, name)
         return choice.value if name == "value" else names.lookup(name)
 
     return _first_false([*each, *choice.requires], lookup, names, choice.value)
@@ -274,7 +292,7 @@ def _missing_reason(choice: ChoiceSpec, context: Context) -> str | None:
             return "the workload has no limit on concurrent requests, from which the sizes are computed"
     for flag in flags:
         if context.flags is not None and flag not in context.flags:
-            return f"{_engine(context)} has no flag {flag}"
+            return _without_flag(context, flag)
     if choice.checkpoint is not None and choice.checkpoint not in context.checkpoints:
         return f"it needs a checkpoint quantized with {choice.checkpoint}, and none is given"
     if choice.draft_model and context.draft_model is None:
@@ -291,5 +309,8 @@ def _first_false(
     return None
 
 
-def _engine(context: Context) -> str:
-    return f"this {context.engine}" if context.engine_version is None else f"{context.engine} {context.engine_version}"
+def _without_flag(context: Context, flag: str) -> str:
+    if context.simulated:
+        return f"the simulator does not model {flag}; measure it"
+    version = context.engine_version
+    return f"{f'this {context.engine}' if version is None else f'{context.engine} {version}'} has no flag {flag}"

@@ -29,7 +29,12 @@ HOMES = {
         "tuner.sampler",
         "tuner.service.optimizer.model",
     ),
-    "ray": ("tuner.executors.ray_pool", "tuner.executors.ray_start", "tuner.executors.ray_cluster"),
+    "ray": (
+        "tuner.executors.ray_pool",
+        "tuner.executors.ray_start",
+        "tuner.executors.ray_cluster",
+        "tuner.executors.nodes",
+    ),
     "mlflow": ("dashboards.mlflow.log",),
     "pynvml": ("tuner.gpu",),
     "sqlalchemy": ("storage",),

@@ -137,6 +137,7 @@ def optimize(
     vllm: str | None = None,
     llama_server: str | None = None,
     sglang: str | None = None,
+    trtllm_serve: str | None = None,
     server_command: str | None = None,
     gpu: str | None = None,
     vllm_version: str | None = None,
@@ -189,10 +190,12 @@ def optimize(
         server_arguments: flags of every server.
         env: environment variables of every server; `${NAME}` in a value refers to a variable of this process.
         secret: variables and flags of the server that are secrets, beside those whose names say so.
-        engine: `vllm`, `llama.cpp`, `sglang`, `openai`, `simulated`, or `auto`: simulated without a GPU.
+        engine: `vllm`, `llama.cpp`, `sglang`, `tensorrt-llm`, `openai`, `simulated`, or `auto`: simulated without a
+            GPU.
         vllm: the vLLM executable.
         llama_server: the llama-server executable.
         sglang: the Python that has SGLang.
+        trtllm_serve: TensorRT-LLM's trtllm-serve executable.
         server_command: the command of the engine `openai`, with `{port}` for the port.
         gpu: the card to simulate.
         vllm_version: the vLLM version to simulate.
@@ -227,6 +230,7 @@ def optimize(
         ray_address=ray_address,
         llama_server=llama_server,
         sglang=sglang,
+        trtllm_serve=trtllm_serve,
         server_command=server_command,
     )
     run = settings.RunSettings(keywords.budget(), choice, storage, Path(output))

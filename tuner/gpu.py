@@ -5,13 +5,16 @@ A host without NVML, driver or GPU has no devices; that is never an exception.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import platform
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from search_spaces.catalogue.hardware import HardwareProfile, hardware_named
@@ -21,6 +24,8 @@ from storage.records import JsonScalar
 from tuner.cancellation import CancelToken
 
 _POLL_S = 0.2
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Nvml(Protocol):
@@ -208,6 +213,29 @@ def _key(name: str) -> str:
 def usable_cores() -> int:
     """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def host_limits() -> dict[str, Any]:
+    """Return what a search space's context has of this host, by field; a server on another host may have less."""
+    return {"cores": usable_cores(), "host_memory_gib": host_memory_gib(), "shm_gib": shm_gib()}
+
+
+def host_memory_gib() -> float:
+    """Return the memory of this host that its processes may use: all of it, or the limit of the control group."""
+    import psutil
+
+    limits = [psutil.virtual_memory().total]
+    with contextlib.suppress(OSError, ValueError):
+        limits.append(int(_CGROUP_LIMIT.read_text()))  # the text is "max" without a limit
+    return round(min(limits) / GIB, 2)
+
+
+def shm_gib() -> float | None:
+    """Return the size of `/dev/shm`, which the processes of a server share; None if there is none."""
+    try:
+        return round(shutil.disk_usage(_SHARED_MEMORY).total / GIB, 2)
+    except OSError:
+        return None
 
 
 def host_facts() -> dict[str, JsonScalar]:

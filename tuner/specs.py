@@ -30,7 +30,7 @@ class LaunchSpec:
     `argv` is the search's own flags, `base_argv` what the study fixes for every trial (load format, seed, sampling
     overrides); neither holds model, host, port or log settings. `environment` is set beyond a clean, inherited one.
     `command` is the user's own command of the engine `openai`, with placeholders; it runs in `folder`, where None is
-    the trial's artifacts.
+    the trial's artifacts. `engine` is the name of the engine in a study of several; None: the study's only one.
     """
 
     model: ModelRef
@@ -39,6 +39,7 @@ class LaunchSpec:
     environment: dict[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     folder: str | None = None
+    engine: str | None = None
 
     @property
     def instances(self) -> int:

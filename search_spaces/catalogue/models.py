@@ -8,16 +8,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from search_spaces.catalogue.quantization import FULL_BITS, stored_format
 from search_spaces.errors import SpaceError
 from search_spaces.yaml_file import read_yaml
 
 _FILE = Path(__file__).with_name("models.yaml")
 _FIELDS_WITHOUT_QUANTIZATION = 10
+_UNKNOWN_BITS = 4
+"""Bits of a weight that are assumed for a quantized checkpoint that does not state them: the fewest of common ones."""
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+"""Keys of vLLM's `config/speculative.py` for layers that predict further tokens."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a dense decoder, as in its `config.json`.
+    """The shape of a decoder, as in its `config.json`.
 
     Attributes:
         layers: number of layers.
@@ -31,6 +37,10 @@ class ModelShape:
         tied: whether the output head is the token embedding.
         dtype: the checkpoint's number format.
         quantization: the checkpoint's quantization method; None if it is not quantized.
+        weight_bits, activation_bits, weight_type: of a quantized checkpoint's linear layers, as far as it states them
+            (`StoredFormat`).
+        experts: number of experts of a layer; 0 for a dense model.
+        draft_layers: layers that predict further tokens (multi-token prediction, MTP); 0 without.
     """
 
     layers: int
@@ -44,6 +54,18 @@ class ModelShape:
     tied: bool
     dtype: str
     quantization: str | None
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+    weight_type: str | None = None
+    experts: int = 0
+    draft_layers: int = 0
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of a weight in a linear layer: 16 without quantization, and 4 if a quantized checkpoint states none."""
+        if self.quantization is None:
+            return FULL_BITS
+        return _UNKNOWN_BITS if self.weight_bits is None else self.weight_bits
 
     @classmethod
     def from_config_json(cls, config: Mapping[str, Any]) -> ModelShape:
@@ -55,6 +77,7 @@ class ModelShape:
         try:
             text: Mapping[str, Any] = config.get("text_config") or config
             heads, hidden = int(text["num_attention_heads"]), int(text["hidden_size"])
+            stored = stored_format(config.get("quantization_config") or {})
             return cls(
                 layers=int(text["num_hidden_layers"]),
                 hidden=hidden,
@@ -66,7 +89,12 @@ class ModelShape:
                 max_position_embeddings=int(text["max_position_embeddings"]),
                 tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
                 dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "float32"),
-                quantization=(config.get("quantization_config") or {}).get("quant_method"),
+                quantization=stored.method,
+                weight_bits=stored.weight_bits,
+                activation_bits=stored.activation_bits,
+                weight_type=stored.weight_type,
+                experts=_first(text, _EXPERTS),
+                draft_layers=_first(text, _DRAFT_LAYERS),
             )
         except KeyError as error:
             raise SpaceError(
@@ -90,6 +118,11 @@ class ModelShape:
     def kv_bytes_per_token(self, bytes_per_element: float) -> int:
         """Return the KV cache's bytes of one token: 2 × layers × kv_heads × head_dim × bytes per element."""
         return int(2 * self.layers * self.kv_heads * self.head_dim * bytes_per_element)
+
+
+def _first(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    """Return the first of the numbers that is there; 0 without any."""
+    return next((int(config[key]) for key in keys if config.get(key) is not None), 0)
 
 
 @cache

@@ -27,12 +27,17 @@ class Context:
         concurrency: requests in flight at most.
         input_len, output_len: tokens of the longest prompt and of the longest answer.
         priorities: whether the workload's requests have different priorities.
-        draft_model: a small model for speculative decoding.
+        draft_model: a model for speculative decoding.
+        draft_kind: what the draft model is: `model`, `eagle3` or `mtp`.
         checkpoints: the checkpoint of each quantization method that a study offers.
+        checkpoint_shapes: the shape of each checkpoint, as far as its config.json is on this machine.
         engine: the engine's name in texts.
         cores: the processor cores that a server may use.
+        host_memory_gib: the host's memory.
+        shm_gib: the size of `/dev/shm`, which the processes of a server share.
         gpus: the GPUs of a trial.
         nodes: over which they are spread evenly.
+        simulated: whether the engine is simulated.
         base_argv: server arguments that the study sets. Parameters that they set are dropped, and expressions use their
             values.
     """
@@ -47,12 +52,17 @@ class Context:
     output_len: int | None = None
     priorities: bool | None = None
     draft_model: str | None = None
+    draft_kind: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
+    checkpoint_shapes: Mapping[str, ModelShape] = field(default_factory=dict)
     base_argv: tuple[str, ...] = ()
     engine: str = VLLM_NAME
     cores: int | None = None
     gpus: int = 1
     nodes: int = 1
+    host_memory_gib: float | None = None
+    shm_gib: float | None = None
+    simulated: bool | None = None
 
 
 def _model_facts(model: ModelShape | None) -> dict[str, object]:
@@ -60,8 +70,9 @@ def _model_facts(model: ModelShape | None) -> dict[str, object]:
     facts: dict[str, object] = {f"model.{name}": None if model is None else getattr(model, name) for name in names}
     facts["model.dtype"] = None if model is None else model.dtype.removeprefix("torch.")
     facts["model.quantization"] = None if model is None else (model.quantization or "none")
-    bits = 16 if model is None or model.quantization is None else 4
-    facts["model.weight_gib"] = None if model is None else model.weight_bytes(bits) / GIB
+    facts["model.weight_gib"] = None if model is None else model.weight_bytes(model.stored_bits) / GIB
+    facts["model.experts"] = None if model is None else model.experts
+    facts["model.draft_layers"] = None if model is None else model.draft_layers
     facts["model.kv_gib_per_token"] = None if model is None else model.kv_bytes_per_token(2) / GIB
     return facts
 
@@ -83,16 +94,30 @@ def facts_of(context: Context) -> dict[str, object]:
         "hardware.cores": context.cores,
         "hardware.gpus": context.gpus,
         "hardware.nodes": context.nodes,
+        "hardware.host_memory_gib": context.host_memory_gib,
+        "hardware.shm_gib": context.shm_gib,
         "engine.version": version,
         "engine.flags": context.flags,
         "engine.packages": context.packages,
+        "engine.simulated": context.simulated,
         "workload.concurrency": context.concurrency,
         "workload.input_len": context.input_len,
         "workload.output_len": context.output_len,
         "workload.priorities": context.priorities,
+        "draft.kind": context.draft_kind,
         **_model_facts(context.model),
     }
     return {name: UNKNOWN if value is None else value for name, value in facts.items()}
+
+
+CHECKPOINT_FACTS = ("weight_bits", "activation_bits", "weight_type")
+"""Facts of the checkpoint of a choice, as `checkpoint.weight_bits`, which only a requirement of that choice has."""
+
+
+def checkpoint_fact(shape: ModelShape | None, name: str) -> object:
+    """Return a fact of a choice's checkpoint by its dotted name; `UNKNOWN` where it is not known."""
+    value = None if shape is None else getattr(shape, name.removeprefix("checkpoint."))
+    return UNKNOWN if value is None else value
 
 
 FACT_NAMES = frozenset(facts_of(Context(HardwareProfile("", "", "cpu", None, None, None))))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from search_spaces.expressions.language import UNKNOWN
 from search_spaces.parameter import full_choices
+from search_spaces.rendering.json_keys import is_list, value_at
 from search_spaces.schema import ParameterSpec
 
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
@@ -34,7 +35,7 @@ def _value_in(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
     if spec.flag is not None and spec.flag in words:
         return (_parse(spec, _after(spec.flag, words)),)
     if spec.json_target is not None and spec.json_target.flag in words:
-        return (_value_in_json(_after(spec.json_target.flag, words), spec.json_target.key),)
+        return (_value_in_json(spec, _after(spec.json_target.flag, words), spec.json_target.key),)
     return ()
 
 
@@ -64,9 +65,16 @@ def _parse(spec: ParameterSpec, text: str | None) -> object:
     return int(value) if value.is_integer() and spec.type != "float" else value
 
 
-def _value_in_json(text: str | None, key: str) -> object:
+def _value_in_json(spec: ParameterSpec, text: str | None, key: str) -> object:
+    """Return the value of a key; of a list, the first item that is one of the parameter's values."""
     try:
         content = json.loads(text or "")
     except (ValueError, RecursionError):
         return UNKNOWN
-    return content.get(key) if isinstance(content, dict) else UNKNOWN
+    if not isinstance(content, dict):
+        return UNKNOWN
+    found = value_at(content, key)
+    if not is_list(key):
+        return found
+    values = [choice.value for choice in full_choices(spec)]
+    return next((item for item in found if item in values), None) if isinstance(found, list) else None

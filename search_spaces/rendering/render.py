@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from search_spaces.expressions.facts import Context
 from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, round_to_six_digits
 from search_spaces.rendering.capture_sizes import reachable_sizes
+from search_spaces.rendering.json_keys import put
 from search_spaces.schema import ChoiceSpec
 
 CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"
@@ -26,11 +28,13 @@ class Rendered:
         argv: flags and their values.
         environment: environment variables.
         model: the checkpoint to serve instead of the study's model; None for the study's model.
+        engine: the engine, in a space of several; None for the study's only one.
     """
 
     argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     model: str | None = None
+    engine: str | None = None
 
 
 def text_of(value: ParameterValue) -> str:
@@ -53,7 +57,7 @@ class _Builder:
         self.context = context
         self.argv: list[str] = []
         self.environment: dict[str, str] = {}
-        self.objects: dict[str, dict[str, ParameterValue]] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
         self.model: str | None = None
         self.needs_capture_sizes = False
 
@@ -64,7 +68,7 @@ class _Builder:
             return
         spec = parameter.spec
         if spec.json_target is not None:
-            self.objects.setdefault(spec.json_target.flag, {})[spec.json_target.key] = json_value(value)
+            put(self.objects.setdefault(spec.json_target.flag, {}), spec.json_target.key, json_value(value))
         elif spec.env is not None:
             self.environment[spec.env] = text_of(value)
         elif spec.flag is not None:
@@ -83,11 +87,10 @@ class _Builder:
         self.environment.update(choice.env or {})
         target = parameter.spec.json_target
         if choice.json_object is not None and target is not None:
-            values = {
-                key: self.context.draft_model if choice.draft_model and value == "{draft_model}" else json_value(value)
-                for key, value in choice.json_object.items()
-            }
-            self.objects.setdefault(target.flag, {}).update(values)
+            content = self.objects.setdefault(target.flag, {})
+            for key, value in choice.json_object.items():
+                drafts = choice.draft_model and value == "{draft_model}"
+                put(content, key, self.context.draft_model if drafts else json_value(value))
         if choice.checkpoint is not None:
             self.model = self.context.checkpoints[choice.checkpoint]
         self.needs_capture_sizes |= choice.compute == "capture_sizes"

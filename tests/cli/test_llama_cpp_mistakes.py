@@ -93,7 +93,7 @@ def test_the_space_is_shown_for_a_model(tmp_path: Path, gguf: Path) -> None:
     assert (vllm.code, vllm.err.count("\n")) == (2, 1)
     assert "this setting is for llama.cpp; the model of another engine is the preset's" in vllm.err
     other = run_here(tmp_path, "space", "--engine", "simulated")
-    rule = "this engine has no space of its own; give one of vllm, llama.cpp, sglang"
+    rule = "this engine has no space of its own; give one of vllm, llama.cpp, sglang, tensorrt-llm"
     assert other.err == f"tuner: --engine 'simulated': {rule}\n"
 
 

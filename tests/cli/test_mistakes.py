@@ -55,7 +55,10 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     [
         (
             ["--preset", "nope"],
-            ["--preset 'nope'", "presets: chat, lilo, liso, llama2-7b-awq-t4, mixed, phi4-mini-l4, qwen2.5-0.5b-t4"],
+            [
+                "--preset 'nope'",
+                "presets: chat, documents-8b, lilo, liso, llama2-7b-awq-t4, mixed, phi4-mini-l4, qwen2.5-0.5b-t4",
+            ],
         ),
         (["--trails", "3"], ["there is no option --trails; did you mean --trials?"]),
         (["--zzz"], ["there is no option --zzz; see `tuner optimize --help`"]),

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from search_spaces import (
     hardware_named,
 )
 from search_spaces.parameter import same_value
+from tuner.engines.vllm.installation.flags import ServeFlags, load_flags
 
 COMMON_FLAGS = frozenset(
     {
@@ -51,11 +53,15 @@ COMMON_FLAGS = frozenset(
 )
 """Flags of `vllm serve` that spaces use and that 0.15.1, 0.25.1 and 0.32.0 have."""
 
-FLAGS = {
-    "0.15.1": COMMON_FLAGS,
-    "0.25.1": COMMON_FLAGS | {"--performance-mode"},
-    "0.32.0+cpu": COMMON_FLAGS | {"--performance-mode"},
-}
+
+def recorded_flags(version: str) -> ServeFlags:
+    """Return the flags of a version of vLLM, as its parser was recorded."""
+    flags = load_flags(Path(__file__).parents[1] / "data" / "vllm_flags" / f"{version}.json")
+    assert flags is not None
+    return flags
+
+
+FLAGS = {version: recorded_flags(version.removesuffix("+cpu")).names for version in ("0.15.1", "0.25.1", "0.32.0+cpu")}
 
 QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
 """The shape of Qwen2.5-0.5B."""
@@ -146,7 +152,7 @@ class SpaceContract:
         for seed in range(30):
             argv = resolved.render(resolved.suggest(RandomTrial(seed))).argv
             for flag, value in itertools.pairwise(argv):
-                if flag in ("--speculative-config", "--compilation-config"):
+                if flag in ("--speculative-config", "--compilation-config", "--attention-config"):
                     content = json.loads(value)
                     assert content
                     assert list(content) == sorted(content)

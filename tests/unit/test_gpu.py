@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,10 @@ from tuner.gpu import (
     energy_j,
     hardware_profile,
     host_facts,
+    host_limits,
+    host_memory_gib,
     power_w,
+    usable_cores,
     used_memory_gib,
     wait_until_free,
 )
@@ -225,3 +229,13 @@ def test_host_facts_describe_this_host() -> None:
     assert set(facts) == {
         "cpu", "cores_physical", "cores", "cores_usable", "memory_gib", "python", "platform", "host",
     }  # fmt: skip
+
+
+def test_the_limits_of_the_host_are_those_of_its_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    limit.write_text("1073741824\n")
+    monkeypatch.setattr("tuner.gpu._CGROUP_LIMIT", limit)
+    monkeypatch.setattr("tuner.gpu._SHARED_MEMORY", tmp_path / "none")
+    assert host_limits() == {"cores": usable_cores(), "host_memory_gib": 1.0, "shm_gib": None}
+    limit.write_text("max\n")
+    assert host_memory_gib() > 1.0

@@ -26,7 +26,7 @@ from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
 from tuner.engines.vllm.installation.flags import flags_from_dump
 from tuner.errors import UserError
-from tuner.export.trial_settings import without_trial_settings
+from tuner.export.serve_script import without_trial_settings
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.workloads.arrivals import read_trace

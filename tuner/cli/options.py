@@ -34,8 +34,40 @@ Engine = Annotated[
     option(
         MODEL,
         "ENGINE",
-        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU.",
+        "vllm, llama.cpp, sglang, tensorrt-llm, openai, simulated, or auto, which simulates if there is no GPU.",
         "--engine",
+    ),
+]
+Engines = Annotated[
+    list[str] | None,
+    option(
+        MODEL,
+        "ENGINE",
+        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU. Several of the first "
+        "three are ranked in one study; the first is the default engine.",
+        "--engine",
+        shown="auto",
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    option(
+        MODEL,
+        "DIR|NAME|FILE",
+        "Model: a folder or a hub name, of llama.cpp a GGUF file. With several engines one for each format, or "
+        "ENGINE=MODEL.",
+        "--model",
+        shown="the preset's",
+    ),
+]
+Spaces = Annotated[
+    list[str] | None,
+    option(
+        SPACE,
+        "NAME|FILE",
+        "Search space: a shipped one or a YAML file; of another engine, ENGINE=SPACE.",
+        "--space",
+        shown="the preset's",
     ),
 ]
 ServerCommand = Annotated[
@@ -65,6 +97,16 @@ Sglang = Annotated[
         "FILE",
         "The Python that has SGLang.",
         shown="$TUNER_SGLANG, else this Python, else the one beside sglang on PATH",
+    ),
+]
+TrtllmServe = Annotated[
+    str | None,
+    option(
+        MODEL,
+        "FILE",
+        "The trtllm-serve executable of TensorRT-LLM.",
+        "--trtllm-serve",
+        shown="$TUNER_TRTLLM_SERVE, else the one on PATH",
     ),
 ]
 Gpu = Annotated[

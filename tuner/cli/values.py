@@ -12,6 +12,16 @@ from tuner.errors import SettingError, UserError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
+def first(texts: Sequence[str] | None) -> str | None:
+    """Return the first of the texts of an option; None if it is not given."""
+    return next(iter(texts or ()), None)
+
+
+def rest(texts: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the texts of an option after the first."""
+    return tuple(texts or ())[1:]
+
+
 def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
     """Read the `NAME=VALUE` texts of a setting, whose form messages name as `form`.
 

@@ -22,7 +22,10 @@ from tuner.workloads.spec import SingleWorkload
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """The installation: name, version, executable, the engine's flags and the packages beside it (None: unknown)."""
+    """The installation: name, version, executable, the engine's flags and the packages beside it (None: unknown).
+
+    `others` are further engines of a study of several, of which this one is the default.
+    """
 
     name: str
     version: str
@@ -30,6 +33,21 @@ class EngineInfo:
     flags: frozenset[str] | None
     provenance: Provenance
     packages: frozenset[str] | None = None
+    others: tuple[EngineInfo, ...] = ()
+
+    @property
+    def every(self) -> tuple[EngineInfo, ...]:
+        """Each engine of the study, the default engine first."""
+        return (self, *self.others)
+
+    def named(self, name: str) -> EngineInfo:
+        """Return the engine of that name; the default engine, a simulated one too, if no other has it."""
+        return next((each for each in self.others if each.name == name), self)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its metrics are predictions."""
+        return self.provenance is Provenance.SIMULATED
 
 
 class Server(Protocol):
@@ -98,7 +116,9 @@ class EngineSettings:
     that owns the study if it runs on the worker's host; its servers are orphans when it ends. `warm_start` starts
     servers as forks of a process that has imported the engine; docs/design/measurement.md compares them with plain
     starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
-    `secrets` has the values of the environment variables that trials refer to.
+    `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a
+    study of several, of which this one is the default. The load generator then sends every workload, and `tokenizers`
+    are those of all engines: their common tokens make the prompts (`tuner.engines.common_prompts`).
     """
 
     name: str
@@ -111,3 +131,5 @@ class EngineSettings:
     version: str | None = None
     gpus: int = 1
     secrets: Secrets = NO_SECRETS
+    others: tuple[EngineSettings, ...] = ()
+    tokenizers: tuple[str, ...] = ()

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from search_spaces import ENGINE
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.openai import command as user_command
+from tuner.engines.tensorrt_llm.options import FILE_FLAGS, METRICS_OPTIONS, check_options
 from tuner.errors import SettingError
 
 LLAMA_CPP = "llama.cpp"
@@ -21,9 +23,17 @@ OPENAI = "openai"
 
 SGLANG = "sglang"
 
-OTHER_ENGINES = (LLAMA_CPP, OPENAI, SGLANG)
+TENSORRT_LLM = "tensorrt-llm"
+
+OTHER_ENGINES = (LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM)
 """Engines beside vLLM and its simulation: the load generator sends all their workloads, nothing predicts them, and the
 quality of their answers is not measured."""
+
+SPACE_ENGINES = (LLAMA_CPP, SGLANG, TENSORRT_LLM)
+"""Engines beside vLLM with a search space of their own, which has the engine's name."""
+
+MEASURED_ENGINES = (VLLM, LLAMA_CPP, SGLANG)
+"""Engines that a study can have several of."""
 
 LAUNCHER = "tuner-llama-server"
 """The console script that starts the server of the package `xllamacpp`; see `tuner.engines.llama_cpp.launcher`."""
@@ -52,6 +62,8 @@ class Program:
         name_flag: the flag of the model's name in requests.
         recorded_first: whether the file that the study ran comes before the one on the PATH, such as for a Python.
         command: the words of the user's command with placeholders, for the engine `openai`; the first is the program.
+        options: whether words `--config.KEY VALUE` are options that the program reads from a file; see
+            `tuner.engines.tensorrt_llm.options`.
     """
 
     engine: str
@@ -63,6 +75,7 @@ class Program:
     name_flag: str
     command: tuple[str, ...] = ()
     recorded_first: bool = False
+    options: bool = False
 
     def words(self, model: str, served_name: str, flags: Sequence[str]) -> tuple[str, ...]:
         """Return the arguments of the program: the model, its name in requests, and flags.
@@ -105,6 +118,11 @@ PROGRAMS = {
         *("--model-path", "--served-model-name"),
         recorded_first=True,
     ),
+    TENSORRT_LLM: Program(
+        *("TensorRT-LLM", "trtllm-serve", ("serve",), "TRTLLM_SERVE", "TUNER_API_KEY"),
+        *(None, "--served_model_name"),
+        options=True,
+    ),
 }
 """The program of each engine; a simulated one is vLLM's."""
 
@@ -116,6 +134,25 @@ INSTANCES = replace(PROGRAMS[VLLM], name=INSTANCES_LAUNCHER)
 def engine_of(premise: Mapping[str, Any]) -> str:
     """Return the name of a stored study's engine."""
     return str(premise.get("engine", {}).get("name", VLLM))
+
+
+def premise_of_trial(premise: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a stored study's premise as that of a study of one trial's engine alone.
+
+    The name in requests is that of the default engine's model.
+
+    Args:
+        premise: of the study.
+        config: of the trial.
+    """
+    parts = premise.get("engines")
+    if not parts:
+        return premise
+    engine = str(config.get(ENGINE) or engine_of(premise))
+    part = parts[engine]
+    model = {**premise["model"], "tokenizer": part["model"]["tokenizer"]}
+    server = {**premise["server"], "arguments": part["arguments"]}
+    return {**premise, "engine": {"name": engine, "version": part["version"]}, "model": model, "server": server}
 
 
 def program_of(engine: str, command: Sequence[str] = ()) -> Program:
@@ -136,6 +173,10 @@ RESERVED_FLAGS = {
     LLAMA_CPP: ("--host", "--port", "--alias", "-a", "--model", "-m", "--metrics"),
     OPENAI: (),
     SGLANG: ("--host", "--port", "--served-model-name", "--model-path", "--model", "--enable-metrics"),
+    TENSORRT_LLM: (
+        *("--host", "--port", "--backend", "--served_model_name", *METRICS_OPTIONS, *FILE_FLAGS),
+        *("--tensor_parallel_size", "--tp_size", "--pipeline_parallel_size", "--pp_size", "--grpc"),
+    ),
 }
 """Flags of each engine's server that the tuner sets itself."""
 
@@ -143,21 +184,34 @@ _HELP = {
     VLLM: "`vllm serve --help=all`",
     LLAMA_CPP: "`llama-server --help`",
     SGLANG: "`python -m sglang.launch_server --help`",
+    TENSORRT_LLM: "`trtllm-serve serve --help`",
 }
+
+_RESERVED_REMEDIES = {
+    **dict.fromkeys(
+        ("--tensor_parallel_size", "--tp_size", "--pipeline_parallel_size", "--pp_size"),
+        "leave it out: a trial of TensorRT-LLM has one GPU",
+    ),
+    **dict.fromkeys(FILE_FLAGS, "give each option as --config.KEY VALUE, such as --config.kv_cache_config.dtype fp8"),
+}
+"""How else a user says what a reserved flag would say."""
 
 
 def check_server_arguments(arguments: Sequence[str], engine: str) -> None:
     """Refuse arguments that no server can get, as far as that is known without the installed engine.
 
     Raises:
-        SettingError: for text before the first flag, and for a flag that the tuner sets.
+        SettingError: for text before the first flag, a flag that the tuner sets, and an option that no file can hold.
     """
     if arguments and not arguments[0].startswith("-"):
         raise SettingError("server_arguments", arguments[0], "the first argument of a server is a flag")
     for argument in arguments:
         flag = argument.split("=")[0]
         if flag in RESERVED_FLAGS[engine]:
-            raise SettingError("server_arguments", flag, "the tuner sets this flag", "leave it out")
+            remedy = _RESERVED_REMEDIES.get(flag, "leave it out")
+            raise SettingError("server_arguments", flag, "the tuner sets this flag", remedy)
+    if engine == TENSORRT_LLM:
+        check_options(arguments)
 
 
 def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
@@ -173,7 +227,7 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
             continue
         name = argument.split("=")[0]
         flag = "--" + name.removeprefix("--").split(".")[0].replace("_", "-")
-        if flag not in engine.flags:
+        if flag not in engine.flags and name.split(".")[0] not in engine.flags:
             near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
             hint = f"did you mean {near[0]}?" if near else f"see {_HELP.get(engine.name, _HELP[VLLM])}"
             simulated = engine.provenance is Provenance.SIMULATED
@@ -186,7 +240,7 @@ def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...
     """Return the server's arguments that set the sampling temperature; none for the server's default.
 
     Raises:
-        SettingError: for a user's command, whose flag is not known, and for SGLang, which has none.
+        SettingError: for a user's command, whose flag is not known, and for an engine that has none.
     """
     if temperature is None:
         return ()
@@ -196,6 +250,9 @@ def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...
     if engine == SGLANG:
         rule = "SGLang has no flag for it"
         raise SettingError("temperature", temperature, rule, "set it in the model's generation_config.json")
+    if engine == TENSORRT_LLM:
+        rule = "TensorRT-LLM has no flag for it"
+        raise SettingError("temperature", temperature, rule, "leave it out here and in the workload")
     if engine == LLAMA_CPP:
         return ("--temp", f"{temperature:g}")
     return ("--override-generation-config", json.dumps({"temperature": temperature}))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tuner.engines.vllm.nodes.rank import RankNode
 
 HOST = "127.0.0.1"
-ENGINES = ("auto", "vllm", "llama.cpp", "openai", "sglang", "simulated")
+MEASURED = ("vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm")
+ENGINES = ("auto", *MEASURED, "simulated")
 
 
 @dataclass(frozen=True)
@@ -33,27 +34,14 @@ class EngineFactory:
         Raises:
             SettingError: if there is no such engine, or it is not installed.
         """
+        if self.settings.others:
+            from tuner.engines.several import SeveralEngines
+
+            every = (replace(self.settings, others=()), *self.settings.others)
+            return SeveralEngines({each.name: replace(self, settings=each)(slot) for each in every})
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
-        if settings.name == "vllm":
-            return self.over_nodes(settings)
-        if settings.name == "llama.cpp":
-            from tuner.engines.llama_cpp.engine import LlamaCppEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return LlamaCppEngine(settings)
-        if settings.name == "openai":
-            from tuner.engines.openai.engine import OpenAiEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return OpenAiEngine(settings)
-        if settings.name == "sglang":
-            from tuner.engines.sglang.engine import SglangEngine
-            from tuner.processes.records import reap_orphans
-
-            reap_orphans(settings.home / "processes")
-            return SglangEngine(settings)
+        if settings.name in MEASURED:
+            return _measured(settings)
         if settings.name == "simulated" and settings.card is not None and settings.version is not None:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
@@ -69,8 +57,7 @@ class EngineFactory:
         from tuner.processes.records import reap_orphans
 
         reap_orphans(settings.home / "processes")
-        engine: Engine = VllmEngine(settings, nodes, address)
-        return engine
+        return VllmEngine(settings, nodes, address)
 
     def rank_host(self, address: str) -> RankHost:
         """Return what runs ranks on another node at `address`.
@@ -81,3 +68,29 @@ class EngineFactory:
         from tuner.engines.vllm.nodes.host import RankHost
 
         return RankHost(self.settings, address)
+
+
+def _measured(settings: EngineSettings) -> Engine:
+    """Return an engine that starts servers, after the end of those that a killed tuner has left."""
+    from tuner.processes.records import reap_orphans
+
+    reap_orphans(settings.home / "processes")
+    if settings.name == "vllm":
+        from tuner.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(settings)
+    if settings.name == "llama.cpp":
+        from tuner.engines.llama_cpp.engine import LlamaCppEngine
+
+        return LlamaCppEngine(settings)
+    if settings.name == "openai":
+        from tuner.engines.openai.engine import OpenAiEngine
+
+        return OpenAiEngine(settings)
+    if settings.name == "sglang":
+        from tuner.engines.sglang.engine import SglangEngine
+
+        return SglangEngine(settings)
+    from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
+
+    return TensorRtLlmEngine(settings)

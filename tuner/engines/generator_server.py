@@ -13,6 +13,7 @@ from typing import Any
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import FailureKind, Phase, Repeat
 from tuner.cancellation import CancelToken
+from tuner.engines.common_prompts import with_common_tokens
 from tuner.engines.running_server import RunningServer
 from tuner.engines.vllm.clients.traffic import PromptTools
 from tuner.errors import SettingError, trial_failed
@@ -31,11 +32,21 @@ class GeneratorServer(RunningServer):
 
     reuse_connections = False
 
-    def __init__(self, *, records: ProcessRecords, **started: Any) -> None:
-        """Take over a started server; `records` is where the load generator is recorded."""
+    def __init__(self, *, records: ProcessRecords, tokenizers: tuple[str, ...] = (), **started: Any) -> None:
+        """Take over a started server.
+
+        Args:
+            records: where the load generator is recorded.
+            tokenizers: of all engines of a study of several; see `EngineSettings`. Each request of such a study has its
+                own connection, whichever the engine.
+            started: the arguments of `RunningServer`.
+        """
         super().__init__(**started)
         self._records = records
-        self._tools: PromptTools | None = None
+        self._tokenizers = tokenizers
+        self._prompts: PromptTools | None = None
+        if tokenizers:
+            self.reuse_connections = False
 
     @abstractmethod
     def _make_tools(self) -> PromptTools:
@@ -61,12 +72,12 @@ class GeneratorServer(RunningServer):
             return ()
 
     def _prompt_tools(self) -> PromptTools:
-        if self._tools is None:
+        if self._prompts is None:
             try:
-                self._tools = self._make_tools()
+                self._prompts = with_common_tokens(self._make_tools(), self._tokenizers)
             except SettingError as error:
                 raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
-        return self._tools
+        return self._prompts
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:
         if isinstance(workload, Traffic):

@@ -49,6 +49,13 @@ class ProgramEngine(ABC, Generic[StartedServer]):
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
         """Return the program and its arguments; references to secrets are expanded later."""
 
+    def _started(self, argv: tuple[str, ...], artifacts: Path) -> tuple[str, ...]:
+        """Return the words that start the server, after files that they name are written to `artifacts`.
+
+        The words of the command are recorded, not these.
+        """
+        return argv
+
     @abstractmethod
     def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> StartedServer:
         """Return the server that was started.
@@ -78,9 +85,10 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         argv = self._command(spec.launch, lease.port)
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
-        (artifacts / "command.txt").write_text(command_text(argv, own, self._secrets.values), encoding="utf-8")
+        started = self._started(argv, artifacts)
+        (artifacts / "command.txt").write_text(command_text(started, own, self._secrets.values), encoding="utf-8")
         refuse_taken_port(HOST, lease.port)
-        words = self._secrets.expand_all(argv)
+        words = self._secrets.expand_all(started)
         environment = {**self._inherited, **self._expanded(own)}
         folder = artifacts if spec.launch.folder is None else Path(spec.launch.folder)
         label = f"{spec.study} trial {spec.uid}"

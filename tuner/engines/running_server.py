@@ -75,7 +75,7 @@ class RunningServer(ABC):
     """See `Server`."""
 
     state_metrics: StateMetrics = VLLM_STATE
-    """The metrics that are read from `/metrics`."""
+    """The metrics that are read, and their page."""
 
     reuse_connections = True
     """Whether the server keeps a connection open after a streamed answer."""
@@ -176,12 +176,12 @@ class RunningServer(ABC):
         """See `Server`."""
         names = self.state_metrics
         if self._before is None:
-            self._before = scrape(HOST, self.port, names=names.read)
+            self._before = scrape(HOST, self.port, names=names.read, page=names.page)
         with MetricsSampler(HOST, self.port, names=names) as sampler, EnergyMeter(self._metered()) as meter:
             repeat = self._run_workload(workload, index, Phase.BENCHMARK, cancelled)
         sampler.write(self._artifacts / f"server-{index}.csv")
         self._usage += sampler.kv_usage
-        self._after = scrape(HOST, self.port, names=names.read)
+        self._after = scrape(HOST, self.port, names=names.read, page=names.page)
         return with_energy(repeat, meter.readings)
 
     def _metered(self) -> list[int]:

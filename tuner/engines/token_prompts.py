@@ -1,7 +1,8 @@
 """Make prompts of exact lengths as ids of tokens, which a server takes as they are.
 
 Neither a tokenizer nor vLLM is needed: the ids are drawn from the ordinary tokens of a model. The server counts exactly
-these tokens and adds no beginning-of-text token. A user's own text is tokenized by the server itself.
+these tokens and adds no beginning-of-text token. A user's own text and made text (`made_text.py`) are tokenized by the
+server itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import FailureKind, Phase
+from tuner.engines.vllm.resident.made_text import KINDS, make_text
+from tuner.engines.vllm.resident.prompts import world_of
 from tuner.errors import trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
 from tuner.loadgen.plan import Prompt
@@ -21,6 +24,9 @@ from tuner.processes.records import ProcessRecords
 
 PASSAGE = 16
 """Tokens of the passage that a repetitive prompt repeats, as in prompts for vLLM."""
+
+CHARACTERS = 6
+"""Characters of made text for each token, to begin with."""
 
 TOKENIZE_S = 60.0
 TOKENS_SIZE = 2**26
@@ -42,7 +48,8 @@ class TokenTools:
     def __init__(self, tokens: Sequence[int], records: ProcessRecords, tokenize: Tokenize) -> None:
         self.records = records
         self._tokens = tokens
-        self._tokenize = tokenize
+        self.tokenize = tokenize
+        self._parts: dict[tuple[str, int, str], list[int]] = {}
 
     def prompts(self, plan: Path, log: Path) -> list[tuple[Prompt, int, int | None]]:
         """See `PromptTools`. Nothing is logged."""
@@ -53,18 +60,40 @@ class TokenTools:
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
 
     def _prompt(self, request: dict[str, Any]) -> tuple[Prompt, int, int | None]:
-        before = [token for key, count in request["shared"] for token in self._shared(key, count)]
+        before = [token for part in request["shared"] for token in self._shared(*part)]
         recorded = None
         if "prompt" in request:
-            own = self._tokenize(request["prompt"], not before)
+            own = self.tokenize(request["prompt"], not before)
             answer = request.get("answer")
-            recorded = None if answer is None else max(1, len(self._tokenize(answer, False)))
+            recorded = None if answer is None else max(1, len(self.tokenize(answer, False)))
         else:
-            own = self._drawn(request["tokens"], request["seed"], request["text"])
+            own = self._own(request)
         return [*before, *own], len(before) + len(own), recorded
 
-    def _shared(self, key: str, count: int) -> list[int]:
-        return self._drawn(count, zlib.crc32(key.encode()), "random")
+    def _shared(self, key: str, count: int, text: str = "random") -> list[int]:
+        if (key, count, text) not in self._parts:
+            seed = zlib.crc32(key.encode())
+            made = text in KINDS
+            self._parts[key, count, text] = (
+                self._made(text, seed, seed, count)[:count] if made else self._drawn(count, seed, "random")
+            )
+        return self._parts[key, count, text]
+
+    def _own(self, request: dict[str, Any]) -> list[int]:
+        """Return the tokens of a request's own part; those of a made text are its last ones, which end a question."""
+        count, seed, text = request["tokens"], request["seed"], request["text"]
+        return (
+            self._made(text, world_of(request), seed, count)[-count:]
+            if text in KINDS
+            else self._drawn(count, seed, text)
+        )
+
+    def _made(self, text: str, world: int, seed: int, count: int) -> list[int]:
+        """Return the tokens of a made text, at least `count`."""
+        characters = count * CHARACTERS
+        while len(tokens := self.tokenize(make_text(text, world, seed, characters), False)) < count:
+            characters *= 2
+        return tokens
 
     def _drawn(self, count: int, seed: int, text: str) -> list[int]:
         source = random.Random(seed)

@@ -82,13 +82,15 @@ class Deployment:
         """The program by its name, and all its arguments; the launcher of `xllamacpp`, if the study ran that.
 
         The program of a user's command, and the Python of SGLang, are the files that the study ran: one on the PATH
-        may be another.
+        may be another. Options are left out, which the program reads from a file.
         """
         program = self.script.program
         if program.command:
             return (self.script.executable or program.name, *program.on_default_port(self.script.server_words))
         if program.recorded_first:
             return (self.script.executable or program.name, *self.script.server_words)
+        if program.options:
+            return (program.name, *self.script.plain_words)
         ran = Path(self.script.executable or "").name
         name = ran if ran == LAUNCHER else self.script.program.name
         return (name, *self.script.server_words)

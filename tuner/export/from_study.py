@@ -9,7 +9,15 @@ from typing import Any
 from search_spaces.rendering.shape import instances_of
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import INSTANCES, OTHER_ENGINES, Program, command_of, engine_of, program_of
+from tuner.engines.command_line import (
+    INSTANCES,
+    OTHER_ENGINES,
+    Program,
+    command_of,
+    engine_of,
+    premise_of_trial,
+    program_of,
+)
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
@@ -45,16 +53,18 @@ def serve_script_of(
         SettingError: when there is no such trial, or it was not measured.
     """
     trial, outcome = _measured(study, number, records)
-    premise = study.premise
+    premise = premise_of_trial(study.premise, trial.config)
     workload, comparable = _workload_and_records(premise, number, records)
     own = [record.outcome for record in comparable if record.number == number and record.outcome is not None]
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
     recorded = references(number, comparable, _compared(premise, workload, capacity))
-    engine = engine_of(premise)
-    sent = verification(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine)
+    sent = verification(
+        *(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine_of(premise)),
+        generated="engines" in premise,
+    )
     several = instances_of(outcome.argv) > 1
-    program = INSTANCES if several else program_of(engine, command_of(premise))
+    program = INSTANCES if several else program_of(engine_of(premise), command_of(premise))
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
     answers = _answers(study, trial, outcome)
     return ServeScript(
@@ -72,7 +82,7 @@ def serve_script_of(
         answers=answers,
         slos=slos,
         verdict=_verdict(study, trial),
-        executable=outcome.argv[0] if several else study.facts.get("executable"),
+        executable=outcome.argv[0] if several or "engines" in premise else study.facts.get("executable"),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
         missed=_missed(study, trial),

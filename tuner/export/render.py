@@ -12,16 +12,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from search_spaces.schema import VLLM
 from storage.metrics import Direction, metric
-from tuner.engines.command_line import LLAMA_CPP, PROGRAMS, SGLANG
 from tuner.export.carried_traffic import CarriedTraffic
 from tuner.export.header import header_lines, header_rows
+from tuner.export.program_parts import program_parts, rank_check
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
 from tuner.export.serve_script import ServeScript
-from tuner.export.trial_settings import rank_check, rank_words
 from tuner.files import write_output
-from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.study.specification.settings import Budget
 
 LOAD_SEED_STRIDE = 100
@@ -40,7 +37,7 @@ _BASH_VARIABLES = frozenset(
 
 
 def _server(script: ServeScript) -> str:
-    return array_lines(script.server_words, "  ", script.references)
+    return array_lines(script.plain_words, "  ", script.references)
 
 
 def _exports(script: ServeScript) -> str:
@@ -174,115 +171,11 @@ def _load_client(script: ServeScript, traffic: CarriedTraffic) -> str:
     return _filled("load_client.sh.tmpl", parts)
 
 
-_INSTALLED = {
-    VLLM: """\
-installed_version() {
-  local python
-  if python="$(python_beside_program)" &&
-    "$python" -c 'import importlib.metadata as m; print(m.version("vllm"))' 2>/dev/null; then
-    return
-  fi
-  timeout 120 "$VLLM" --version 2>/dev/null | tail -n 1
-}
-""",
-    LLAMA_CPP: """\
-installed_version() {
-  timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
-}
-""",
-    SGLANG: """\
-installed_version() {
-  "$SGLANG_PYTHON" -c 'import importlib.metadata as m; print(m.version("sglang"))' 2>/dev/null
-}
-""",
-}
-"""The function of the script that prints the version of the installed engine."""
-
-
-_INSTALLED_COMMAND = """\
-installed_version() {
-  if [[ "$recorded_version" == unknown ]]; then
-    printf 'unknown\\n'
-  else
-    timeout 20 "$SERVER_PROGRAM" --version 2>&1 </dev/null |
-      grep -oE '[0-9]+([.][0-9]+)+[[:alnum:]_.+-]*' | sed -n 1p
-  fi
-}
-"""
-
-_ARRANGED_COMMAND = """\
-  local host="$2" port="$4" words
-  shift 4
-  words=("${server_words[@]:0:@@END@@}" "$@" "${server_words[@]:@@END@@}")
-  words=("${words[@]//\\{host\\}/$host}")
-  words=("${words[@]//\\{port\\}/$port}")
-  set -- "$(command -v "$SERVER_PROGRAM")" "${words[@]}"
-  if [[ -d @@FOLDER@@ ]]; then cd -- @@FOLDER@@; fi"""
-"""The arguments of the server from `--host HOST --port PORT` and further flags, which follow those of the study."""
-
-_WITHOUT_HEALTH = """\
-  case "$answer" in
-    HTTP/1.?" 404"* | HTTP/1.?" 405"* | HTTP/1.?" 501"*) answer="$(answer_of /v1/models)" || return 1 ;;
-  esac
-"""
-
-
-def _program_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
-    """Return the placeholders of the engine's program."""
-    program = script.program
-    variable = "program" if program.command else program.name.replace("-", "_")
-    own = _command_parts(script) if program.command else _engine_parts(script, variable)
-    return {
-        "PROGRAM": lambda: program.name,
-        "PROGRAMVARIABLE": lambda: variable,
-        "VARIABLE": lambda: program.variable,
-        "COMMAND": lambda: " ".join([program.name, *program.subcommand]),
-        "PADDED": lambda: f"{program.variable:<18}",
-        "PADDEDKEY": lambda: f"{program.key_variable:<18}",
-        "KEY": lambda: program.key_variable,
-        "ENGINE": lambda: program.engine,
-        **own,
-    }
-
-
-def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], str]]:
-    program, recorded = script.program, f"$recorded_{variable}"
-    installed = next(text for engine, text in _INSTALLED.items() if program is PROGRAMS[engine])
-    there = f'[[ -x "{recorded}" ]]'
-    test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
-    on_path, ran = f"{program.name} on PATH", "the executable that the study ran"
-    order = (ran, on_path) if program.recorded_first else (on_path, ran)
-    reads_key = f", which {program.engine} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
-    ranked = rank_words(script.nodes)
-    return {
-        "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
-        "ORDER": lambda: ", else ".join(order),
-        "KEYREADER": lambda: reads_key,
-        "ARRANGED": lambda: f'  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" {ranked}"$@"',
-        "WITHOUTHEALTH": lambda: "",
-        "INSTALLED": lambda: installed,
-    }
-
-
-def _command_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
-    """Return the parts for a user's command, whose program on the PATH may be another one, such as a Python."""
-    end = len(script.server_words) - script.program.words_after_flags
-    arranged = _ARRANGED_COMMAND.replace("@@END@@", str(end))
-    return {
-        "CHOICE": lambda: '  if [[ -x "$recorded_program" ]]; then SERVER_PROGRAM="$recorded_program"; fi',
-        "ORDER": lambda: "the executable that the study ran, else the one on PATH",
-        "KEYREADER": lambda: "",
-        "ARRANGED": lambda: arranged.replace("@@FOLDER@@", quoted_text(script.folder or ".")),
-        "WITHOUTHEALTH": lambda: _WITHOUT_HEALTH,
-        "INSTALLED": lambda: _INSTALLED_COMMAND,
-    }
-
-
 def render_serve_script(script: ServeScript) -> str:
     """Return the text of the script; shellcheck finds nothing in it."""
     traffic = script.verification.traffic
     parts: dict[str, Callable[[], str]] = {
-        **_program_parts(script),
+        **program_parts(script),
         "HEADER": lambda: _header(script),
         "VERSION": lambda: quoted_text(script.vllm_version),
         "EXECUTABLE": lambda: quoted_text(script.executable or ""),

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.command_line import PROGRAMS, Program
-from tuner.export.trial_settings import nodes_in, without_rank, without_trial_settings, without_trial_variables
+from tuner.engines.tensorrt_llm.options import options_text, split_options
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
+
+_TRIAL_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
+_RANK_FLAGS = frozenset({"--nnodes", "--node-rank", "--master-addr", "--master-port", "--data-parallel-rpc-port"})
+_TRIAL_SWITCHES = frozenset(
+    {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
+)
+_TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
+"""Settings of a trial's server that a deployed one does not have: where it listens, what it logs, and its GPU."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +106,56 @@ class ServeScript:
     @property
     def nodes(self) -> int:
         """The nodes over which the trial's server ran, with a rank on each; such a script starts one rank."""
-        return 1 if self.program.command else nodes_in(self.argv)
+        return nodes_in(self.argv) if self.program == PROGRAMS[VLLM] else 1
+
+    @property
+    def plain_words(self) -> tuple[str, ...]:
+        """The arguments without the options that the program reads from a file."""
+        return split_options(self.server_words)[0] if self.program.options else self.server_words
+
+    @property
+    def options(self) -> str | None:
+        """The content of the file of options; None for a program that reads none."""
+        return options_text(split_options(self.server_words)[1]) if self.program.options else None
 
     @property
     def variables(self) -> dict[str, str]:
         """The server's variables, in the order of their names, without those of a trial."""
         return without_trial_variables(self.environment)
+
+
+def without_trial_settings(argv: Iterable[str]) -> tuple[str, ...]:
+    """Return `argv` without host, port and log settings, given as `--flag value` or as `--flag=value`."""
+    return _without(argv, _TRIAL_FLAGS)
+
+
+def without_rank(argv: Iterable[str]) -> tuple[str, ...]:
+    """Return `argv` without the trial's settings and the flags by which the ranks of several nodes meet."""
+    return _without(argv, _TRIAL_FLAGS | _RANK_FLAGS)
+
+
+def nodes_in(argv: Sequence[str]) -> int:
+    """Return the nodes of a trial's server: the value of the `--nnodes` that the tuner adds; 1 without it."""
+    values = [value for word, value in pairwise(argv) if word == "--nnodes"]
+    return int(values[-1]) if values and values[-1].isdecimal() else 1
+
+
+def _without(argv: Iterable[str], flags: frozenset[str]) -> tuple[str, ...]:
+    remaining: list[str] = []
+    words = iter(argv)
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag in _TRIAL_SWITCHES:
+            continue
+        if flag in flags:
+            if flag == word:
+                next(words, None)
+            continue
+        remaining.append(word)
+    return tuple(remaining)
+
+
+def without_trial_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those of a trial, in the order of their names."""
+    kept = {name: value for name, value in environment.items() if not _TRIAL_VARIABLES.fullmatch(name)}
+    return dict(sorted(kept.items()))

@@ -82,6 +82,8 @@ def verification(
     files: Mapping[str, str],
     capacity: bool,
     engine: str = VLLM,
+    *,
+    generated: bool = False,
 ) -> Verification:
     """Return the verification of a trial.
 
@@ -92,7 +94,8 @@ def verification(
         outcomes: its measurements. As many benchmarks are run as most of one server had.
         files: path to the SHA-256 digest of each file that the workload reads.
         capacity: whether the trial searched the capacity.
-        engine: the study's; a closed loop of another engine than vLLM is sent as traffic.
+        engine: the trial's; a closed loop of another engine than vLLM is sent as traffic.
+        generated: whether the load generator sent every workload to vLLM, too, over new connections.
     """
     made = Verification(
         reference={name: each for name, each in recorded.items() if name.rpartition(".")[2] not in UNMEASURED},
@@ -100,7 +103,7 @@ def verification(
         first_seed=workload.seed + VERIFY_SEED,
     )
     sent: Traffic | Suite
-    if isinstance(workload, ClosedLoop) and engine in OTHER_ENGINES:
+    if isinstance(workload, ClosedLoop) and (generated or engine in OTHER_ENGINES):
         sent = as_traffic(workload)
     elif isinstance(workload, ClosedLoop):
         return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
@@ -113,7 +116,7 @@ def verification(
             made = replace(made, unverified=(_capacity_line(found),))
     traffic = carry_traffic(sent, files)
     limit_s = _limit_s(outcomes)
-    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s, engine))
+    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s, engine, generated))
 
 
 def _capacity_line(found: Reference) -> str:
@@ -138,7 +141,9 @@ def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
     return tuple(bench_arguments(named, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
 
 
-def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str) -> tuple[str, ...]:
+def _load(
+    model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str, new_connections: bool
+) -> tuple[str, ...]:
     """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
     prompts = () if engine in OTHER_ENGINES else ("--vllm", VLLM_PLACEHOLDER)
@@ -146,7 +151,7 @@ def _load(model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str)
         *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
         *(word for file in files for word in ("--workload", file)),
         *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, *prompts),
-        *(("--new-connections",) if engine == OPENAI else ()),
+        *(("--new-connections",) if new_connections or engine == OPENAI else ()),
         *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
     )
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from search_spaces import ENGINE
 from storage.records import StudyRecord, TrialRecord
 from tuner.quality.examiner import Quality
 from tuner.quality.formats import formats_of
@@ -45,11 +46,14 @@ def line_of(fact: Mapping[str, Any], names: str) -> str:
 
 def changed_answers(study: StudyRecord, trial: TrialRecord) -> list[str]:
     """Return the choices of a trial that may change the answers, as `name=value`."""
-    declared = study.premise.get("space", {}).get("source", {}).get("parameters", {})
+    parts = study.premise.get("engines", {})
+    engine = str(trial.config.get(ENGINE) or next(iter(parts), ""))
+    source = parts[engine]["space"] if engine in parts else study.premise.get("space", {}).get("source", {})
+    declared, prefix = source.get("parameters", {}), f"{engine}." if parts else ""
     return [
         f"{name}={value}"
         for name, value in trial.config.items()
-        if value is not None and declared.get(name, {}).get("changes_answers")
+        if value is not None and declared.get(name.removeprefix(prefix), {}).get("changes_answers")
     ]
 
 

@@ -24,7 +24,7 @@ from tuner.study.conclusion.compared import Compared, close_form, with_both_winn
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import estimated_effects, measured_effects, without_one_flag
-from tuner.study.conclusion.reference import REFERENCES, reference_of, with_earlier_winner
+from tuner.study.conclusion.reference import REFERENCES, defaults_of, reference_of, with_earlier_winner
 from tuner.study.conclusion.rounds import Rounds
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
@@ -89,7 +89,7 @@ class Finals:
 
         Trials of an earlier reduction have no influence, so that a continued study has the same finalists.
         """
-        return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()))
+        return nominate(self._trials(), count, self._optuna_study.ranking(self._reduced()), tuple(self._spec.engines))
 
     def _finalists(self) -> list[TrialRecord]:
         """Return the reference, if it was measured, and the best trials of the search."""
@@ -232,10 +232,8 @@ class Finals:
         return settled, effects if kept else []
 
     def _defaults(self, compared: Compared) -> int:
-        """Return the number of the reference; where a finalist is in its place, that of the defaults, if known."""
-        reference = compared.group[0]
-        known = (r.number for r in self._trials() if r.kind is TrialKind.BASELINE and not r.round)
-        return reference.number if reference.kind in REFERENCES else next(known, reference.number)
+        """Return the number of the defaults from which the winner differs."""
+        return defaults_of(self._trials(), compared.group[0], compared.winner)
 
     def _shrink(self, first: Compared, best: TrialRecord) -> Compared:
         """Return the comparison after groups of smaller forms, as long as one of them wins."""

@@ -59,7 +59,7 @@ def open_study(store: Store, spec: StudySpec, engine: EngineInfo, devices: list[
         facts = {**spec.facts, "devices": devices, "executable": engine.executable, **_search_facts(spec, engine)}
         store.create_study(StudyRecord(spec.name, clock.now(), engine.provenance, premise, facts))
         return
-    changed = changes(stored.premise, premise)
+    changed = changes(stored.premise, premise, spec.offered_values)
     if stored.provenance is not engine.provenance:
         changed.append(f"provenance: {stored.provenance} -> {engine.provenance}")
     if changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.clients.tokenizer_library import check_prompts
-from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import Executor
@@ -27,7 +25,6 @@ from tuner.executors.checked import CheckedExecutor
 from tuner.executors.inline import InlineExecutor
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
-from tuner.processes.identity import own_identity
 from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
@@ -36,24 +33,16 @@ from tuner.study.conclusion.reference import REFERENCES
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, plan_study, prepare_study
+from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, prepare_study
 from tuner.study.specification.former_name import named_as_before
-from tuner.study.specification.settings import Budget, EngineChoice, RunSettings, StudySettings
+from tuner.study.specification.plans.given import plan_engines
+from tuner.study.specification.settings import Budget, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
-from tuner.use_cases.devices import (
-    Devices,
-    find_cluster_devices,
-    find_devices,
-    grouped,
-    leave_cluster,
-    refuse_gpus_on_cpu,
-    refuse_nodes,
-    this_machine,
-)
+from tuner.use_cases.devices import Devices, leave_cluster, this_machine
+from tuner.use_cases.engines.chosen import chosen_engine, with_plan
 from tuner.use_cases.engines.llama_cpp import refuse_quality, study_engine
-from tuner.use_cases.engines.named import named_engine
 from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
@@ -61,10 +50,7 @@ from tuner.use_cases.levers.find import Kept, find_levers
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
-    refuse_simulation_options,
     refuse_unsimulated_arguments,
-    simulated_engine,
-    wants_simulation,
 )
 
 
@@ -105,15 +91,15 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
     """
     _check_run(run)
     stop, settings = wishes.stop, with_command(settings, run.engine)
-    engine_settings, devices = _engine(settings, run.engine)
+    engine_settings, devices = chosen_engine(settings, run.engine)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
     simulated = engine_settings.card is not None
     with ExitStack() as stack:
         if run.engine.ray_address is not None:
             stack.callback(leave_cluster)
-        name, on_cpu = study_engine(engine_settings), not devices.gpus and not simulated
-        plan = plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key, engine=name)
+        names, on_cpu = [study_engine(engine_settings), *run.engine.others], not devices.gpus and not simulated
+        plan = plan_engines(settings, names, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
         task = _task(plan, run, devices, simulated=simulated)
         artifacts = artifacts_folder(database_url(run.storage))
         if settings.search.learn_from:
@@ -125,7 +111,7 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         server = _database_server(run.storage, wait)
         refuse_running(database_url(run.storage), plan.name)
         held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
-        checked = replace(engine_settings, secrets=plan.secrets)
+        checked = with_plan(engine_settings, plan)
         executor = _executor(checked, devices, run.engine.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
@@ -146,8 +132,9 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
 
 def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
     goals = plan.settings.goals
-    if plan.engine in OTHER_ENGINES:
-        refuse_quality(plan.goals.slos, goals.quality_task, plan.engine)
+    other = next((each.engine for each in plan.every if each.engine in OTHER_ENGINES), None)
+    if other is not None:
+        refuse_quality(plan.goals.slos, goals.quality_task, other)
     here = not simulated and run.engine.ray_address is None
     return quality_task(plan.goals.slos, goals.quality_task, len(devices.names), here=here)
 
@@ -238,7 +225,8 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
 
 
 def _check_run(run: RunSettings) -> None:
-    check_engine_name(run.engine.engine)
+    for engine in run.engine.engines:
+        check_engine_name(engine)
     check_budget(run.budget)
 
 
@@ -252,39 +240,6 @@ def check_budget(budget: Budget) -> None:
         raise SettingError("trials", budget.trials, "at least 1 is needed", "the defaults are the first trial")
     if budget.min_gain < 0:
         raise SettingError("min_gain", 100 * budget.min_gain, "at least 0 is needed", "give % of the score")
-
-
-def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
-    """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    nodes = settings.nodes_per_trial
-    if choice.ray_address is None or choice.engine not in ("auto", "vllm"):
-        refuse_nodes(nodes)
-    named = named_engine(choice, settings.gpus)
-    if named is not None:
-        return named
-    if choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, nodes)
-    if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
-        return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)
-    refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(choice.workers, settings.gpus)
-    refuse_gpus_on_cpu(settings.gpus_per_trial, devices)
-    executable = os.fspath(find_executable(choice.vllm))
-    own, warm = own_identity(), choice.warm_start
-    return EngineSettings("vllm", executable, home(), warm_start=warm, driver=own, gpus=devices.each), devices
-
-
-def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int, nodes: int) -> tuple[EngineSettings, Devices]:
-    """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
-    if choice.engine == "simulated":
-        rule = "a simulated study runs in this process, not on a cluster"
-        raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
-    refuse_simulation_options(choice.gpu, choice.vllm_version)
-    found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, nodes)
-    # Workers run on other hosts, where this process cannot be the owner of a server.
-    warm, devices = choice.warm_start, found.devices
-    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.on_node), devices
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:

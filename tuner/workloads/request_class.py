@@ -11,6 +11,9 @@ from tuner.workloads.files import LARGEST_LENGTH
 from tuner.workloads.lengths import LengthOrFixed, Tokens
 from tuner.workloads.texts import read_texts
 
+MADE_TEXTS = ("chat", "code")
+"""Texts with the repetition of real ones; `tuner/engines/vllm/resident/made_text.py` makes them."""
+
 
 class Prefix(BaseModel):
     """Documents that the prompts of a class begin with, so that a prefix cache can reuse them.
@@ -51,7 +54,8 @@ class RequestClass(BaseModel):
             any other ignores it.
         prefix: documents that the prompts begin with.
         text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
-            speculation can draft; or a file with the user's own prompts.
+            speculation can draft; made conversations (`chat`) or source code (`code`), of which the documents are, too;
+            or a file with the user's own prompts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,7 +64,7 @@ class RequestClass(BaseModel):
     input: LengthOrFixed | None = None
     output: LengthOrFixed | None = None
     prefix: Prefix | None = None
-    text: Literal["random", "repetitive"] | TextFile = "random"
+    text: Literal["random", "repetitive", "chat", "code"] | TextFile = "random"
     priority: int = Field(0, strict=True, ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)
 
     @model_serializer(mode="wrap")
@@ -83,6 +87,11 @@ class RequestClass(BaseModel):
         elif self.input is None or self.output is None:
             raise ValueError("generated prompts need `input` and `output`, their lengths in tokens")
         return self
+
+    @property
+    def has_made_text(self) -> bool:
+        """Whether the text is one that the tuner makes from its grammar."""
+        return self.text in MADE_TEXTS
 
     def longest(self) -> int:
         """Return the tokens of the longest request, as far as they are known without a tokenizer."""

@@ -115,6 +115,11 @@ class Traffic(BaseModel):
         return {name: each for name, each in self.classes.items() if each.weight > 0}
 
     @property
+    def has_made_text(self) -> bool:
+        """Whether a class has text that the tuner makes; the system prompt is text then, too."""
+        return any(each.has_made_text for each in self.sent_classes.values())
+
+    @property
     def priorities(self) -> bool:
         """Whether requests have different priorities."""
         return len({each.priority for each in self.sent_classes.values()}) > 1

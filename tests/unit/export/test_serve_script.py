@@ -15,8 +15,7 @@ from storage.records import Provenance
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import render_serve_script, write_serve_script
-from tuner.export.serve_script import ServeScript
-from tuner.export.trial_settings import without_trial_settings
+from tuner.export.serve_script import ServeScript, without_trial_settings
 from tuner.export.verification import Verification
 from tuner.scoring.slo import parse_slo
 

@@ -17,7 +17,7 @@ class TestShippedSpaces(SpaceContract):
 
 
 def test_the_names_of_the_shipped_spaces() -> None:
-    assert space_names() == ["cpu", "faults-cpu", "speculation-cpu", "sweep-cpu", "vllm"]
+    assert space_names() == ["cpu", "faults-cpu", "kv-offload", "speculation-cpu", "sweep-cpu", "vllm", "vllm-extra"]
 
 
 def test_the_sweep_has_six_configurations() -> None:
@@ -92,7 +92,7 @@ def test_the_faults_space_has_no_rule_against_its_faults() -> None:
     assert resolved.render(resolved.named["dies-at-start"].config).argv == ("--block-size", "16")
 
 
-@pytest.mark.parametrize("name", ["vllm", "cpu", "speculation-cpu"])
+@pytest.mark.parametrize("name", ["vllm", "vllm-extra", "kv-offload", "cpu", "speculation-cpu"])
 @pytest.mark.parametrize("hardware", ["t4", "h200", "cpu"])
 def test_without_engine_facts_nothing_more_is_excluded(name: str, hardware: str) -> None:
     """`tuner optimize` checks names before it reads vLLM's facts, so the early check must not be stricter."""

@@ -312,3 +312,17 @@ def test_nominated_are_the_best_feasible_by_score() -> None:
     ]
     assert [trial.number for trial in nominate(trials, 2)] == [3, 1]
     assert [trial.number for trial in nominate(trials, 3, ranking=[1, 99])][:2] == [1, 3]
+
+
+def test_every_engine_has_a_finalist() -> None:
+    trials = [
+        record(0, [1.0], score=1.0),
+        replace(record(1, [1.0], score=1.5), config={"engine": "vllm"}),
+        replace(record(2, [1.0], score=1.4), config={}),
+        replace(record(3, [1.0], score=1.2), config={"engine": "llama.cpp"}),
+        replace(record(4, [1.0], score=1.1), config={"engine": "llama.cpp", "llama.cpp.threads": 1}),
+    ]
+    engines = ("vllm", "llama.cpp")
+    assert [trial.number for trial in nominate(trials, 2, (), engines)] == [1, 2, 3]
+    assert [trial.number for trial in nominate(trials, 1, (4,), engines)] == [4, 1]
+    assert [trial.number for trial in nominate(trials, 2)] == [1, 2]

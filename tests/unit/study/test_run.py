@@ -474,3 +474,18 @@ def test_parameters_that_a_space_has_got_since_and_a_study_lacks_are_no_differen
         "space.source.parameters.b: None -> 2",
     ]
     assert changes(stored, premise({"a": 3, "b": 2}, {"low": "a < 1"}, ["a"])) == ["space.source.parameters.a: 1 -> 3"]
+
+
+def test_values_and_requirements_that_a_space_has_got_since_are_no_difference_unless_offered() -> None:
+    def declared(choices: list[Any], tokens: str, offered: list[str]) -> dict[str, Any]:
+        parameters = {"method": {"choices": choices}, "tokens": {"low": 1, "when": tokens}}
+        return {"space": {"source": {"parameters": parameters, "rules": {}}, "parameters": offered}}
+
+    stored = declared([{"value": "off"}, {"value": 1, "requires": [{"rule": "a"}]}], "x", ["method"])
+    newer = declared([{"value": "off"}, {"value": 1}, {"value": "new", "requires": [{"rule": "b"}]}], "y", ["method"])
+    assert changes(stored, newer, {"method": ("off", 1)}) == []
+    assert len(changes(stored, newer, {"method": ("off", 1, "new")})) == 1
+    assert len(changes(stored, declared([{"value": "off"}, {"value": True}], "x", ["method"]), {})) == 1
+    assert len(changes(stored, declared([{"value": "off"}], "x", ["method"]), {})) == 1
+    searched = declared([{"value": "off"}, {"value": 1}], "y", ["method", "tokens"])
+    assert "space.source.parameters.tokens.when: 'x' -> 'y'" in changes(stored, searched, {})

@@ -20,6 +20,7 @@ from tuner.study.specification.settings import (
     GoalSettings,
     ModelSettings,
     SearchSettings,
+    SpaceSettings,
     StudySettings,
 )
 from tuner.study.specification.spec import StudySpec
@@ -62,6 +63,16 @@ def test_a_model_that_does_not_fit_the_gpu_is_predicted_to_fail() -> None:
     predict = simulator_prior(spec(model=ModelSettings("Qwen/Qwen2.5-14B-Instruct")), INFO)
     assert predict is not None
     assert predict({}) == PREDICTED_FAILURE
+
+
+def test_what_the_simulator_does_not_model_is_unknown_and_no_failure() -> None:
+    info = replace(INFO, version="0.25.1", flags=None)
+    plan = plan_study(StudySettings(space=SpaceSettings("vllm-extra")), simulated=True)
+    prior = simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info)
+    assert prior is not None
+    assert prior({"kv_offloading_size": 8}) is None
+    assert prior({"norm_kernel": "+rms_norm"}) is None
+    assert prior({"watermark": 0.02}) == prior({})
 
 
 @pytest.mark.parametrize("version", ["0.25.1+cpu", "0.15.1"])

@@ -31,6 +31,26 @@ def test_the_greedy_preset_differs_in_temperature_only() -> None:
     assert (greedy.slos, greedy.objectives, greedy.model) == (sampled.slos, sampled.objectives, sampled.model)
 
 
+@pytest.mark.parametrize(
+    ("run", "users", "prompts", "output_len", "enqueue"),
+    [
+        ("run-a", 10, 50, 512, ()),
+        ("run-b", 50, 200, 512, ()),
+        ("run-c", 50, 200, 512, ("eager-ngram",)),
+        ("run-d", 100, 100, 128, ()),
+        ("two-servers", 50, 200, 512, ("two-instances",)),
+    ],
+)
+def test_the_runs_of_the_contest_are_presets(
+    run: str, users: int, prompts: int, output_len: int, enqueue: tuple[str, ...]
+) -> None:
+    preset = load_preset(f"qwen2.5-0.5b-t4-{run}")
+    assert preset.workload == ClosedLoop(
+        max_concurrency=users, num_prompts=prompts, input_len=512, output_len=output_len
+    )
+    assert preset.enqueue == enqueue
+
+
 def test_every_repeat_and_the_warm_up_have_their_own_seed() -> None:
     workload = ClosedLoop()
     seeds = [workload.repeat_seed(i) for i in range(5)]

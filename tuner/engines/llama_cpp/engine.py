@@ -34,6 +34,7 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
             UserError: if there is none, or its version cannot be read.
         """
         self._found = installation(find_server(settings.executable))
+        self._tokenizers = settings.tokenizers
         super().__init__(settings, worker_devices(settings.device_index) if self._found.gpus else ())
 
     def info(self) -> EngineInfo:
@@ -55,7 +56,7 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
         return (str(self._found.executable), *server_arguments(launch, port))
 
     def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> LlamaCppServer:
-        return LlamaCppServer(records=self._records, **started)
+        return LlamaCppServer(records=self._records, tokenizers=self._tokenizers, **started)
 
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         return environment.get(API_KEY)

@@ -37,7 +37,7 @@ class GgufError(ValueError):
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The key-value pairs of a file; an array of texts is stored as its length."""
+    """The key-value pairs of a file; an array of texts is stored as its length, unless its texts were read."""
 
     values: Mapping[str, Any]
 
@@ -54,7 +54,8 @@ class GgufHeader:
     @property
     def vocabulary(self) -> int:
         """The number of tokens; 0 if the file has no tokenizer."""
-        return int(self.values.get("tokenizer.ggml.tokens", 0))
+        tokens = self.values.get("tokenizer.ggml.tokens", 0)
+        return len(tokens) if isinstance(tokens, tuple) else int(tokens)
 
     @property
     def text_tokens(self) -> tuple[int, ...]:
@@ -96,8 +97,12 @@ class GgufHeader:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_header(path: Path, *, texts: bool = False) -> GgufHeader:
     """Return the header of a GGUF file.
+
+    Args:
+        path: of the file.
+        texts: whether to keep the texts of arrays, such as the tokens.
 
     Raises:
         GgufError: if it is not such a file, or its header is cut off or has impossible sizes.
@@ -117,23 +122,25 @@ def read_header(path: Path) -> GgufHeader:
         values: dict[str, Any] = {}
         for _ in range(pairs):
             key = _text(file)
-            values[key] = _value(file, _number(file, "<I"))
+            values[key] = _value(file, _number(file, "<I"), texts=texts)
     return GgufHeader(values)
 
 
-def _value(file: BinaryIO, kind: int) -> Any:
+def _value(file: BinaryIO, kind: int, *, texts: bool) -> Any:
     if kind == _STRING:
         return _text(file)
     if kind == _ARRAY:
-        return _array(file)
+        return _array(file, texts=texts)
     return _number(file, _format(kind))
 
 
-def _array(file: BinaryIO) -> Any:
-    """Return an array of numbers as a tuple, and the length of an array of texts."""
+def _array(file: BinaryIO, *, texts: bool) -> Any:
+    """Return an array of numbers as a tuple; of texts, a tuple with `texts`, else the length."""
     kind, length = _number(file, "<I"), _number(file, "<Q")
     if length > ARRAY_LIMIT:
         raise GgufError(f"an array of {length} elements; {ARRAY_LIMIT} are possible")
+    if kind == _STRING and texts:
+        return tuple(_text(file) for _ in range(length))
     if kind == _STRING:
         for _ in range(length):
             _bytes(file, _size_of_text(file))

@@ -45,7 +45,7 @@ class TrialPrompts:
         """See `PromptTools`."""
         content = json.loads(plan.read_text(encoding="utf-8"))
         for request in content["requests"]:
-            request["shared"] = [(f"{self._key}/{name}", tokens) for name, tokens in request["shared"]]
+            request["shared"] = [(f"{self._key}/{name}", *part) for name, *part in request["shared"]]
             if "seed" in request:
                 request["seed"] += self._offset
         plan.write_text(json.dumps(content), encoding="utf-8")

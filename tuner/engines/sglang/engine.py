@@ -31,6 +31,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
             UserError: if there is none.
         """
         self._found = installation(find_python(settings.executable))
+        self._tokenizers = settings.tokenizers
         super().__init__(settings, worker_devices(settings.device_index))
 
     @cached_property
@@ -68,7 +69,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
         )
 
     def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> SglangServer:
-        return SglangServer(records=self._records, **started)
+        return SglangServer(records=self._records, tokenizers=self._tokenizers, **started)
 
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         return api_key_in(words)

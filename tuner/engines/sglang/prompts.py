@@ -33,7 +33,8 @@ def token_tools(tokenizer: str, url: str, records: ProcessRecords, api_key: str 
     return TokenTools(ordinary_tokens(tokenizer), records, tokenize)
 
 
-def _file(tokenizer: str) -> Path:
+def tokenizer_file(tokenizer: str) -> Path:
+    """Return the tokenizer.json of a folder or of a hub name that is downloaded."""
     folder = Path(tokenizer).expanduser()
     return folder / _NAME if folder.is_dir() else cached_file(tokenizer, _NAME) or folder
 
@@ -46,7 +47,7 @@ def ordinary_tokens(tokenizer: str) -> list[int]:
     """
     remedy = "give a folder with the model's tokenizer.json by {tokenizer}"
     try:
-        content: dict[str, Any] = json.loads(_file(tokenizer).read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
         vocabulary = content["model"]["vocab"]
         ids = set(vocabulary.values()) if isinstance(vocabulary, dict) else set(range(len(vocabulary)))
         ids -= {token["id"] for token in content.get("added_tokens") or ()}

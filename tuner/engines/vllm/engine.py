@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from search_spaces.rendering.shape import INSTANCES, nodes_of, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
@@ -21,6 +22,7 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.running_server import StartedProcess
 from tuner.engines.vllm.failures.classify import redacted
+from tuner.engines.vllm.generated_server import GeneratedVllmServer
 from tuner.engines.vllm.installation.environment import (
     HOST_IP,
     base_environment,
@@ -69,6 +71,7 @@ class VllmEngine:
         self.clock: Clock = RealClock()
         self._home = settings.home
         self._secrets = settings.secrets
+        self._tokenizers = settings.tokenizers
         found = installation(find_executable(settings.executable), settings.home)
         self._nodes, self._address, self._each = tuple(nodes), address, settings.gpus
         self._devices = worker_devices(settings.device_index, settings.gpus)
@@ -152,21 +155,15 @@ class VllmEngine:
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
         (artifacts / "command.txt").write_text(command_text(argv, own, self._secrets.values), encoding="utf-8")
-        log = artifacts / "server.log"
         refuse_taken_port(HOST, lease.port)
-        label = f"{spec.study} trial {spec.uid}"
+        log, label = artifacts / "server.log", f"{spec.study} trial {spec.uid}"
         environment = {**self._inherited, **self._expanded(own)}
         expanded = self._secrets.expand_all(argv)
         start_command = partial(start_server, expanded, environment, log, artifacts, self._records, lease.port, label)
         plain = spec.launch.instances > 1 or meeting is not None
         forked = None if plain else self._fork(expanded, environment, log, artifacts, lease.port, label)
-        process: StartedProcess
-        if meeting is not None:
-            process = self._start_ranks(spec, meeting, start_command, meeting_leases)
-        else:
-            process = forked or start_command()
-        server = VllmServer(
-            process=process,
+        server = self._server(
+            process=forked or self._start_ranks(spec, meeting, start_command, meeting_leases),
             lease=lease,
             argv=argv,
             environment=own,
@@ -178,18 +175,22 @@ class VllmEngine:
             tools=self._tools,
             secrets=self._secrets,
             devices=self._devices,
-            command=CommandStart(partial(self._start_on_free_gpu, start_command), self._disable_forks)
-            if forked
-            else None,
+            command=self._command_start(start_command) if forked else None,
         )
         self._servers = [server for server in self._servers if not server.stopped]
         self._servers.append(server)
         return server
 
     def _start_ranks(
-        self, spec: TrialSpec, meeting: Meeting, start_first: Callable[[], ServerProcess], leases: Sequence[PortLease]
-    ) -> RankedProcess:
+        self,
+        spec: TrialSpec,
+        meeting: Meeting | None,
+        start_first: Callable[[], ServerProcess],
+        leases: Sequence[PortLease],
+    ) -> StartedProcess:
         """Start the server on its nodes; see `start_ranks`."""
+        if meeting is None:
+            return start_first()
         nodes, label = self._nodes[: meeting.nodes - 1], f"{spec.study} trial {spec.uid}"
 
         def rank(number: int) -> RankStart:
@@ -199,6 +200,12 @@ class VllmEngine:
         first = start_ranks(nodes, rank, start_first)
         return RankedProcess(first, nodes, spec.artifacts.absolute(), leases)
 
+    def _server(self, **started: Any) -> VllmServer:
+        """Return the server that was started, with the client of the study."""
+        if not self._tokenizers:
+            return VllmServer(**started)
+        return GeneratedVllmServer(tokenizers=self._tokenizers, records=self._records, **started)
+
     def _fork(
         self, argv: tuple[str, ...], environment: dict[str, str], log: Path, cwd: Path, port: int, label: str
     ) -> ServerProcess | None:
@@ -206,6 +213,9 @@ class VllmEngine:
         if resident is None or resident.device_touched or not can_fork(environment, self._tools.environment):
             return None
         return start_forked(resident, argv, environment, log, cwd, self._records, port, label)
+
+    def _command_start(self, start_command: Callable[[], ServerProcess]) -> CommandStart:
+        return CommandStart(partial(self._start_on_free_gpu, start_command), self._disable_forks)
 
     def _start_on_free_gpu(self, start_command: Callable[[], ServerProcess]) -> ServerProcess:
         wait_for_gpus(self._devices)

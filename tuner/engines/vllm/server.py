@@ -11,6 +11,7 @@ from tuner.engines.running_server import HOST as HOST
 from tuner.engines.running_server import STARTING_STOP_S, RunningServer, StartedProcess
 from tuner.engines.running_server import WorkerDevice as WorkerDevice
 from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
+from tuner.engines.vllm.clients.traffic import PromptTools
 from tuner.engines.vllm.facts.logs import facts_from_log
 from tuner.engines.vllm.facts.metrics import with_benchmark_metrics
 from tuner.engines.vllm.failures.classify import classify, read_log
@@ -101,7 +102,7 @@ class VllmServer(RunningServer):
     def _metered(self) -> list[int]:
         return [] if isinstance(self._process, RankedProcess) else super()._metered()
 
-    def _prompt_tools(self) -> Toolbox:
+    def _prompt_tools(self) -> PromptTools:
         return self._tools
 
     def _run_workload(self, workload: SingleWorkload, index: int, phase: Phase, cancelled: CancelToken) -> Repeat:

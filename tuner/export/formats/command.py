@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File, heading, split_references
 from tuner.export.quoting import quoted_text
@@ -18,6 +19,9 @@ def command_line(deployment: Deployment) -> str:
     named = [f"{name}={value}" for name, value in deployment.environment.items()]
     words = [*(["env", *named] if named else []), *deployment.command]
     line = " ".join(shell_quoted(word, deployment.references) for word in words)
+    options = deployment.script.options
+    if options is not None:
+        line = f"{line} {FILE_FLAG} /dev/fd/7 7<<<{shell_quoted(options)}"
     folder = deployment.script.folder
     return line if folder is None else f"cd {shell_quoted(folder)} && {line}"
 

@@ -6,6 +6,7 @@ import re
 
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import PROGRAMS
+from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import PORT, File, heading, refused, split_references
 from tuner.processes.secrets import referenced
@@ -17,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
-    """Return the unit; secrets are in the file /etc/STEM.env.
+    """Return the unit and, for a program that reads one, the file of options; secrets are in the file /etc/STEM.env.
 
     Raises:
         SettingError: for a variable that a unit cannot set.
@@ -28,9 +29,14 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     if deployment.references:
         lines = ", ".join(f"{name}=…" for name in sorted(deployment.references))
         notes.insert(0, f"first write the secrets to /etc/{stem}.env, readable by root only: {lines}")
+    options = deployment.script.options
+    if options is not None:
+        notes.insert(0, f"first copy the options, which the server reads: cp {stem}.yaml /etc/")
     if deployment.model_folder is not None:
         notes.append(f"the unit's user must be able to read {deployment.model_folder}")
-    return (File(heading(deployment, title, notes) + "\n".join([*_unit(deployment), *_service(deployment, stem)])),)
+    unit = "\n".join([*_unit(deployment), *_service(deployment, stem)])
+    files = () if options is None else (File(options, suffix=".yaml"),)
+    return (File(heading(deployment, title, notes) + unit), *files)
 
 
 def quoted(word: str, references: frozenset[str] = frozenset(), *, expanded: bool = True) -> str:
@@ -86,7 +92,7 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
         *(f"Environment={quoted(f'{name}={value}', expanded=False)}" for name, value in {**own, **plain}.items()),
         *([] if deployment.script.folder is None else [f"WorkingDirectory={_path(deployment.script.folder)}"]),
         *_secret_lines(known, stem),
-        f"ExecStart={' '.join(_start(deployment, secret))}",
+        f"ExecStart={' '.join(_start(deployment, secret, stem))}",
         "# the unit is started when the server answers",
         f'ExecStartPost=/bin/sh -c "{_READY_COMMAND if deployment.script.program.command else _READY}"',
         f"TimeoutStartSec={deployment.start_limit_s}",
@@ -125,13 +131,14 @@ def _secret_lines(names: frozenset[str], stem: str) -> list[str]:
     return [f"EnvironmentFile=/etc/{stem}.env", *checks]
 
 
-def _start(deployment: Deployment, secret: dict[str, str]) -> list[str]:
+def _start(deployment: Deployment, secret: dict[str, str], stem: str) -> list[str]:
     """Return the quoted words of the command; `env` sets the variables that refer to others, which a unit cannot."""
     known = deployment.references
     named = [f"{name}={value}" for name, value in secret.items() if value != f"${{{name}}}"]
     program = deployment.script.executable or deployment.script.program.name
     alone = program.startswith("/") and _PLAIN.fullmatch(program) and not named
     start = [program] if alone else ["/usr/bin/env", *named, program]
-    listening = deployment.script.program.listening(deployment.script.server_words, "127.0.0.1", PORT)
-    words = [*start, *listening]
+    listening = deployment.script.program.listening(deployment.script.plain_words, "127.0.0.1", PORT)
+    options = () if deployment.script.options is None else (FILE_FLAG, f"/etc/{stem}.yaml")
+    words = [*start, *listening, *options]
     return [quoted(word, known) for word in words]

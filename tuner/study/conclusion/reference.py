@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from search_spaces import ENGINE
 from storage.records import BASELINE, DEFAULTS, TrialKind, TrialRecord
 from tuner.study.conclusion.conclusion import Conclusion
 
@@ -16,6 +17,22 @@ def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
     """Return the user's baseline, or the defaults where it was not given or failed; None if neither was measured."""
     every = [record for kind in REFERENCES for record in records if record.kind is kind and not record.round]
     return next((record for record in every if record.outcome is not None and record.outcome.succeeded), None)
+
+
+def defaults_of(records: Sequence[TrialRecord], reference: TrialRecord, winner: TrialRecord | None) -> int:
+    """Return the number of the defaults from which a winner differs.
+
+    In a study of several engines they are those of the winner's engine. Otherwise they are the reference; where a
+    finalist is in its place, the defaults, if known.
+    """
+    searched = [record for record in records if not record.round]
+    engine = None if winner is None else winner.config.get(ENGINE)
+    if engine is not None:
+        own = next((record for record in searched if record.config == {ENGINE: engine}), None)
+        if own is not None:
+            return own.number
+    known = (record.number for record in searched if record.kind is TrialKind.BASELINE)
+    return reference.number if reference.kind in REFERENCES else next(known, reference.number)
 
 
 def name_of(record: TrialRecord) -> str:

@@ -15,7 +15,7 @@ from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.simulator.config.model_shape import find_shape
-from tuner.engines.simulator.config.precision import ConfigRefused
+from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
@@ -38,11 +38,11 @@ def simulator_prior(spec: StudySpec, engine: EngineInfo) -> Prior | None:
     """Return the prior of a study; None if the study is simulated or the simulator cannot predict it.
 
     The simulator needs the arithmetic of the GPU, the shape of the model and the version of the engine. It predicts a
-    single workload, and no capacity.
+    single workload, no capacity, and nothing in a study of several engines.
     """
     context = spec.space.context
     platform = _platform_of(spec, engine)
-    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None:
+    if engine.provenance is not Provenance.MEASURED or platform is None or context.model is None or spec.engines:
         return None
     simulator = _simulator(platform, spec, spec.searched_workload)
     shape = context.model
@@ -158,6 +158,8 @@ class SimulatorPrior:
         """
         try:
             return predict()
+        except NotSimulated:
+            return None
         except (ConfigRefused, StartFailed):
             return PREDICTED_FAILURE
         except TunerError:

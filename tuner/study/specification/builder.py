@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from search_spaces import (
@@ -28,74 +28,43 @@ from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import (
-    LLAMA_CPP,
     OPENAI,
     SGLANG,
+    SPACE_ENGINES,
     check_known_flags,
     check_server_arguments,
     sampling_arguments,
 )
 from tuner.engines.openai.installation import UNKNOWN
 from tuner.errors import SettingError, UserError
-from tuner.gpu import usable_cores
-from tuner.processes.secrets import NO_SECRETS, Secrets
-from tuner.scoring.goals import Goals
-from tuner.specs import ModelRef
-from tuner.study.prior.source_studies import SourceStudy, source_studies
+from tuner.gpu import host_limits
+from tuner.study.prior.source_studies import source_studies
 from tuner.study.specification.configurations import (
     are_flags,
     check_configuration,
     check_parameters,
     enqueued_values,
-    read_baseline,
-    read_enqueued,
 )
-from tuner.study.specification.find_model import model_of
+from tuner.study.specification.find_model import facts_of_models, model_of
 from tuner.study.specification.naming import check_study_name, default_name
+from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
+from tuner.study.specification.plans.plan import StudyPlan as StudyPlan
+from tuner.study.specification.plans.several import (
+    engine_parts,
+    facts_of_engines,
+    given_baseline,
+    given_configurations,
+    join_parts,
+    without_prefix,
+)
 from tuner.study.specification.prices import check_price, study_price
 from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
 from tuner.study.specification.secret_settings import refer_to_secrets
-from tuner.study.specification.settings import SAMPLERS, ServerSettings, StudySettings, check_gpus
+from tuner.study.specification.settings import SAMPLERS, StudySettings, check_gpus
 from tuner.study.specification.spec import StudySpec
 from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import ClosedLoop, Workload
-
-
-@dataclass(frozen=True)
-class StudyPlan:
-    """A study before its engine and hardware are known; its settings are checked as far as possible."""
-
-    settings: StudySettings
-    preset: Preset
-    name: str
-    model: ModelRef
-    shape: ModelShape | None
-    space: Space
-    workload: Workload
-    goals: Goals
-    secrets: Secrets = NO_SECRETS
-    engine: str = VLLM
-
-    @property
-    def server(self) -> ServerSettings:
-        """Flags and environment of every server, the sampling temperature included."""
-        given = self.settings.server
-        return replace(given, arguments=(*sampling_arguments(self.workload.temperature, self.engine), *given.arguments))
-
-    @property
-    def enqueue(self) -> tuple[str, ...]:
-        """Texts of the configurations to enqueue: the preset's, which are vLLM's, then the user's."""
-        return (*(self.preset.enqueue if self.engine == VLLM else ()), *self.settings.space.enqueue)
-
-
-@dataclass(frozen=True)
-class PreparedStudy:
-    """A study that is ready to run: its spec, the engine that runs it, and its source studies."""
-
-    spec: StudySpec
-    engine: EngineInfo
-    sources: tuple[SourceStudy, ...] = ()
 
 
 def plan_study(
@@ -119,7 +88,7 @@ def plan_study(
         UserError: for a setting that cannot work.
     """
     preset = load_preset(settings.preset)
-    space = _space(settings.space.name, preset, engine, on_cpu=on_cpu)
+    space = declared_space(settings.space.name, preset, engine, on_cpu=on_cpu)
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
@@ -139,13 +108,13 @@ def plan_study(
     return plan
 
 
-def _space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
+def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
     """Return the space: the given one, or the engine's default.
 
     Raises:
         UserError: if there is no such space, or it is another engine's.
     """
-    default = engine if engine in (LLAMA_CPP, SGLANG) else "cpu" if on_cpu else preset.space
+    default = engine if engine in SPACE_ENGINES else "cpu" if on_cpu else preset.space
     if engine == OPENAI and name is None:
         rule = "a command has flags of its own, and no space that is shipped has them"
         raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")
@@ -173,7 +142,8 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         UserError: for a setting that cannot work with this engine or hardware.
     """
     settings = plan.settings
-    check_known_flags(settings.needed_flags, engine)
+    for each in plan.every:
+        check_known_flags(each.settings.needed_flags, engine.named(each.engine))
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
@@ -183,6 +153,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         "default_config": space.engine_defaults(),
         **({} if settings.gpus == 1 else {"gpus": settings.gpus, "nodes": settings.nodes_per_trial}),
         **({} if plan.server.folder is None else {"folder": plan.server.folder}),
+        **facts_of_engines(plan, engine),
     }
     return StudySpec(
         name=plan.name,
@@ -193,8 +164,9 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         goals=plan.goals,
         server=plan.server,
         artifacts=artifacts / plan.name,
-        enqueue=tuple(read_enqueued(space, "enqueue", text) for text in plan.enqueue),
-        baseline=None if settings.space.baseline is None else read_baseline(space, settings.space.baseline),
+        enqueue=given_configurations(plan, space),
+        baseline=given_baseline(plan, space),
+        engines=engine_parts(plan),
         search_prompts=_search_prompts(settings, plan.workload),
         search=settings.search,
         confirmation=settings.confirmation,
@@ -272,6 +244,19 @@ def resolve(
     Raises:
         UserError: if the settings name what the space does not have, or nothing is left.
     """
+    if plan.others:
+        parts = {
+            each.engine: _resolve_one(each, engine.named(each.engine), hardware, without_prefix(each.engine, stored))
+            for each in plan.every
+        }
+        return join_parts(parts)
+    return _resolve_one(plan, engine, hardware, stored)
+
+
+def _resolve_one(
+    plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str]
+) -> ResolvedSpace:
+    """Return the space of one engine; see `resolve`."""
     settings = plan.settings
     context = Context(
         hardware=hardware,
@@ -283,13 +268,13 @@ def resolve(
         input_len=plan.workload.input_len,
         output_len=plan.workload.output_len,
         priorities=plan.workload.priorities,
-        draft_model=settings.model.draft_model,
-        checkpoints=settings.model.checkpoints,
         base_argv=plan.server.arguments,
         engine="vLLM" if plan.engine == VLLM else plan.engine,
-        cores=usable_cores(),
         gpus=settings.gpus,
         nodes=settings.nodes_per_trial,
+        simulated=engine.simulated,
+        **facts_of_models(settings.model),
+        **host_limits(),
     )
     named = [("enqueue", text) for text in plan.enqueue]
     if settings.space.baseline is not None and not are_flags(settings.space.baseline):

@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,63 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     return reference, shape
 
 
-def _shape(config: Path) -> ModelShape | None:
+def facts_of_models(given: ModelSettings) -> dict[str, Any]:
+    """Return what a search space's context has of the study's checkpoints and draft model, by field."""
+    return {
+        "checkpoints": given.checkpoints,
+        "checkpoint_shapes": checkpoint_shapes(given.checkpoints),
+        "draft_model": given.draft_model,
+        "draft_kind": draft_kind(given.draft_model),
+    }
+
+
+def checkpoint_shapes(checkpoints: Mapping[str, str]) -> dict[str, ModelShape]:
+    """Return the shape of the checkpoint of each quantization method, as far as its config.json is on this machine."""
+    files = {method: _config_of(name) for method, name in checkpoints.items()}
+    shapes = {method: _shape(file) for method, file in files.items() if file is not None}
+    return {method: shape for method, shape in shapes.items() if shape is not None}
+
+
+def draft_kind(name: str | None) -> str | None:
+    """Return what a draft model is: `model`, `eagle3`, `eagle` or `mtp`; None without one.
+
+    Its config.json says so if it is on this machine, and else its name, by which vLLM decides as well
+    (`config/speculative.py`).
+    """
+    if name is None:
+        return None
+    file = _config_of(name)
+    config = {} if file is None else _read_config(file) or {}
+    architectures = config.get("architectures")
+    classes = " ".join(map(str, architectures)).lower() if isinstance(architectures, list) else ""
+    text = f"{Path(name).name} {classes} {config.get('speculators_model_type', '')}".lower()
+    if "eagle3" in text or "eagle-3" in text:
+        return "eagle3"
+    if "eagle" in text:
+        return "eagle"
+    is_mtp = str(config.get("model_type", "")).endswith("mtp") or "mtp" in classes
+    return "mtp" if is_mtp else "model"
+
+
+def _config_of(name: str) -> Path | None:
+    """Return the config.json of a folder or of a downloaded model; None if there is none on this machine."""
+    file = Path(name).expanduser() / "config.json"
+    return file if file.is_file() else cached_config(name)
+
+
+def _read_config(file: Path) -> dict[str, Any] | None:
     try:
-        data: dict[str, Any] = json.loads(read_regular_file(config, CONFIG_LIMIT))
-        return ModelShape.from_config_json(data)
+        data = json.loads(read_regular_file(file, CONFIG_LIMIT))
     except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _shape(config: Path) -> ModelShape | None:
+    data = _read_config(config)
+    try:
+        return None if data is None else ModelShape.from_config_json(data)
+    except ValueError:
         return None
 
 

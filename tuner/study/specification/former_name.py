@@ -32,7 +32,9 @@ def named_as_before(
         return spec
     older = replace(spec, name=former, artifacts=spec.artifacts.parent / former)
     older = with_stored_settings(with_stored_parameters(plan, older, engine, store), store)
-    other = has_other_price(spec.price, stored) or changes(stored.premise, older.premise(engine, devices))
+    other = has_other_price(spec.price, stored) or changes(
+        stored.premise, older.premise(engine, devices), older.offered_values
+    )
     return spec if other else older
 
 

@@ -33,12 +33,14 @@ class ModelSettings:
 
     `name` and `tokenizer` are folders or hub names; the tokenizer is the load generator's, by default the model's.
     `checkpoints` maps a quantization method to a quantized checkpoint; `draft_model` drafts speculative tokens.
+    `others` are the models of further engines: `ENGINE=MODEL`, or a model in the engine's format.
     """
 
     name: str | None = None
     tokenizer: str | None = None
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     draft_model: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class SpaceSettings:
     `only` restricts it to the named parameters; `keep_answers` leaves out parameters that change the model's
     answers. `enqueue` are configurations that are measured before the search, by name or as JSON. `bunched_tokens`
     offers parameters that change how tokens arrive at a user; without it they need an SLO on ITL. `baseline` is what
-    the user runs today, by name, as JSON or as flags.
+    the user runs today, by name, as JSON or as flags. `others` are the spaces of further engines, as `ENGINE=SPACE`;
+    `enqueue` and `baseline` name an engine in the same way.
     """
 
     name: str | None = None
@@ -92,6 +95,7 @@ class SpaceSettings:
     enqueue: tuple[str, ...] = ()
     bunched_tokens: bool = False
     baseline: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,8 @@ class ServerSettings:
     """Flags and environment variables of every server.
 
     `${NAME}` in a flag or a value refers to a variable of the command's environment. `secrets` names variables and
-    flags that are secrets, beside those whose names say so. `command` has the words of the user's own command, for the
-    engine `openai`; it runs in `folder`.
+    flags that are secrets, beside those whose names say so. In `arguments`, flags after a word `ENGINE=` are those of
+    that engine. `command` has the words of the user's own command, for the engine `openai`; it runs in `folder`.
     """
 
     arguments: tuple[str, ...] = ()
@@ -239,11 +243,12 @@ class Budget:
 class EngineChoice:
     """The engine of a run and its location.
 
-    `engine` is `vllm`, `llama.cpp`, `sglang`, `openai`, `simulated`, or `auto`: simulated without a GPU. `vllm` and
-    `llama_server` are the executables, `sglang` is the Python that has SGLang; `gpu` and `vllm_version` are for a
-    simulation. `workers` is as many as the GPUs allow by default. `warm_start` forks servers from a process that has
-    imported vLLM. `ray_address` is the Ray cluster, None for this machine. `server_command` is the command of `openai`,
-    with `{port}` for the port.
+    `engine` is `vllm`, `llama.cpp`, `sglang`, `tensorrt-llm`, `openai`, `simulated`, or `auto`: simulated without a
+    GPU. `vllm`, `llama_server` and `trtllm_serve` are the executables, `sglang` is the Python that has SGLang. `gpu`
+    and `vllm_version` are for a simulation. `workers` is as many as the GPUs allow by default. `warm_start` forks
+    servers from a process that has imported vLLM. `ray_address` is the Ray cluster, None for this machine.
+    `server_command` is the command of `openai`, with `{port}` for the port. `others` are
+    further engines of the study, of which `engine` is the default.
     """
 
     engine: str = "auto"
@@ -256,6 +261,13 @@ class EngineChoice:
     llama_server: str | None = None
     server_command: str | None = None
     sglang: str | None = None
+    trtllm_serve: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Every engine of the study, the default engine first."""
+        return (self.engine, *self.others)
 
 
 @dataclass(frozen=True)

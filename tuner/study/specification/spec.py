@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from search_spaces import Price, ResolvedSpace
+from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.processes.secrets import is_secret_variable
@@ -29,13 +30,32 @@ class Enqueued:
 
 
 @dataclass(frozen=True)
+class EnginePart:
+    """What one engine of a study of several has of its own; `space_source` is its declared space."""
+
+    model: ModelRef
+    server: ServerSettings
+    space_source: Mapping[str, Any]
+
+    def premise(self, engine: EngineInfo) -> dict[str, Any]:
+        """Return, as plain JSON, what makes trials of this engine comparable."""
+        return {
+            "version": engine.version,
+            "model": {"name": self.model.name, "tokenizer": self.model.tokenizer},
+            "space": dict(self.space_source),
+            "arguments": list(self.server.arguments),
+        }
+
+
+@dataclass(frozen=True)
 class StudySpec:
     """One study. Its `premise` must be the same when the study is resumed.
 
     `baseline` is what the user runs today, with which the winner is compared; None: the defaults. `search_prompts` is
     the number of requests of a closed loop in the search; None: all of them, as in a round.
     `facts` are stored with the study and may change. `quality_task` is the digest of the questions of an SLO on
-    quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost.
+    quality. `price` is that of a GPU-hour; None: unknown, and no trial has a cost. `engines` are those of a study of
+    several, by their names, the default engine first, which `model` and `server` belong to.
     """
 
     name: str
@@ -55,6 +75,7 @@ class StudySpec:
     facts: Mapping[str, Any] = field(default_factory=dict)
     quality_task: str | None = None
     price: Price | None = None
+    engines: Mapping[str, EnginePart] = field(default_factory=dict)
 
     def premise(self, engine: EngineInfo, devices: list[str]) -> dict[str, Any]:
         """Return, as plain JSON, everything that makes trials of this study comparable; files by their digests."""
@@ -75,16 +96,25 @@ class StudySpec:
                 "environment": dict(self.server.environment),
                 **({"command": list(self.server.command)} if self.server.command else {}),
             },
+            **(self._premise_of_engines(engine) if self.engines else {}),
             **({} if self.baseline is None else {"baseline": dict(self.baseline.config)}),
             **({} if self.quality_task is None else {"quality": {"task": self.quality_task}}),
             **({} if self.search_prompts is None else {"search": {"num_prompts": self.search_prompts}}),
         }
+
+    def _premise_of_engines(self, engine: EngineInfo) -> dict[str, Any]:
+        return {"engines": {name: own.premise(engine.named(name)) for name, own in self.engines.items()}}
 
     @property
     def searched_workload(self) -> Workload:
         """The workload of every trial of the search."""
         shorter = {} if self.search_prompts is None else {"num_prompts": self.search_prompts}
         return self.workload.model_copy(update=shorter)
+
+    @property
+    def offered_values(self) -> dict[str, tuple[ParameterValue, ...]]:
+        """The values that the study offers of each parameter; none for a range."""
+        return {parameter.name: parameter.values for parameter in self.space.parameters}
 
     @property
     def gpus(self) -> int:
@@ -107,16 +137,16 @@ class StudySpec:
     def trial(self, number: int, round_: int, attempt: int, kind: TrialKind, config: Config) -> TrialSpec:
         """Return the specification of one attempt at a trial."""
         rendered = self.space.render(config)
-        model = self.model
-        if rendered.model is not None:
-            model = ModelRef(rendered.model, self.model.tokenizer, self.model.served_name)
+        own = None if rendered.engine is None else self.engines[rendered.engine]
+        model, server = (self.model, self.server) if own is None else (own.model, own.server)
         launch = LaunchSpec(
-            model=model,
+            model=model if rendered.model is None else replace(model, name=rendered.model),
             argv=rendered.argv,
-            base_argv=self.server.arguments,
-            environment={**self.server.environment, **rendered.environment},
-            command=self.server.command,
-            folder=self.server.folder,
+            base_argv=server.arguments,
+            environment={**server.environment, **rendered.environment},
+            command=server.command,
+            folder=server.folder,
+            engine=rendered.engine,
         )
         searches_capacity = kind is TrialKind.CAPACITY or self.goals.has_objective("capacity")
         spec = TrialSpec(
@@ -149,26 +179,72 @@ class StudySpec:
         return workload.model_copy(update={"seed": workload.seed + 1000 * round_})
 
 
-def changes(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def changes(
+    stored: Mapping[str, Any], new: Mapping[str, Any], offered: Mapping[str, Sequence[object]] = MappingProxyType({})
+) -> list[str]:
     """Return the lines of `difference` between a stored premise and that of a run.
 
-    Parameters that the space has got since, and the study does not offer, are no difference, nor are rules about them.
+    Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
+    about such parameters. Requirements decide what is offered, not what it means, and are not compared. The condition
+    of a parameter that neither study offers is not compared either.
+
+    Args:
+        stored: the stored premise.
+        new: the premise of the run.
+        offered: the values that the run offers, by parameter.
     """
-    space = new.get("space", {})
-    source, known = space.get("source", {}), stored.get("space", {}).get("source", {})
-    parameters, rules = source.get("parameters", {}), source.get("rules", {})
-    added = {*parameters} - {*known.get("parameters", {})} - {*space.get("parameters", ())}
-    if not added:
-        return difference(stored, new)
+    known = stored.get("space", {})
+    old, source = known.get("source", {}), new.get("space", {}).get("source", {})
+    listed = new.get("space", {}).get("parameters", ())
+    before, after = old.get("parameters", {}), source.get("parameters", {})
+    added = {*after} - {*before} - {*listed}
+    searched = {*listed, *known.get("parameters", ())}
     kept = {
-        "parameters": {name: value for name, value in parameters.items() if name not in added},
+        "parameters": {
+            name: _as_stored(spec, before.get(name, {}), offered.get(name, ()), name in searched)
+            for name, spec in after.items()
+            if name not in added
+        },
         "rules": {
             name: rule
-            for name, rule in rules.items()
-            if name in known.get("rules", {}) or not any(each in rule for each in added)
+            for name, rule in source.get("rules", {}).items()
+            if name in old.get("rules", {}) or not any(each in rule for each in added)
         },
     }
-    return difference(stored, {**new, "space": {**space, "source": {**source, **kept}}})
+    plain = {**old, "parameters": {name: _without_requirements(spec) for name, spec in before.items()}}
+    return difference(_with_source(stored, plain), _with_source(new, {**source, **kept}))
+
+
+def _with_source(premise: Mapping[str, Any], source: Mapping[str, Any]) -> Mapping[str, Any]:
+    space = premise.get("space", {})
+    return {**premise, "space": {**space, "source": source}} if space.get("source") else premise
+
+
+def _without_requirements(spec: Any) -> Any:
+    if not isinstance(spec, Mapping):
+        return spec
+    plain = {key: value for key, value in spec.items() if key != "requires"}
+    if "choices" in plain:
+        plain["choices"] = [_without_requirements(choice) for choice in plain["choices"]]
+    return plain
+
+
+def _as_stored(spec: Any, stored: Any, offered: Sequence[object], searched: bool) -> Any:
+    """Return a declaration without what does not change a study with the stored one."""
+    if not (isinstance(spec, Mapping) and isinstance(stored, Mapping)):
+        return spec
+    plain = dict(_without_requirements(spec))
+    values = [(type(value), value) for value in (*(_value_of(each) for each in stored.get("choices", ())), *offered)]
+    if "choices" in stored and "choices" in plain:
+        choices = [(each, _value_of(each)) for each in plain["choices"]]
+        plain["choices"] = [each for each, value in choices if (type(value), value) in values]
+    if not searched and "when" in stored and "when" in plain:
+        plain["when"] = stored["when"]
+    return plain
+
+
+def _value_of(choice: Any) -> object:
+    return choice.get("value") if isinstance(choice, Mapping) else choice
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
@@ -198,6 +274,7 @@ _MATTERS = {
     "objectives": "objectives",
     "server": "server setting",
     "engine": "engine",
+    "engines": "engine",
     "space": "search space",
     "baseline": "baseline",
     "quality": "quality task",

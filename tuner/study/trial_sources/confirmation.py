@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from search_spaces import ENGINE
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.scoring.goals import Goals
@@ -21,13 +22,16 @@ NOT_NOMINATED = (TrialKind.BASELINE, TrialKind.CURRENT, TrialKind.REDUCED, Trial
 """Kinds of trials that are no finalists of their own."""
 
 
-def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = ()) -> list[TrialRecord]:
+def nominate(
+    records: Sequence[TrialRecord], count: int, ranking: Sequence[int] = (), engines: Sequence[str] = ()
+) -> list[TrialRecord]:
     """Return the `count` best feasible trials of the search, best first, without the defaults and reduced finalists.
 
     Args:
         records: the study's trials.
-        count: how many to return at most.
+        count: how many to return at most, before the best one of each engine that has none among them.
         ranking: trial numbers, best first, by the sampler's model; the other trials follow by their measured score.
+        engines: of a study of several, the default engine first.
     """
     candidates = [
         record for record in records if record.round == 0 and record.kind not in NOT_NOMINATED and record.state == "ok"
@@ -35,7 +39,11 @@ def nominate(records: Sequence[TrialRecord], count: int, ranking: Sequence[int] 
     scored = [(record.verdict.score, record) for record in candidates if record.verdict and record.verdict.score]
     places = {number: place for place, number in enumerate(ranking)}
     scored.sort(key=lambda pair: (places.get(pair[1].number, len(places)), -pair[0], pair[1].number))
-    return [record for _, record in scored[:count]]
+    best, rest = [record for _, record in scored[:count]], [record for _, record in scored[count:]]
+    for engine in engines:
+        if not any(record.config.get(ENGINE, engines[0]) == engine for record in best):
+            best += [record for record in rest if record.config.get(ENGINE, engines[0]) == engine][:1]
+    return best
 
 
 def label_of(finalists: Sequence[TrialRecord]) -> str:

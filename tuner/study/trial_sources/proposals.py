@@ -21,7 +21,7 @@ MAX_REDRAWS = 200
 DUPLICATES_BEFORE_ENUMERATION = 10
 ENUMERABLE = 5000
 
-Rendering = tuple[str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
+Rendering = tuple[str | None, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 class Proposals:
@@ -88,7 +88,7 @@ class Proposals:
             return None
         if self._named:
             item = self._named.popleft()
-            hints = self._space.engine_defaults() if item.kind is TrialKind.BASELINE else {}
+            hints = self._space.defaults_like(item.config)
             asked = self._optuna_study.ask_fixed(item.config, hints)
             return self._accept(asked, item.kind, item.label)
         self.converged = self.converged or (self._grid is None and self._optuna_study.converged(self._min_gain))
@@ -125,7 +125,7 @@ class Proposals:
 
     def _rendering(self, config: Config) -> Rendering:
         rendered = self._space.render(config)
-        return rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
+        return rendered.engine, rendered.model, rendered.argv, tuple(sorted(rendered.environment.items()))
 
     def _from_grid(self) -> RunningTrial | None:
         """Return the next configuration of a space that is smaller than the budget."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from tuner.engines.base import EngineSettings
-from tuner.engines.command_line import LLAMA_CPP, OPENAI, SGLANG
+from tuner.engines.command_line import LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM
 from tuner.study.specification.settings import EngineChoice
 from tuner.use_cases.devices import Devices
 from tuner.use_cases.engines.llama_cpp import llama_cpp_engine, refuse_llama_server
 from tuner.use_cases.engines.openai import openai_engine
 from tuner.use_cases.engines.sglang import refuse_sglang, sglang_engine
+from tuner.use_cases.engines.tensorrt_llm import refuse_trtllm_serve, tensorrt_llm_engine
 from tuner.use_cases.simulated_engine import refuse_simulation_options
 
-_ENGINES = {LLAMA_CPP: llama_cpp_engine, OPENAI: openai_engine, SGLANG: sglang_engine}
+_ENGINES = {
+    LLAMA_CPP: llama_cpp_engine,
+    OPENAI: openai_engine,
+    SGLANG: sglang_engine,
+    TENSORRT_LLM: tensorrt_llm_engine,
+}
 
 
 def named_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, Devices] | None:
@@ -26,6 +32,7 @@ def named_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, D
     """
     refuse_llama_server(choice)
     refuse_sglang(choice)
+    refuse_trtllm_serve(choice)
     find = _ENGINES.get(choice.engine)
     if find is None:
         return None

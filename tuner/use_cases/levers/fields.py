@@ -46,6 +46,7 @@ def _engine(settings: StudySettings, run: RunSettings) -> _Fields:
     yield "vllm", engine.vllm, None
     yield "llama_server", engine.llama_server, None
     yield "sglang", engine.sglang, None
+    yield "trtllm_serve", engine.trtllm_serve, None
     yield "server_command", engine.server_command, None
     yield "gpu", engine.gpu, None
     yield "vllm_version", engine.vllm_version, None

@@ -24,6 +24,7 @@ from tuner.results.conclusion import (
     worse_metrics,
 )
 from tuner.results.cost_lines import cost_lines
+from tuner.results.engines import ENGINES_TITLE, engines_grid
 from tuner.results.grid import Grid, grid
 from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 from tuner.results.nearest import nearest_grid, rate_line
@@ -171,6 +172,8 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
     if (classes := classes_grid(findings)) is not None:
         yield Table(text.sentence(comparison_title(findings, BY_CLASS)), classes, text.sentence(classes_note(findings)))
     yield from (text.sentence(line) + "." for line in cost_lines(findings))
+    if (engines := engines_grid(findings)) is not None:
+        yield Table(text.sentence(ENGINES_TITLE), engines)
     if (finalists := finalists_grid(findings)) is not None:
         yield Table(f"Finalists, as ratios to {findings.baseline_name}", finalists)
     if (flags := flags_grid(findings)) is not None:

@@ -101,10 +101,11 @@ class ReportedStudy:
 
     @property
     def engine(self) -> str:
-        """Name and version of the engine."""
-        found = self.record.premise["engine"]
-        name = str(found["name"]).removeprefix("simulated ")
-        return f"{'vLLM' if name == 'vllm' else name} {found['version']}"
+        """Name and version of the engine, or of each engine."""
+        premise = self.record.premise
+        versions = {name: each["version"] for name, each in premise.get("engines", {}).items()}
+        found = versions or {str(premise["engine"]["name"]).removeprefix("simulated "): premise["engine"]["version"]}
+        return ", ".join(f"{'vLLM' if name == 'vllm' else name} {version}" for name, version in found.items())
 
     @property
     def compared(self) -> dict[str, int]:

@@ -27,7 +27,7 @@ def made(tmp_path: Path, *requests: dict[str, Any]) -> list[Any]:
     return list(tools.prompts(plan, tmp_path / "log"))
 
 
-def drawn(tokens: int, seed: int, text: str = "random", shared: tuple[tuple[str, int], ...] = ()) -> dict[str, Any]:
+def drawn(tokens: int, seed: int, text: str = "random", shared: tuple[tuple[Any, ...], ...] = ()) -> dict[str, Any]:
     return {"shared": shared, "tokens": tokens, "seed": seed, "text": text}
 
 
@@ -43,6 +43,15 @@ def test_a_repetitive_prompt_repeats_sixteen_tokens(tmp_path: Path) -> None:
     ((tokens, *_),) = made(tmp_path, drawn(40, 5, "repetitive"))
     assert tokens[16:32] == tokens[:16]
     assert tokens[32:] == tokens[:8]
+
+
+def test_made_text_begins_with_its_document_and_ends_with_a_question(tmp_path: Path) -> None:
+    document = ("c/1", 30, "chat")
+    first, second = made(tmp_path, *(drawn(20, seed, "chat", (document,)) for seed in (1, 2)))
+    assert (len(first[0]), first[1]) == (50, 50)
+    assert first[0][:30] == second[0][:30]
+    assert first[0][30:] != second[0][30:]
+    assert first[0][-1] == second[0][-1] == len("Assistant:")
 
 
 def test_shared_parts_are_the_same_for_their_key(tmp_path: Path) -> None:

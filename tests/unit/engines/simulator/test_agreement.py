@@ -26,7 +26,15 @@ _SHAPE = known_model("Qwen/Qwen2.5-0.5B")
 assert _SHAPE is not None
 QWEN: ModelShape = _SHAPE
 
-NOT_ABOUT_VLLM = ("by default", "checkpoint", "draft model", "does not fit", "positions only", "changes no memory")
+NOT_ABOUT_VLLM = (
+    "by default",
+    "checkpoint",
+    "draft model",
+    "does not fit",
+    "positions only",
+    "changes no memory",
+    "offers it",
+)
 """Parts of reasons for which vLLM would serve the value, or for which the study lacks something."""
 
 

@@ -32,6 +32,13 @@ RECORDED = [
     ("kv_cache_too_small", 1, Phase.READY, K.KV_CACHE_TOO_SMALL, "To serve at least one request with the model's max"),
     ("kv_space_over_memory", 1, Phase.READY, K.OUT_OF_MEMORY_STARTUP, "Available memory on node 0"),
     ("no_common_block_size", 1, Phase.READY, K.INVALID_CONFIGURATION, "ValueError: No common block size for 24"),
+    (
+        "kv_offload_on_cpu",
+        1,
+        Phase.READY,
+        K.INVALID_CONFIGURATION,
+        "CPU Offloading is currently only supported on CUDA",
+    ),
     ("no_weights", 1, Phase.READY, K.ENVIRONMENT_BROKEN, "Cannot find any model weights with `/model`"),
     ("port_taken", 1, Phase.READY, K.PORT_TAKEN, "another program took the port"),
     ("disk_full", 1, Phase.READY, K.DISK_FULL, "no space left on disk"),
@@ -187,3 +194,14 @@ def test_a_log_with_a_line_of_4_mb_is_classified_at_once(tmp_path: Path) -> None
     facts_from_log(text)
     assert classify(text, 1, Phase.READY).kind is K.ENGINE_CRASH
     assert time.monotonic() - begun < 30
+
+
+def test_too_little_shared_memory_for_offloaded_blocks_is_a_lack_of_memory() -> None:
+    """The text is that of vLLM 0.32's `shm_broadcast.py`, in the frame of a worker's error."""
+    text = (
+        "Insufficient space in /dev/shm for CPU KV offload shared region in /dev/shm: 32768 MiB required, 64 MiB free."
+    )
+    log = f"ERROR 11-26 11:51:10 [core.py:1510] EngineCore failed to start.\nRuntimeError: {text}\n"
+    failure = classify(log, 1, Phase.READY)
+    assert failure.kind is K.OUT_OF_MEMORY_STARTUP
+    assert "64 MiB free" in failure.message

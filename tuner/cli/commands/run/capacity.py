@@ -25,6 +25,7 @@ from tuner.cli.options import (
     Temperature,
     Tokenizer,
     TrafficFile,
+    TrtllmServe,
     Vllm,
     VllmVersion,
 )
@@ -49,6 +50,7 @@ def capacity(
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
     sglang: Sglang = None,
+    trtllm_serve: TrtllmServe = None,
     server_command: ServerCommand = None,
     gpu: Gpu = None,
     vllm_version: VllmVersion = None,
@@ -93,7 +95,11 @@ def capacity(
         limits=Limits(startup_s=settings.read_duration("startup_timeout", startup_timeout)),
     )
     choice = settings.EngineChoice(
-        engine, vllm, gpu, vllm_version, llama_server=llama_server, server_command=server_command, sglang=sglang
+        *(engine, vllm, gpu, vllm_version),
+        llama_server=llama_server,
+        server_command=server_command,
+        sglang=sglang,
+        trtllm_serve=trtllm_serve,
     )
     with stop_on_signals() as stop:
         result = search_capacity(study_settings, choice, output, CapacityProgress(), stop)

@@ -21,14 +21,14 @@ from tuner.cli.options import (
     WORKLOAD,
     AsJson,
     BunchedTokens,
-    Engine,
+    Engines,
     Env,
     Gpu,
     GpusPerTrial,
     InputLen,
     KeepAnswers,
     LlamaServer,
-    Model,
+    Models,
     NodesPerTrial,
     OutputLen,
     Price,
@@ -40,9 +40,11 @@ from tuner.cli.options import (
     ServerCommand,
     Sglang,
     Slos,
+    Spaces,
     Storage,
     Temperature,
     Tokenizer,
+    TrtllmServe,
     Users,
     Vllm,
     VllmVersion,
@@ -82,7 +84,7 @@ def optimize(
             shown="no limit",
         ),
     ] = None,
-    model: Model = None,
+    model: Models = None,
     tokenizer: Tokenizer = None,
     checkpoint: Annotated[
         list[str] | None,
@@ -94,10 +96,11 @@ def optimize(
         Text,
         option(MODEL, "DIR|NAME", "Draft model for speculative decoding."),
     ] = None,
-    engine: Engine = "auto",
+    engine: Engines = None,
     vllm: Vllm = None,
     llama_server: LlamaServer = None,
     sglang: Sglang = None,
+    trtllm_serve: TrtllmServe = None,
     server_command: ServerCommand = None,
     gpu: Gpu = None,
     price: Price = None,
@@ -125,10 +128,7 @@ def optimize(
     ] = None,
     slo: Slos = None,
     quality_task: QualityTask = None,
-    space: Annotated[
-        Text,
-        option(SPACE, "NAME|FILE", "Search space: a shipped one or a YAML file.", shown="the preset's"),
-    ] = None,
+    space: Spaces = None,
     only: Annotated[
         list[str] | None,
         option(SPACE, "PARAMETER", "Search only this parameter."),
@@ -255,27 +255,24 @@ def optimize(
 
     tuner optimize --model DIR -- --load-format dummy
     """
-    from tuner.cli.values import pairs, server_arguments
+    from tuner.cli.values import first, pairs, rest, server_arguments
     from tuner.specs import Limits
     from tuner.study.specification import settings
 
     study_settings = settings.StudySettings(
         preset=preset,
         name=study,
-        model=settings.ModelSettings(model, tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model),
+        model=settings.ModelSettings(
+            *(first(model), tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model, rest(model))
+        ),
         workload=settings.WorkloadSettings(
-            files=tuple(workload or ()),
-            rate=rate,
-            max_concurrency=users,
-            num_prompts=prompts,
-            input_len=input_len,
-            output_len=output_len,
-            temperature=temperature,
+            *(tuple(workload or ()), rate, users, prompts, input_len, output_len), temperature=temperature
         ),
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
-            space, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline
+            *(first(space), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
+            *(rest(space),),
         ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
@@ -286,15 +283,14 @@ def optimize(
         nodes_per_trial=nodes_per_trial,
     )
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
-    run = settings.RunSettings(
-        budget=settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate),
-        engine=settings.EngineChoice(
-            *(engine, vllm, gpu, vllm_version, workers, warm_start, ray_address, llama_server, server_command, sglang)
-        ),
-        storage=storage,
-        output=output,
+    budget = settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate)
+    choice = settings.EngineChoice(
+        *(first(engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        *(llama_server, server_command, sglang, trtllm_serve, rest(engine)),
     )
-    raise typer.Exit(_run(study_settings, run, plain=plain, as_json=as_json))
+    raise typer.Exit(
+        _run(study_settings, settings.RunSettings(budget, choice, storage, output), plain=plain, as_json=as_json)
+    )
 
 
 def _run(study_settings: StudySettings, run: RunSettings, *, plain: bool, as_json: bool) -> int:

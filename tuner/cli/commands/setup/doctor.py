@@ -81,6 +81,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "vllm_version": version,
         **_llama_cpp(),
         **_sglang(),
+        **_tensorrt_llm(),
         "home": str(home()),
         "started_processes": [f"{r.process.pid} {r.label}" for r in ProcessRecords(home() / "processes").all()],
         "would_run": _would_run(bool(devices), vllm, problem),
@@ -115,6 +116,22 @@ def _sglang() -> dict[str, Any]:
     except UserError as error:
         return {"sglang": None, "sglang_version": None, "sglang_problem": str(error)}
     return {"sglang": str(found.python), "sglang_version": found.version, "sglang_problem": None}
+
+
+def _tensorrt_llm() -> dict[str, Any]:
+    """Return TensorRT-LLM's program and its version; None without one, and then why."""
+    from tuner.engines.tensorrt_llm.installation import find_server, installation
+    from tuner.errors import UserError
+
+    try:
+        found = installation(find_server())
+    except UserError as error:
+        return {"trtllm_serve": None, "tensorrt_llm_version": None, "tensorrt_llm_problem": str(error)}
+    return {
+        "trtllm_serve": str(found.executable),
+        "tensorrt_llm_version": found.version,
+        "tensorrt_llm_problem": None,
+    }
 
 
 def _command(text: str | None) -> dict[str, Any]:

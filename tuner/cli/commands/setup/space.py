@@ -24,7 +24,12 @@ def space(
     ] = None,
     engine: Annotated[
         str | None,
-        option(None, "ENGINE", "vllm, llama.cpp, sglang or openai.", shown="the engine of the space, else vllm"),
+        option(
+            None,
+            "ENGINE",
+            "vllm, llama.cpp, sglang, tensorrt-llm or openai.",
+            shown="the engine of the space, else vllm",
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -44,7 +49,7 @@ def space(
     """
     from search_spaces import Context, hardware_named
     from tuner.engines.command_line import OPENAI, program_of
-    from tuner.gpu import usable_cores
+    from tuner.gpu import host_limits
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
@@ -65,8 +70,8 @@ def space(
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
         engine=declared.engine if declared.engine == OPENAI else program_of(declared.engine).engine,
-        cores=usable_cores() if gpu is None else None,
         gpus=gpus_per_trial,
+        **(host_limits() if gpu is None else {}),
     )
     goals = find_goals(chosen, chosen.workload, GoalSettings(), own=True)
     keep_stream = not (bunched_tokens or has_itl_slo(goals, chosen.workload))
@@ -85,16 +90,15 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
     """
     from search_spaces import load_space
     from search_spaces.schema import VLLM
-    from tuner.engines.command_line import LLAMA_CPP, OPENAI, SGLANG
+    from tuner.engines.command_line import OPENAI, SPACE_ENGINES
     from tuner.errors import SettingError
 
-    own = (LLAMA_CPP, SGLANG)
-    if engine not in (None, VLLM, OPENAI, *own):
+    if engine not in (None, VLLM, OPENAI, *SPACE_ENGINES):
         rule = "this engine has no space of its own"
-        raise SettingError("engine", engine, rule, f"give one of {', '.join((VLLM, *own))}")
+        raise SettingError("engine", engine, rule, f"give one of {', '.join((VLLM, *SPACE_ENGINES))}")
     if engine == OPENAI and name is None:
         raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
-    space = load_space(name or (engine if engine in own else default))
+    space = load_space(name or (engine if engine in SPACE_ENGINES else default))
     if engine not in (None, space.engine):
         rule = f"this space has the flags of {space.engine}"
         raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")

@@ -21,6 +21,7 @@ from tuner.results.conclusion import (
     worse_metrics,
 )
 from tuner.results.cost_lines import cost_lines
+from tuner.results.engines import ENGINES_TITLE, engines_grid
 from tuner.results.findings import Findings
 from tuner.results.nearest import nearest_grid, rate_line
 
@@ -43,6 +44,8 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
         parts += [Text(""), Text(comparison_title(findings, BY_CLASS), style="bold"), as_table(classes)]
         parts += [Text(note)] if (note := classes_note(findings)) else []
     parts += [Text(line) for line in cost_lines(findings)]
+    if (engines := engines_grid(findings)) is not None:
+        parts += [Text(""), Text(ENGINES_TITLE, style="bold"), as_table(engines)]
     if (finalists := finalists_grid(findings)) is not None:
         title = f"finalists, as ratios to {findings.baseline_name}"
         parts += [Text(""), Text(title, style="bold"), as_table(finalists)]

@@ -43,6 +43,7 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
         "vLLM": vllm if facts["vllm"] else vllm[:1],
         "llama.cpp": llama_cpp,
         "SGLang": _sglang(facts),
+        "TensorRT-LLM": _tensorrt_llm(facts),
         **_command(facts),
         "processes of earlier runs": left or [("left running", "none")],
         "`tuner optimize` here": [("runs", facts["would_run"])],
@@ -57,6 +58,12 @@ def _sglang(facts: Mapping[str, Any]) -> Rows:
     if facts["sglang"] is None:
         return [("Python", "none found")]
     return [("Python", facts["sglang"]), ("version", facts["sglang_version"])]
+
+
+def _tensorrt_llm(facts: Mapping[str, Any]) -> Rows:
+    if facts["trtllm_serve"] is None:
+        return [("executable", "none found")]
+    return [("executable", facts["trtllm_serve"]), ("version", facts["tensorrt_llm_version"])]
 
 
 def _command(facts: Mapping[str, Any]) -> dict[str, Rows]:

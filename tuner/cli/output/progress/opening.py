@@ -24,7 +24,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     parts = [
         text.count(start.budget.trials, "trial") + (f" ({done} finished before)" if done else ""),
         text.count(start.workers, "worker"),
-        f"{engine.name} {engine.version}",
+        " and ".join(f"{each.name} {each.version}" for each in engine.every),
         text.count(len(spec.space.parameters), "parameter"),
     ]
     lines.append(f"study {spec.name}: {', '.join(parts)}")

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tuner.engines.simulator.config.precision import NotSimulated
+
 LARGEST_DEFAULT_SIZE = 512
 """The largest size in tokens that vLLM captures by default."""
 _MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+_UNMODELLED = ("pass_config", "custom_ops")
 _PIECEWISE_MODES = ("PIECEWISE", "FULL_AND_PIECEWISE")
 
 
@@ -101,6 +104,9 @@ def find_cuda_graphs(
         ValueError: with vLLM's message, for sizes or modes that vLLM refuses.
     """
     compilation: dict[str, Any] = flags["compilation_config"] or {}
+    unmodelled = [key for key in _UNMODELLED if compilation.get(key)]
+    if unmodelled:
+        raise NotSimulated(f"--compilation-config: {unmodelled[0]} is not simulated; measure that with the engine vllm")
     level = _optimization_level(flags["optimization_level"])
     given_mode = compilation.get("cudagraph_mode")
     if given_mode is not None and str(given_mode).upper() not in _MODES:

@@ -62,6 +62,8 @@ def find_quantization(
 
     Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels.
     """
+    if model.experts:
+        raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
     checkpoint = model.quantization
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
@@ -83,11 +85,16 @@ def find_quantization(
             f"The quantization method {method} is not supported for the current GPU. Minimum capability: "
             f"{least_capability}. Current capability: {_capability(card)}."
         )
+    if checkpoint is not None and (model.activation_bits or 16) < 16 and method == "compressed-tensors":
+        raise NotSimulated(
+            f"a checkpoint with activations of {model.activation_bits} bits is not simulated; measure that with the "
+            "engine vllm"
+        )
     if method in ("awq", "gptq") and version < (0, 25) and dtype != "float16":
         raise ConfigRefused(
             f"torch.{dtype} is not supported for quantization method {method}. Supported dtypes: [torch.float16]"
         )
-    return method, bits
+    return method, bits if checkpoint is None or model.weight_bits is None else model.weight_bits
 
 
 def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str]) -> bool:

@@ -38,6 +38,10 @@ class LibraryTokenizer:
         """Return the tokens of each text, special ones included."""
         return {"input_ids": [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]}
 
+    def tokens(self, text: str, *, special: bool) -> list[int]:
+        """Return the tokens of one text; with `special`, those that the tokenizer adds to a prompt are among them."""
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+
     def batch_decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence of tokens."""
         return list(self._tokenizer.decode_batch(batch, skip_special_tokens=False))

@@ -159,9 +159,12 @@ def start_generator(
 def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
     """Return one request as `resident/prompts.py` reads it."""
     kind = traffic.classes[offered.name]
-    shared: list[tuple[str, int]] = [("system", traffic.system_prompt)] if traffic.system_prompt else []
+    shared: list[tuple[str | int, ...]] = []
+    if traffic.system_prompt:
+        shared.append(("system", traffic.system_prompt, *(("rules",) if traffic.has_made_text else ())))
     if kind.prefix is not None:
-        shared.append((f"{offered.name}/{offered.document}", kind.prefix.tokens))
+        text_kind = (str(kind.text),) if kind.has_made_text else ()
+        shared.append((f"{offered.name}/{offered.document}", kind.prefix.tokens, *text_kind))
     text = _text(traffic, offered)
     if text is not None:
         return {"shared": shared, "prompt": text.prompt, "answer": None if text.output_tokens else text.answer}

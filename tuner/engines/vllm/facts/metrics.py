@@ -23,6 +23,9 @@ _SCRAPE_TIMEOUT_S = 20.0
 _PAGE_LIMIT = 2**22
 """The largest page in bytes; one of vLLM has about 150 kB for each engine."""
 
+PAGE = "/metrics"
+"""Where most engines have their metrics."""
+
 _PAGE_TYPES = ("text/plain", "application/openmetrics-text")
 
 PREEMPTIONS = "vllm:num_preemptions_total"
@@ -36,7 +39,12 @@ WAITING = "vllm:num_requests_waiting"
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-SHARES = frozenset({KV_USAGE, "sglang:token_usage", "sglang:spec_accept_rate", "sglang:spec_accept_length"})
+SHARES = frozenset(
+    {
+        *(KV_USAGE, "sglang:token_usage", "sglang:spec_accept_rate", "sglang:spec_accept_length"),
+        "trtllm_kv_cache_utilization",
+    }
+)
 """Metrics whose largest value over all engines counts; all others are summed."""
 
 READ_METRICS = (
@@ -47,13 +55,14 @@ READ_METRICS = (
 
 @dataclass(frozen=True)
 class StateMetrics:
-    """An engine's names of metrics: those of its state, which are sampled, and all that are read."""
+    """An engine's names of metrics: those of its state, which are sampled, all that are read, and their page."""
 
     running: str
     waiting: str
     kv_usage: str | None
     preemptions: str | None
     read: tuple[str, ...]
+    page: str = PAGE
 
 
 VLLM_STATE = StateMetrics(RUNNING, WAITING, KV_USAGE, PREEMPTIONS, READ_METRICS)
@@ -103,10 +112,14 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
 
 
 def scrape(
-    host: str, port: int, timeout_s: float = _SCRAPE_TIMEOUT_S, names: tuple[str, ...] = READ_METRICS
+    host: str,
+    port: int,
+    timeout_s: float = _SCRAPE_TIMEOUT_S,
+    names: tuple[str, ...] = READ_METRICS,
+    page: str = PAGE,
 ) -> dict[str, float] | None:
     """Return the present values of the named metrics; None if the server sends no such page in time."""
-    reply = get_local(host, port, "/metrics", timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
+    reply = get_local(host, port, page, timeout_s, size=_PAGE_LIMIT, types=_PAGE_TYPES)
     return parse_metrics(reply.text, names) if reply is not None and reply.status == 200 else None
 
 
@@ -159,7 +172,7 @@ class MetricsSampler:
         began, names = time.monotonic(), self._names
         sampled = (names.running, names.waiting, names.kv_usage, names.preemptions)
         while not self._stop.wait(self._period_s):
-            values = scrape(*self._address, _SAMPLE_TIMEOUT_S, names.read)
+            values = scrape(*self._address, _SAMPLE_TIMEOUT_S, names.read, names.page)
             if values is not None:
                 state = (None if name is None else values.get(name) for name in sampled)
                 self.samples.append(Sample(time.monotonic() - began, *state))

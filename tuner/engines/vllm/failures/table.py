@@ -72,6 +72,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"To serve at least one request with the models?'s max seq len",
         r"No available memory for the cache blocks",
     ),
+    *rows(FailureKind.OUT_OF_MEMORY_STARTUP, r"Insufficient space in \S+ for CPU KV offload", phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
@@ -120,6 +121,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"KV cache is not supported (?:by|on)",
         r"fp8e4nv not supported in this architecture",
         r"out of resource: shared memory",
+        r"CPU Offloading is currently only supported on",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,

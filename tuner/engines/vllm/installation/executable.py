@@ -78,8 +78,8 @@ def _is_executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def interpreter_of(executable: Path) -> Path | None:
-    """Return the Python that runs the console script `vllm`; None for a wrapper or another kind of program.
+def interpreter_of(executable: Path, entry_point: bytes = _ENTRY_POINT) -> Path | None:
+    """Return the Python that runs a console script, `vllm`; None for a wrapper or another kind of program.
 
     The three forms that installers write are supported: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline
     for paths that are too long or contain spaces. A shell script that runs `python3 -m vllm…` is a wrapper.
@@ -89,7 +89,7 @@ def interpreter_of(executable: Path) -> Path | None:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return None
-    if not head.startswith(b"#!") or _ENTRY_POINT not in head:
+    if not head.startswith(b"#!") or entry_point not in head:
         return None
     lines = head.decode("utf-8", "replace").splitlines()
     words = lines[0][2:].strip()

@@ -1,12 +1,13 @@
 """Make prompts of exact lengths under the model's tokenizer. Runs in a fork of the helper, in vLLM's interpreter.
 
-The plan is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS], …], "tokens": N, "seed": S, "text":
-"random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. The result is {"prompts": [[TEXT, TOKENS,
+The plan is JSON: {"tokenizer": NAME, "requests": [{"shared": [[KEY, TOKENS, TEXT], …], "tokens": N, "seed": S,
+"text": "random"}, {"shared": […], "prompt": TEXT, "answer": TEXT}, …]}. The result is {"prompts": [[TEXT, TOKENS,
 ANSWER_TOKENS], …]} or {"error": LINE}. Tokens are those that the server counts for a completion, with special ones.
 
-A generated prompt is a sequence of words of one token each, so that its parts can be joined without merging tokens.
-Each prompt is encoded again, and words are dropped or added until its length is exact. Shared parts depend on their key
-only.
+A prompt of `random` or `repetitive` text is a sequence of words of one token each, so that its parts can be joined
+without merging tokens. Each prompt is encoded again, and words are dropped or added until its length is exact. A text
+of another kind is made by the script `made_text.py` and cut at a word; the few tokens that are missing are words.
+Shared parts depend on their key, length and kind only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+made_text = importlib.import_module(f"{__package__}.made_text" if __package__ else "made_text")
+
 WORDS = tuple(re.compile(words) for words in (r" [a-z]{2,10}", r" [^\s\ufffd]{1,10}", r"[^\s\ufffd]{1,10}"))
 """Words are drawn from the first kind that the tokenizer has: plain words, any text after a space, any visible text."""
 MOST_WORDS = 4096
 PASSAGE = 16
 TRIES = 40
+LONGEST_TOKEN = 16
+"""Characters of a token of made text, at the most on average."""
+PIECE = re.compile(r"\s*\S+")
 
 
 class PromptError(ValueError):
@@ -37,7 +43,7 @@ class PromptMaker:
         self.tokenizer = tokenizer
         self.special = len(self.encode("")[0])
         self.words = self._words()
-        self.parts: dict[tuple[str, int], list[str]] = {}
+        self.parts: dict[tuple[str, int, str], list[str]] = {}
 
     def encode(self, *texts: str) -> list[list[int]]:
         """Return the tokens of each text, as the server encodes a completion's prompt."""
@@ -78,18 +84,68 @@ class PromptMaker:
             return [passage[index % PASSAGE] for index in range(count)]
         return source.choices(self.words, k=count)
 
-    def shared(self, key: str, tokens: int) -> list[str]:
+    def shared(self, key: str, tokens: int, text: str = "random") -> list[str]:
         """Return a shared part; it is the same for its key in every workload."""
-        words = self.parts.get((key, tokens))
+        words = self.parts.get((key, tokens, text))
         if words is None:
-            words = self.parts[key, tokens] = self.drawn(tokens, zlib.crc32(key.encode()), "random")
+            seed = zlib.crc32(key.encode())
+            if text in made_text.KINDS:
+                words = self.made([], text, seed, seed, tokens + self.special, ending=False)
+            else:
+                words = self.drawn(tokens, seed, "random")
+            self.parts[key, tokens, text] = words
         return words
+
+    def made(self, before: list[str], text: str, world: int, seed: int, target: int, ending: bool) -> list[str]:
+        """Return the pieces of a made text with which a prompt has `target` tokens.
+
+        Args:
+            before: the words that the prompt begins with.
+            text, world, seed: as in `made_text.make_text`.
+            target: tokens of the whole prompt.
+            ending: take the end of the text, not its beginning: a prompt ends with a question.
+        """
+        head = "".join(before)
+        own = max(1, target - len(self.encode(head)[0]))
+        pieces = PIECE.findall(made_text.make_text(text, world, seed, own * LONGEST_TOKEN))
+
+        def taken(count: int) -> list[str]:
+            return pieces[len(pieces) - count :] if ending else pieces[:count]
+
+        def surplus(count: int) -> int:
+            return len(self.encode(head + "".join(taken(count)))[0]) - target
+
+        # a piece has at least one token, and pieces are of similar length, so a few proportional steps suffice
+        low, low_surplus, high, step = 0, -own, min(len(pieces), own) + 1, own // 2 + 1
+        while low + 1 < high:
+            middle = min(max(low + step, low + 1), high - 1)
+            found = surplus(middle)
+            if found > 0:
+                high, step = middle, max(1, (middle - low) // 2)
+                continue
+            step = max(1, round(-found * (middle - low) / max(1, found - low_surplus)))
+            low, low_surplus = middle, found
+            if found == 0:
+                break
+        missing = -surplus(low)
+        words = random.Random(seed + 1).choices(self.words, k=missing) if missing > 0 else []
+        return words + taken(low) if ending else taken(low) + words
 
     def make(self, request: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return the words of a request's shared parts, and the words of its own part."""
-        before = [word for key, tokens in request["shared"] for word in self.shared(key, tokens)]
+        before = [word for part in request["shared"] for word in self.shared(*part)]
+        text = request["text"]
+        if text in made_text.KINDS:
+            target = request["tokens"] + sum(part[1] for part in request["shared"])
+            return before, self.made(before, text, world_of(request), request["seed"], target, ending=True)
         own = max(1, request["tokens"] - (0 if before else self.special))
-        return before, self.drawn(own, request["seed"], request["text"])
+        return before, self.drawn(own, request["seed"], text)
+
+
+def world_of(request: dict[str, Any]) -> int:
+    """Return the seed of what a request's made text is about: that of its document, else its own."""
+    of_kind = [key for key, _, *kind in request["shared"] if kind == [request["text"]]]
+    return zlib.crc32(of_kind[-1].encode()) if of_kind else int(request["seed"])
 
 
 def with_exact_length(maker: PromptMaker, before: list[str], own: list[str], target: int, seed: int) -> str:
@@ -113,13 +169,13 @@ def make_prompts(plan: dict[str, Any], tokenizer: Any) -> list[list[Any]]:
     made: list[list[Any]] = []
     for request in plan["requests"]:
         if "prompt" in request:
-            before = "".join(word for key, tokens in request["shared"] for word in maker.shared(key, tokens))
+            before = "".join(word for part in request["shared"] for word in maker.shared(*part))
             answer = request.get("answer")
             tokens = None if answer is None else max(1, len(maker.encode(answer)[0]) - maker.special)
             made.append([before + request["prompt"], None, tokens])
             continue
         before_words, own = maker.make(request)
-        length = request["tokens"] + sum(tokens for _, tokens in request["shared"])
+        length = request["tokens"] + sum(part[1] for part in request["shared"])
         made.append(["".join(before_words) + "".join(own), length, None])
     lengths = [len(tokens) for tokens in maker.encode(*(text for text, _, _ in made))]
     for entry, request, length in zip(made, plan["requests"], lengths, strict=True):

@@ -1,0 +1,1 @@
+"""Spaces of several engines as one space, in which the engine is a parameter."""

@@ -1,0 +1,1 @@
+"""A fake of the package `tensorrt_llm`, in the folder of a Python path; see `commands.serve`."""

@@ -1,0 +1,125 @@
+"""The formats of a quantized checkpoint, and what they mean for memory and for the choices of the space `vllm`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, hardware_named, load_space
+from search_spaces.catalogue.quantization import StoredFormat, stored_format
+from tests.contracts.space_contract import generous
+from tests.unit.search_spaces.test_memory import CONFIG_7B
+
+
+def group(bits: int, kind: str, activations: int | None) -> dict[str, Any]:
+    inputs = None if activations is None else {"num_bits": activations, "type": kind, "dynamic": True}
+    return {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind}, "input_activations": inputs}
+
+
+def compressed(**groups: Any) -> dict[str, Any]:
+    return {"quant_method": "compressed-tensors", "config_groups": groups}
+
+
+W8A8 = compressed(group_0=group(8, "int", 8))
+W4A16 = compressed(group_0=group(4, "int", None))
+FP8 = compressed(group_0=group(8, "float", 8))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, StoredFormat()),
+        (W8A8, StoredFormat("compressed-tensors", 8, 8, "int")),
+        (W4A16, StoredFormat("compressed-tensors", 4, 16, "int")),
+        (FP8, StoredFormat("compressed-tensors", 8, 8, "float")),
+        (compressed(a=group(8, "int", 8), b=group(4, "int", None)), StoredFormat("compressed-tensors", 4, 16, "int")),
+        (compressed(a=group(8, "float", 8), b=group(4, "int", 8)), StoredFormat("compressed-tensors", 4, 8, None)),
+        (compressed(), StoredFormat("compressed-tensors")),
+        ({"quant_method": "awq", "bits": 4}, StoredFormat("awq", 4, None, "int")),
+        ({"quant_method": "gptq", "bits": 8}, StoredFormat("gptq", 8, None, "int")),
+        ({"quant_method": "auto-round", "bits": 3}, StoredFormat("auto-round", 3, None, "int")),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, StoredFormat("fp8", 8, 8, "float")),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, StoredFormat("bitsandbytes", 8, None, "int")),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, StoredFormat("modelopt", 4)),
+        ({"quant_method": "awq"}, StoredFormat("awq")),
+    ],
+)
+def test_formats(config: dict[str, Any], expected: StoredFormat) -> None:
+    assert stored_format(config) == expected
+
+
+@pytest.mark.parametrize("bits", [0, 17, "4", True, 4.0])
+def test_impossible_bits_are_refused(bits: object) -> None:
+    with pytest.raises(ValueError, match="a weight of"):
+        stored_format({"quant_method": "awq", "bits": bits})
+
+
+def shape(quantization: dict[str, Any]) -> ModelShape:
+    return ModelShape.from_config_json({**CONFIG_7B, "quantization_config": quantization})
+
+
+def test_the_bits_of_a_model_count_in_its_weights() -> None:
+    """A 7B shape has 6,525,288,448 weights in linear layers, and 2 × 152,064 × 3,584 + 57 × 3,584 others in 16 bits."""
+    others = 2 * (2 * 152_064 * 3584 + 57 * 3584)
+    eight, four = shape(W8A8), shape(W4A16)
+    assert eight.weight_bytes(eight.stored_bits) == 6_525_288_448 + others
+    assert four.weight_bytes(four.stored_bits) == 6_525_288_448 // 2 + others
+    assert shape({"quant_method": "awq"}).stored_bits == 4
+
+
+def need(space: ResolvedSpace, config: dict[str, ParameterValue]) -> str:
+    (violation,) = space.violations(config)
+    return violation.message
+
+
+def test_the_bits_of_a_checkpoint_count_in_the_memory() -> None:
+    """On 8 GiB: 8 bits need 6.08 + 2.03 GiB of weights, 4 bits 3.04 + 2.03."""
+    card = replace(hardware_named("l4"), memory_gib=8.0)
+    context = Context(
+        card,
+        "0.25.1",
+        model=ModelShape.from_config_json(CONFIG_7B),
+        checkpoints={"compressed-tensors": "a/w8a8"},
+        checkpoint_shapes={"compressed-tensors": shape(W8A8)},
+    )
+    small: dict[str, ParameterValue] = {"max_model_len": 1024, "quantization": "compressed-tensors"}
+    assert "weights 8.11" in need(load_space("vllm").resolve(context), small)
+    four = replace(context, checkpoint_shapes={"compressed-tensors": shape(W4A16)})
+    assert load_space("vllm").resolve(four).violations(small) == []
+    assert load_space("vllm").resolve(replace(context, checkpoint_shapes={})).violations(small) == []
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "checkpoint", "offered"),
+    [
+        ("t4", "0.15.1", W8A8, True),
+        ("t4", "0.15.1", W4A16, True),
+        ("t4", "0.15.1", FP8, False),
+        ("t4", "0.25.1", FP8, True),
+        ("l4", "0.15.1", FP8, True),
+    ],
+)
+def test_a_checkpoint_s_format_needs_a_card(card: str, version: str, checkpoint: dict[str, Any], offered: bool) -> None:
+    context = replace(generous(card, version), checkpoint_shapes={"compressed-tensors": shape(checkpoint)})
+    space = load_space("vllm").resolve(context)
+    assert space.contains({"quantization": "compressed-tensors"}) is offered
+    if offered:
+        assert space.render({"quantization": "compressed-tensors"}).model == "quantized/compressed-tensors"
+    else:
+        (reason,) = [each.reason for each in space.dropped if each.value == "compressed-tensors"]
+        assert reason == "the checkpoint's FP8 weights need compute capability 8.0 in vLLM 0.15.1, Tesla T4 has 7.5"
+
+
+def test_an_auto_round_checkpoint_is_served_as_it_is() -> None:
+    context = replace(generous("t4", "0.15.1"), checkpoints={"auto-round": "a/round"})
+    rendered = load_space("vllm").resolve(context).render({"quantization": "auto-round"})
+    assert (rendered.argv, rendered.model) == ((), "a/round")
+
+
+def test_experts_and_draft_layers_are_read() -> None:
+    mixture = ModelShape.from_config_json({**CONFIG_7B, "num_local_experts": 8, "num_nextn_predict_layers": 1})
+    assert (mixture.experts, mixture.draft_layers) == (8, 1)
+    dense = ModelShape.from_config_json(CONFIG_7B)
+    assert (dense.experts, dense.draft_layers, dense.weight_bits) == (0, 0, None)

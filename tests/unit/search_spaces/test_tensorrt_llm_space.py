@@ -1,0 +1,187 @@
+"""The space of TensorRT-LLM: its contract, its rules, and the flags and options of the sources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
+from search_spaces import space_names as names_of
+from tests.contracts.space_contract import SpaceContract
+from tuner.engines.tensorrt_llm.options import split_options
+from tuner.engines.vllm.installation.flags import load_flags
+
+NAME = "tensorrt-llm"
+FLAGS = Path(__file__).parents[2] / "data" / "tensorrt_llm_flags" / "sources.json"
+QWEN = ModelShape(24, 896, 4864, 14, 2, 64, 151936, 32768, True, "bfloat16", None)
+CONTEXT = Context(
+    hardware=hardware_named("h200"),
+    engine_version="1.3.0rc7",
+    model=QWEN,
+    packages=frozenset({"flashinfer"}),
+    concurrency=50,
+    input_len=512,
+    output_len=512,
+    engine="TensorRT-LLM",
+    cores=16,
+)
+B200 = replace(hardware_named("h200"), name="NVIDIA B200", key="b200", compute_capability=(10, 0))
+
+
+class TestContract(SpaceContract):
+    @pytest.fixture
+    def space(self) -> Space:
+        return load_space(NAME)
+
+    @pytest.fixture(params=("a100", "h200"))
+    def context(self, request: pytest.FixtureRequest) -> Context:
+        declared = str(load_space(NAME).to_dict()).replace("'", " ").split()
+        flags = frozenset(word for word in declared if word.startswith("--"))
+        return replace(CONTEXT, hardware=hardware_named(request.param), cores=None, flags=flags)
+
+
+@pytest.fixture
+def space() -> ResolvedSpace:
+    return load_space(NAME).resolve(CONTEXT)
+
+
+def test_the_space_names_its_engine() -> None:
+    assert load_space(NAME).engine == NAME
+    assert names_of(NAME) == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("config", "plain", "options"),
+    [
+        ({}, (), {}),
+        (
+            {"max_batch_size": 64, "max_num_tokens": 2048, "chunked_prefill": True},
+            ("--max_batch_size", "64", "--max_num_tokens", "2048", "--enable_chunked_prefill"),
+            {},
+        ),
+        ({"chunked_prefill": False, "overlap_scheduler": True, "cuda_graphs": True}, (), {}),
+        ({"overlap_scheduler": False}, (), {"disable_overlap_scheduler": True}),
+        (
+            {"kv_memory_fraction": 0.85, "kv_cache_dtype": "fp8", "block_reuse": False, "tokens_per_block": 64},
+            (),
+            {
+                "kv_cache_config": {
+                    "free_gpu_memory_fraction": 0.85,
+                    "enable_block_reuse": False,
+                    "tokens_per_block": 64,
+                    "dtype": "fp8",
+                }
+            },
+        ),
+        ({"cuda_graphs": False}, (), {"cuda_graph_config": None}),
+        (
+            {"cuda_graphs": True, "graph_max_batch": 64, "graph_padding": True},
+            (),
+            {"cuda_graph_config": {"max_batch_size": 64, "enable_padding": True}},
+        ),
+        (
+            {"speculative": "NGram", "ngram_tokens": 8, "ngram_size": 3, "ngram_shared": False},
+            (),
+            {
+                "speculative_config": {
+                    "decoding_type": "NGram",
+                    "max_draft_len": 8,
+                    "max_matching_ngram_size": 3,
+                    "is_public_pool": False,
+                }
+            },
+        ),
+        (
+            {"chunked_prefill": True, "chunking_policy": "EQUAL_PROGRESS", "capacity_policy": "MAX_UTILIZATION"},
+            ("--enable_chunked_prefill",),
+            {
+                "scheduler_config": {
+                    "context_chunking_policy": "EQUAL_PROGRESS",
+                    "capacity_scheduler_policy": "MAX_UTILIZATION",
+                }
+            },
+        ),
+        (
+            {"attention_backend": "FLASHINFER", "postprocess_workers": 4},
+            ("--num_postprocess_workers", "4"),
+            {"attn_backend": "FLASHINFER"},
+        ),
+    ],
+)
+def test_a_configuration_renders_to_flags_and_options(
+    space: ResolvedSpace, config: dict[str, ParameterValue], plain: tuple[str, ...], options: dict[str, object]
+) -> None:
+    assert space.violations(config) == []
+    assert split_options(space.render(config).argv) == (plain, options)
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ({"graph_max_batch": 64, "max_batch_size": 32}, "graphs-above-batch"),
+        ({"speculative": "NGram"}, "drafts-without-number"),
+        ({"max_num_tokens": 1024}, "prompt-above-tokens"),
+        ({"max_num_tokens": 1024, "chunked_prefill": False}, "prompt-above-tokens"),
+    ],
+)
+def test_a_rule_excludes(config: dict[str, ParameterValue], rule: str) -> None:
+    space = load_space(NAME).resolve(replace(CONTEXT, input_len=2000))
+    assert [violation.rule for violation in space.violations(config)] == [rule]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_batch_size": 32},
+        {"graph_max_batch": 32, "max_batch_size": 32},
+        {"max_num_tokens": 2048},
+        {"max_num_tokens": 1024, "chunked_prefill": True},
+    ],
+)
+def test_a_rule_allows(config: dict[str, ParameterValue]) -> None:
+    assert load_space(NAME).resolve(replace(CONTEXT, input_len=2000)).violations(config) == []
+
+
+def test_formats_that_the_card_lacks_and_kernels_that_are_not_installed_are_not_offered() -> None:
+    def values(context: Context, name: str) -> tuple[object, ...]:
+        space = load_space(NAME).resolve(context)
+        return next((each.values for each in space.parameters if each.name == name), ())
+
+    assert values(CONTEXT, "kv_cache_dtype") == (None, "fp8")
+    assert values(replace(CONTEXT, hardware=B200), "kv_cache_dtype") == (None, "fp8", "nvfp4")
+    assert values(replace(CONTEXT, hardware=hardware_named("a100")), "kv_cache_dtype") == ()
+    assert values(CONTEXT, "attention_backend") == (None, "FLASHINFER")
+    assert values(replace(CONTEXT, packages=frozenset()), "attention_backend") == ()
+
+
+def test_an_option_of_the_user_s_own_fixes_its_parameter_and_no_other() -> None:
+    space = load_space(NAME).resolve(replace(CONTEXT, base_argv=("--config.kv_cache_config.dtype", "fp8")))
+    names = {each.name for each in space.parameters}
+    assert "kv_cache_dtype" not in names
+    assert {"kv_memory_fraction", "block_reuse", "cuda_graphs"} <= names
+    assert space.fixed["kv_cache_dtype"] == "fp8"
+
+
+def test_an_option_that_the_installation_lacks_is_not_offered() -> None:
+    known = load_flags(FLAGS, "TensorRT-LLM")
+    assert known is not None
+    flags = known.names - {"--config.stream_interval"}
+    space = load_space(NAME).resolve(replace(CONTEXT, flags=flags))
+    reasons = {each.parameter: each.reason for each in space.dropped}
+    assert reasons["stream_interval"] == "TensorRT-LLM 1.3.0rc7 has no flag --config.stream_interval"
+
+
+def test_the_sources_have_every_flag_option_and_value() -> None:
+    flags = load_flags(FLAGS, "TensorRT-LLM")
+    assert flags is not None
+    context = replace(CONTEXT, hardware=B200, concurrency=5000, flags=flags.names)
+    space = load_space(NAME).resolve(context)
+    assert space.dropped == ()
+    for parameter in space.parameters:
+        drafts: dict[str, ParameterValue] = {"speculative": "NGram"} if parameter.name.startswith("ngram") else {}
+        for value in parameter.values or (2,):
+            argv = space.render({**drafts, parameter.name: value}).argv
+            assert flags.problem(argv) is None
+            split_options(argv)

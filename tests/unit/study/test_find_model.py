@@ -1,0 +1,63 @@
+"""What a study's draft model and checkpoints are, by their config.json or their name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models
+from tuner.study.specification.settings import ModelSettings
+
+
+def folder(path: Path, config: dict[str, Any]) -> str:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def no_downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, "model"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ({"speculators_model_type": "eagle3"}, "eagle3"),
+        ({"architectures": ["EagleLlamaForCausalLM"]}, "eagle"),
+        ({"architectures": ["Gemma4Assistant"], "model_type": "gemma4_mtp"}, "mtp"),
+        ({"architectures": ["MiMoMTPModel"]}, "mtp"),
+        ({"architectures": 3}, "model"),
+    ],
+)
+def test_a_draft_model_s_config_says_what_it_is(tmp_path: Path, config: dict[str, Any], kind: str) -> None:
+    assert draft_kind(folder(tmp_path / "head", config)) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("AngelSlim/Qwen3-8B_eagle3", "eagle3"), ("Qwen/Qwen2.5-0.5B", "model"), (None, None)]
+)
+def test_without_a_config_the_name_says_it(name: str | None, kind: str | None) -> None:
+    assert draft_kind(name) == kind
+
+
+def test_checkpoints_have_a_shape_if_their_config_is_here(tmp_path: Path) -> None:
+    awq = folder(tmp_path / "awq", {**CONFIG_7B, "quantization_config": {"quant_method": "awq", "bits": 4}})
+    broken = folder(tmp_path / "broken", {"hidden_size": 8})
+    given = {"awq": awq, "gptq": "a/gptq", "compressed-tensors": broken}
+    shapes = checkpoint_shapes(given)
+    assert set(shapes) == {"awq"}
+    assert (shapes["awq"].quantization, shapes["awq"].weight_bits) == ("awq", 4)
+    facts = facts_of_models(ModelSettings("a/model", None, given, "a/draft"))
+    assert facts == {
+        "checkpoints": given,
+        "checkpoint_shapes": shapes,
+        "draft_model": "a/draft",
+        "draft_kind": "model",
+    }

@@ -1,0 +1,1 @@
+"""A study before its engine and hardware are known, and what several engines of one study are given."""

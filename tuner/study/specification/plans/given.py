@@ -1,0 +1,177 @@
+"""Plan a study of several engines: divide its settings among them, and check each engine's part.
+
+A text may name its engine: `llama.cpp=model.gguf`. Without one it is the default engine's; a model is that of every
+engine whose format it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tuner.engines.command_line import LLAMA_CPP, MEASURED_ENGINES
+from tuner.errors import SettingError
+from tuner.processes.secrets import Secrets
+from tuner.study.specification.builder import declared_space, plan_study
+from tuner.study.specification.plans.plan import StudyPlan
+from tuner.study.specification.settings import StudySettings
+from tuner.workloads.presets import load_preset
+
+GGUF = ".gguf"
+_NAMED = re.compile(rf"({'|'.join(map(re.escape, MEASURED_ENGINES))})=(.*)", re.DOTALL)
+
+
+def plan_engines(
+    settings: StudySettings,
+    engines: Sequence[str],
+    *,
+    on_cpu: bool = False,
+    simulated: bool = False,
+    card: str | None = None,
+) -> StudyPlan:
+    """Check settings as far as possible without the engines; see `plan_study`.
+
+    Args:
+        settings: of the study.
+        engines: that run it, the default engine first.
+        on_cpu: whether the workers have no GPU.
+        simulated: whether nothing is measured.
+        card: key of the hardware, for the study's name.
+
+    Raises:
+        UserError: for a setting that cannot work, or that names an engine that the study does not run.
+    """
+    parts = [settings_of(settings, engine, engines, on_cpu=on_cpu) for engine in engines]
+    named = [_plan(each, engine, engines, on_cpu, simulated, card) for each, engine in zip(parts, engines, strict=True)]
+    first, *others = named
+    if not others:
+        return first
+    secrets = Secrets({name: value for each in named for name, value in each.secrets.values.items()})
+    name = first.name if settings.name is not None else f"{first.name}-{'+'.join(engines)}"
+    served = first.model.served_name
+    same_name = [replace(each, model=replace(each.model, served_name=served)) for each in others]
+    return replace(first, name=name, secrets=secrets, others=tuple(same_name))
+
+
+def _plan(
+    settings: StudySettings, engine: str, engines: Sequence[str], on_cpu: bool, simulated: bool, card: str | None
+) -> StudyPlan:
+    try:
+        return plan_study(settings, on_cpu=on_cpu, simulated=simulated, card=card, engine=engine)
+    except SettingError as error:
+        if len(engines) == 1 or error.field not in ("model", "space"):
+            raise
+        remedy = f"give that of this engine by {{{error.field}}} {engine}=…"
+        raise SettingError(error.field, error.value, f"{engine}: {error.rule}", remedy) from None
+
+
+def settings_of(settings: StudySettings, engine: str, engines: Sequence[str], *, on_cpu: bool) -> StudySettings:
+    """Return the settings of one engine of a study, without those of the others.
+
+    Raises:
+        SettingError: for a text that names an engine that the study does not run.
+    """
+    model, space, server = settings.model, settings.space, settings.server
+    baseline = None if space.baseline is None else next(_own("baseline", [space.baseline], engine, engines), None)
+    spaces = [*_own("space", _given(space.name, space.others), engine, engines)]
+    if len(spaces) > 1:
+        raise SettingError("space", spaces[1], f"{engine} has one space, and two are given", "leave one out")
+    own = replace(
+        settings,
+        model=replace(model, name=_model(settings, engine, engines), others=()),
+        space=replace(
+            space,
+            name=next(iter(spaces), None),
+            others=(),
+            enqueue=tuple(_own("enqueue", space.enqueue, engine, engines)),
+            baseline=baseline,
+        ),
+        server=replace(server, arguments=tuple(_flags(server.arguments, engine, engines))),
+    )
+    if len(engines) == 1:
+        return own
+    if engine != engines[0]:
+        own = replace(own, model=replace(own.model, tokenizer=None, checkpoints={}, draft_model=None))
+    return replace(own, space=replace(own.space, only=_only(own, engine, engines, on_cpu=on_cpu)))
+
+
+def _given(first: str | None, others: Sequence[str]) -> list[str]:
+    return [*([] if first is None else [first]), *others]
+
+
+def _split(field: str, text: str, engines: Sequence[str]) -> tuple[str | None, str]:
+    """Return the engine that a text names, and the rest; None if it names none.
+
+    Raises:
+        SettingError: for an engine that the study does not run.
+    """
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        return None, text
+    if match[1] not in engines:
+        rule = f"this study runs {' and '.join(engines)}, not {match[1]}"
+        raise SettingError(field, text, rule, f"add {{engine}} {match[1]}, or leave it out")
+    return match[1], match[2]
+
+
+def _own(field: str, texts: Sequence[str], engine: str, engines: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of an engine, without its name."""
+    for text in texts:
+        owner, rest = _split(field, text, engines)
+        if (owner or engines[0]) == engine:
+            yield rest
+
+
+def _model(settings: StudySettings, engine: str, engines: Sequence[str]) -> str | None:
+    """Return the model of an engine: the one that names it, else one in its format.
+
+    Raises:
+        SettingError: without one, and for two.
+    """
+    pairs = [_split("model", text, engines) for text in _given(settings.model.name, settings.model.others)]
+    own = [rest for owner, rest in pairs if owner == engine]
+    plain = [rest for owner, rest in pairs if owner is None]
+    if len(engines) > 1:
+        of_format = [each for each in plain if each.endswith(GGUF) == (engine == LLAMA_CPP)]
+        own = own or of_format
+        if not own and (plain or engine == LLAMA_CPP):
+            form = "a GGUF file" if engine == LLAMA_CPP else "a folder or a hub name"
+            rule = f"{engine} serves {form}, and none is given"
+            raise SettingError("model", " ".join(plain) or None, rule, f"add {{model}} {engine}=MODEL")
+    found = own or plain
+    if len(found) > 1:
+        raise SettingError("model", found[1], f"{engine} serves one model, and two are given", "leave one out")
+    return next(iter(found), None)
+
+
+def _flags(words: Sequence[str], engine: str, engines: Sequence[str]) -> Iterator[str]:
+    """Yield an engine's words of the server's flags: those after `ENGINE=`, the first ones are the default engine's."""
+    owner = engines[0]
+    for word in words:
+        named, rest = _split("server_arguments", word, engines)
+        owner = named or owner
+        if owner == engine and (rest or named is None):
+            yield rest
+
+
+def _only(own: StudySettings, engine: str, engines: Sequence[str], *, on_cpu: bool) -> tuple[str, ...]:
+    """Return the parameters to search of an engine: those that name it, and those that its space has.
+
+    Raises:
+        SettingError: for a name that no engine's space has, or if none is of this engine.
+    """
+    given = own.space.only
+    if not given:
+        return ()
+    declared = declared_space(own.space.name, load_preset(own.preset), engine, on_cpu=on_cpu).parameter_names
+    found = []
+    for name in given:
+        owner = next((each for each in engines if name.startswith(f"{each}.")), None)
+        short = name.removeprefix(f"{engine}.")
+        if owner == engine or (owner is None and name in declared):
+            found.append(short)
+    if not found:
+        remedy = f"name one of {engine}, such as {engine}.{declared[0]}"
+        raise SettingError("only", " ".join(given), f"none of these is a parameter of {engine}", remedy)
+    return tuple(found)

@@ -1,0 +1,121 @@
+"""The engines of a study and the devices that they run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from search_spaces.schema import VLLM
+from tuner.engines.base import EngineSettings
+from tuner.engines.command_line import LLAMA_CPP, MEASURED_ENGINES, SGLANG
+from tuner.engines.vllm.installation.executable import find_executable
+from tuner.errors import SettingError
+from tuner.processes.identity import own_identity
+from tuner.study.specification.builder import StudyPlan
+from tuner.study.specification.settings import EngineChoice, StudySettings
+from tuner.use_cases.devices import (
+    Devices,
+    find_cluster_devices,
+    find_devices,
+    grouped,
+    refuse_gpus_on_cpu,
+    refuse_nodes,
+)
+from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.places import home
+from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
+
+
+def chosen_engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+    """Return the engine of a study, or its default engine with the others, and the devices.
+
+    Raises:
+        UserError: for one that is not installed, and for settings that do not fit it.
+    """
+    if choice.ray_address is None or choice.others or choice.engine not in ("auto", VLLM):
+        refuse_nodes(settings.nodes_per_trial)
+    if not choice.others:
+        return _engine(settings, choice)
+    _check_several(choice)
+    found = [_engine(settings, _choice_of(each, choice)) for each in choice.engines]
+    first, devices = found[0]
+    _check_devices(choice.engines, [each for _, each in found])
+    return replace(first, others=tuple(each for each, _ in found[1:])), devices
+
+
+def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
+    """Return the settings of the workers' engines with what the plan has found: secrets, and tokenizers of several."""
+    tokenizers = tuple(each.model.tokenizer for each in plan.every) if plan.others else ()
+    others = tuple(replace(each, secrets=plan.secrets, tokenizers=tokenizers) for each in settings.others)
+    return replace(settings, secrets=plan.secrets, tokenizers=tokenizers, others=others)
+
+
+def _check_several(choice: EngineChoice) -> None:
+    """Refuse engines that a study cannot have several of, and settings of an engine that it does not run."""
+    for engine in choice.engines:
+        if engine not in MEASURED_ENGINES:
+            rule = f"a study of several engines measures {', '.join(MEASURED_ENGINES)}"
+            raise SettingError("engine", engine, rule, "leave it out, or give it alone")
+    twice = next((each for each in choice.engines if choice.engines.count(each) > 1), None)
+    if twice is not None:
+        raise SettingError("engine", twice, "this engine is given twice", "give each engine once")
+    if choice.ray_address is not None:
+        rule = "a study of several engines runs on this machine only"
+        raise SettingError("ray_address", choice.ray_address, rule, "leave it out")
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    programs = {VLLM: ("vllm", choice.vllm), LLAMA_CPP: ("llama_server", choice.llama_server)}
+    for engine, (field, value) in {**programs, SGLANG: ("sglang", choice.sglang)}.items():
+        if value is not None and engine not in choice.engines:
+            rule = f"this setting is for {engine}, and this study runs {' and '.join(choice.engines)}"
+            raise SettingError(field, value, rule, f"add {{engine}} {engine}, or leave it out")
+
+
+def _choice_of(engine: str, choice: EngineChoice) -> EngineChoice:
+    """Return the choice of one engine of several, without the programs of the others."""
+    return replace(
+        choice,
+        engine=engine,
+        others=(),
+        vllm=choice.vllm if engine == VLLM else None,
+        llama_server=choice.llama_server if engine == LLAMA_CPP else None,
+        sglang=choice.sglang if engine == SGLANG else None,
+    )
+
+
+def _check_devices(engines: Sequence[str], found: Sequence[Devices]) -> None:
+    """Refuse engines that would be measured on different devices."""
+    for engine, devices in zip(engines, found, strict=True):
+        if devices.names != found[0].names:
+            rule = f"it would run on {devices.names[0]}, and {engines[0]} on {found[0].names[0]}"
+            raise SettingError("engine", engine, rule, "install a build for that device, or give each its own study")
+
+
+def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+    """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
+    named = named_engine(choice, settings.gpus)
+    if named is not None:
+        return named
+    if choice.ray_address is not None:
+        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, settings.nodes_per_trial)
+    if wants_simulation(choice.engine, choice.vllm, choice.gpu):
+        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
+        return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    devices = find_devices(choice.workers, settings.gpus)
+    refuse_gpus_on_cpu(settings.gpus_per_trial, devices)
+    executable = os.fspath(find_executable(choice.vllm))
+    own, warm = own_identity(), choice.warm_start
+    return EngineSettings("vllm", executable, home(), warm_start=warm, driver=own, gpus=devices.each), devices
+
+
+def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int, nodes: int) -> tuple[EngineSettings, Devices]:
+    """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
+    if choice.engine == "simulated":
+        rule = "a simulated study runs in this process, not on a cluster"
+        raise SettingError("ray_address", address, rule, "leave it out, or leave out {engine}")
+    refuse_simulation_options(choice.gpu, choice.vllm_version)
+    found = find_cluster_devices(address, choice.workers, choice.vllm, home(), gpus, nodes)
+    # Workers run on other hosts, where this process cannot be the owner of a server.
+    warm, devices = choice.warm_start, found.devices
+    return EngineSettings("vllm", found.vllm, home(), warm_start=warm, driver=None, gpus=devices.on_node), devices
