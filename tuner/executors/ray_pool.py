@@ -75,8 +75,7 @@ class RayExecutor:
         """
         self._make_engine = make_engine
         self._gpus, self._nodes = gpus, nodes
-        self._provenance = provenance
-        self._records = records
+        self._provenance, self._records = provenance, records
         self._noticed = 0.0
         self._local: LocalRay | None = None
         if address is None:
@@ -89,13 +88,13 @@ class RayExecutor:
         for entry in self._slots:
             self._start_actor(entry)
 
-    def _start_actor(self, entry: Slot, requested: float | None = None) -> None:
+    def _start_actor(self, entry: Slot) -> None:
         """Request an actor for a slot; on several nodes, the actors that are left of an earlier request end."""
         if self._nodes > 1 and entry.group is not None:
             entry.group.end()
         entry.group = start_group(self._make_engine, entry.index, self._gpus // self._nodes, self._nodes)
         entry.identity, entry.process = entry.actor.identity.remote(), None
-        entry.requested, entry.retry_at = time.monotonic() if requested is None else requested, 0.0
+        entry.requested, entry.retry_at = time.monotonic(), 0.0
 
     @property
     def slots(self) -> int:
@@ -170,7 +169,9 @@ class RayExecutor:
                     entry.retry_at = now + RETRY_S
                     _log.warning("worker w%d did not start: %s", entry.index, first_line(error))
                     continue
-                self._start_actor(entry, entry.requested)  # the deadline counts from the first request
+                requested = entry.requested
+                self._start_actor(entry)
+                entry.requested = requested  # the deadline counts from the first request
 
     def submit(self, spec: TrialSpec, slot: int) -> None:
         """Start a trial on an idle slot."""
