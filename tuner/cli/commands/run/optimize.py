@@ -261,7 +261,13 @@ def optimize(
         preset=preset,
         name=study,
         model=settings.ModelSettings(
-            *(first(model), tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model, rest(model))
+            *(
+                first(model, engine),
+                tokenizer,
+                pairs("checkpoint", checkpoint, "METHOD=MODEL"),
+                draft_model,
+                rest(model, engine),
+            )
         ),
         workload=settings.WorkloadSettings(
             files=tuple(workload or ()),
@@ -275,8 +281,8 @@ def optimize(
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
-            *(first(space), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
-            *(rest(space),),
+            *(first(space, engine), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
+            *(rest(space, engine),),
         ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
@@ -288,8 +294,8 @@ def optimize(
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     budget = settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(
-        *(first(engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
-        *(llama_server, server_command, sglang, trtllm_serve, rest(engine)),
+        *(first(engine, engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        *(llama_server, server_command, sglang, trtllm_serve, rest(engine, engine)),
     )
     run = settings.RunSettings(budget, choice, storage, output)
     raise typer.Exit(_run(study_settings, run, plain=plain, as_json=as_json))
