@@ -96,9 +96,8 @@ def test_kernels_that_change_nothing_are_dropped() -> None:
     config: dict[str, ParameterValue] = {"norm_kernel": "+rms_norm"}
     assert extra(version="0.15.1").render(config).argv == ("--compilation-config", '{"custom_ops":["+rms_norm"]}')
     for version in ("0.25.1", "0.32.0+cpu"):
-        assert reason(extra(version=version), "norm_kernel") == (
-            f"vLLM {version.removesuffix('+cpu')} chooses the kernel of a norm by --kernel-config, and custom_ops changes nothing"
-        )
+        why = reason(extra(version=version), "norm_kernel")
+        assert why.startswith(f"vLLM {version.removesuffix('+cpu')} chooses the kernel of a norm by --kernel-config")
     cpu = extra("cpu")
     assert "no kernel of its own" in reason(cpu, "activation_kernel")
     assert cpu.render({"rotary_kernel": "+rotary_embedding"}).argv == (
