@@ -253,22 +253,16 @@ def optimize(
 
     tuner optimize --model DIR -- --load-format dummy
     """
-    from tuner.cli.values import first, pairs, rest, server_arguments
+    from tuner.cli.values import divided, pairs, server_arguments
     from tuner.specs import Limits
     from tuner.study.specification import settings
 
+    (first, engines), (served, models), (source, spaces) = (divided(each, engine) for each in (engine, model, space))
+    checkpoints = pairs("checkpoint", checkpoint, "METHOD=MODEL")
     study_settings = settings.StudySettings(
         preset=preset,
         name=study,
-        model=settings.ModelSettings(
-            *(
-                first(model, engine),
-                tokenizer,
-                pairs("checkpoint", checkpoint, "METHOD=MODEL"),
-                draft_model,
-                rest(model, engine),
-            )
-        ),
+        model=settings.ModelSettings(served, tokenizer, checkpoints, draft_model, models),
         workload=settings.WorkloadSettings(
             files=tuple(workload or ()),
             rate=rate,
@@ -281,8 +275,7 @@ def optimize(
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
-            *(first(space, engine), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
-            *(rest(space, engine),),
+            *(source, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline, spaces)
         ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
@@ -294,8 +287,8 @@ def optimize(
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     budget = settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(
-        *(first(engine, engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
-        *(llama_server, server_command, sglang, trtllm_serve, rest(engine, engine)),
+        *(first or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        *(llama_server, server_command, sglang, trtllm_serve, engines),
     )
     run = settings.RunSettings(budget, choice, storage, output)
     raise typer.Exit(_run(study_settings, run, plain=plain, as_json=as_json))
