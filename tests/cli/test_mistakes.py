@@ -57,7 +57,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
             ["--preset", "nope"],
             [
                 "--preset 'nope'",
-                "presets: chat, documents-8b, lilo, liso, llama2-7b-awq-t4, mixed, phi4-mini-l4, qwen2.5-0.5b-t4",
+                "presets: chat, code, conversations, documents-8b, lilo, liso, llama2-7b-awq-t4, mixed, phi4-mini-l4",
             ],
         ),
         (["--trails", "3"], ["there is no option --trails; did you mean --trials?"]),

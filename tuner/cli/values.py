@@ -12,14 +12,13 @@ from tuner.errors import SettingError, UserError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def first(texts: Sequence[str] | None) -> str | None:
-    """Return the first of the texts of an option; None if it is not given."""
-    return next(iter(texts or ()), None)
+def divided(texts: Sequence[str] | None, engines: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the first of the texts of an option, None if it is not given, and the texts after it.
 
-
-def rest(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the texts of an option after the first."""
-    return tuple(texts or ())[1:]
+    With fewer than two engines an option counts once, and the last text wins.
+    """
+    counted = tuple(texts or ()) if len(engines or ()) > 1 else tuple(texts or ())[-1:]
+    return (counted[0] if counted else None), counted[1:]
 
 
 def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:

@@ -73,7 +73,7 @@ def test_passes_and_kernels_make_one_object_with_the_graphs() -> None:
         "cudagraph_mode": "FULL",
         "fuse_norm_quant": True,
         "fuse_act_quant": False,
-        "norm_kernel": "+rms_norm",
+        "activation_kernel": "+silu_and_mul",
         "quantization_kernel": "+quant_fp8",
         "capture_sizes": "exact",
         "max_num_seqs": 8,
@@ -82,11 +82,29 @@ def test_passes_and_kernels_make_one_object_with_the_graphs() -> None:
         *("--max-num-seqs", "8", "--quantization", "fp8"),
         *("--cudagraph-capture-sizes", "1", "2", "4", "8"),
         "--compilation-config",
-        '{"cudagraph_mode":"FULL","custom_ops":["+rms_norm","+quant_fp8"],'
+        '{"cudagraph_mode":"FULL","custom_ops":["+silu_and_mul","+quant_fp8"],'
         '"pass_config":{"fuse_act_quant":false,"fuse_norm_quant":true}}',
     )
     assert extra().render({"fuse_norm_quant": True}).argv == ()
-    assert extra().render({"cudagraph_mode": "eager", "norm_kernel": "+rms_norm"}).argv == ("--enforce-eager",)
+    assert extra().render({"cudagraph_mode": "eager", "activation_kernel": "+silu_and_mul"}).argv == (
+        "--enforce-eager",
+    )
+
+
+def test_kernels_that_change_nothing_are_dropped() -> None:
+    """From 0.25 on, `+rms_norm` runs the same code as without; on a CPU, so does `+silu_and_mul` in each version."""
+    config: dict[str, ParameterValue] = {"norm_kernel": "+rms_norm"}
+    assert extra(version="0.15.1").render(config).argv == ("--compilation-config", '{"custom_ops":["+rms_norm"]}')
+    for version in ("0.25.1", "0.32.0+cpu"):
+        why = reason(extra(version=version), "norm_kernel")
+        assert why.startswith(f"vLLM {version.removesuffix('+cpu')} chooses the kernel of a norm by --kernel-config")
+    cpu = extra("cpu")
+    assert "no kernel of its own" in reason(cpu, "activation_kernel")
+    assert cpu.render({"rotary_kernel": "+rotary_embedding"}).argv == (
+        "--compilation-config",
+        '{"custom_ops":["+rotary_embedding"]}',
+    )
+    assert "kernels-of-vllm" in extra().named
 
 
 def test_passes_that_the_card_or_the_gpus_lack_are_dropped() -> None:

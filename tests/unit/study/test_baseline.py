@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from search_spaces import Context, hardware_named, load_space
 from storage.records import Failure, TrialKind
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.errors import SettingError, UserError
 from tuner.specs import TrialSpec
-from tuner.study.specification.configurations import read_baseline
+from tuner.study.specification.configurations import read_baseline, read_enqueued
 from tuner.study.specification.spec import Enqueued
 
 AT_8 = Enqueued("baseline", {"max_num_seqs": 8})
@@ -34,6 +35,16 @@ def test_flags_and_json_are_the_same_configuration(bench: Bench, text: str) -> N
 def test_a_baseline_that_is_not_in_the_space_is_a_mistake(bench: Bench, text: str, rule: str) -> None:
     with pytest.raises(SettingError, match=rule) as caught:
         read_baseline(bench.spec().space, text)
+    assert caught.value.exit_code == 2
+
+
+def test_a_name_that_the_host_excludes_is_refused_with_the_reason() -> None:
+    """A container has 64 MiB of /dev/shm by default."""
+    context = Context(hardware_named("h200"), "0.32.0", host_memory_gib=160.0, shm_gib=0.06)
+    space = load_space("kv-offload").resolve(context)
+    with pytest.raises(SettingError, match=r"vLLM keeps the blocks in /dev/shm, which has 0.06 GiB here") as caught:
+        read_enqueued(space, "enqueue", "offload-32")
+    assert "--shm-size" in str(caught.value)
     assert caught.value.exit_code == 2
 
 

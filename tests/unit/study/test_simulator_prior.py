@@ -71,7 +71,7 @@ def test_what_the_simulator_does_not_model_is_unknown_and_no_failure() -> None:
     prior = simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info)
     assert prior is not None
     assert prior({"kv_offloading_size": 8}) is None
-    assert prior({"norm_kernel": "+rms_norm"}) is None
+    assert prior({"activation_kernel": "+silu_and_mul"}) is None
     assert prior({"watermark": 0.02}) == prior({})
 
 

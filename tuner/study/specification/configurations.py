@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from search_spaces import ParameterValue, ResolvedSpace, Space, SpaceError
 from search_spaces.parameter import Parameter
-from tuner.errors import SettingError
+from tuner.errors import SettingError, as_text
 from tuner.study.specification.spec import Enqueued
 
 BASELINE_LABEL = "baseline"
@@ -73,6 +73,9 @@ def read_enqueued(space: ResolvedSpace, field: str, text: str) -> Enqueued:
     """
     config = _read_json(field, text)
     if config is None and text not in space.named:
+        reasons = [each.reason for each in space.dropped if each.parameter == f"named:{text}"]
+        if reasons:
+            raise SettingError(field, text, as_text(reasons[0]))
         raise _unknown_configuration(field, text, space.named)
     try:
         return Enqueued(text, space.complete(space.named[text].config if config is None else config))

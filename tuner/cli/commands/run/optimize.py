@@ -255,24 +255,23 @@ def optimize(
 
     tuner optimize --model DIR -- --load-format dummy
     """
-    from tuner.cli.values import first, pairs, rest, server_arguments
+    from tuner.cli.values import divided, pairs, server_arguments
     from tuner.specs import Limits
     from tuner.study.specification import settings
 
+    (first, engines), (served, models), (source, spaces) = (divided(each, engine) for each in (engine, model, space))
+    checkpoints = pairs("checkpoint", checkpoint, "METHOD=MODEL")
     study_settings = settings.StudySettings(
         preset=preset,
         name=study,
-        model=settings.ModelSettings(
-            *(first(model), tokenizer, pairs("checkpoint", checkpoint, "METHOD=MODEL"), draft_model, rest(model))
-        ),
+        model=settings.ModelSettings(served, tokenizer, checkpoints, draft_model, models),
         workload=settings.WorkloadSettings(
             *(tuple(workload or ()), rate, users, prompts, input_len, output_len), temperature=temperature
         ),
         search_load=search_load,
         goals=settings.GoalSettings(tuple(objective or ()), tuple(slo or ()), quality_task),
         space=settings.SpaceSettings(
-            *(first(space), tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline),
-            *(rest(space),),
+            *(source, tuple(only or ()), keep_answers, tuple(enqueue or ()), bunched_tokens, baseline, spaces)
         ),
         search=settings.SearchSettings(seed, sampler, tuple(learn_from or ()), repeats),
         confirmation=settings.ConfirmationSettings(finalists, confirm_rounds, baseline_repeats, reduce),
@@ -285,8 +284,8 @@ def optimize(
     timeout_s = None if timeout is None else settings.read_duration("timeout", timeout)
     budget = settings.Budget(trials, timeout_s, min_gain=min_gain / 100, ablate=ablate)
     choice = settings.EngineChoice(
-        *(first(engine) or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
-        *(llama_server, server_command, sglang, trtllm_serve, rest(engine)),
+        *(first or "auto", vllm, gpu, vllm_version, workers, warm_start, ray_address),
+        *(llama_server, server_command, sglang, trtllm_serve, engines),
     )
     raise typer.Exit(
         _run(study_settings, settings.RunSettings(budget, choice, storage, output), plain=plain, as_json=as_json)
