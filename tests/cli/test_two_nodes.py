@@ -75,7 +75,7 @@ def running_trial(study: Study) -> int | None:
     return running[0] if running and running[0] > 0 and ranks() else None
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_trial_of_a_lost_node_is_attempted_again(deployed: Deployed) -> None:
     assert deployed.code == 0, deployed.output
     assert [trial.number for trial in deployed.trials] == list(range(TRIALS))
@@ -86,7 +86,7 @@ def test_the_trial_of_a_lost_node_is_attempted_again(deployed: Deployed) -> None
     assert ranks() == []
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_logs_of_both_nodes_come_home(deployed: Deployed) -> None:
     for trial in deployed.trials:
         assert trial.outcome is not None
