@@ -92,6 +92,7 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
         (["submit", "--workers", "2"], ["there is no option --workers"]),
         (["submit", "stray"], ["'stray' is not an option of `tuner submit`"]),
         (["submit", "--", "--max-num-seqs", "4"], ["server argument '--max-num-seqs'", "does not allow raw flags"]),
+        (["submit", "--engine", "vllm", "--engine", "llama.cpp"], ["--engine 'llama.cpp'", "has one engine"]),
         (["watch"], ["missing argument 'ID'"]),
         (["watch", "nope"], ["no study 'nope' that you may read", "list the studies"]),
         (["status", "nope"], ["no study 'nope'"]),

@@ -82,11 +82,28 @@ def _read(settings: dict[str, Any], context: typer.Context) -> None:
     """Read the settings whose options are not their values."""
     from tuner.cli.values import pairs, server_arguments
 
+    for name in ("engine", "model", "space"):
+        if name in settings:
+            settings[name] = _single(name, settings[name])
     if "env" in settings:
         settings["env"] = pairs("env", settings["env"])
     arguments = server_arguments(context)
     if arguments:
         settings["server_arguments"] = arguments
+
+
+def _single(name: str, texts: list[str]) -> str:
+    """Return the one text of an option that `tuner optimize` takes several times; the last one wins, as there.
+
+    Raises:
+        SettingError: for several engines.
+    """
+    from tuner.errors import SettingError
+
+    if name == "engine" and len(texts) > 1:
+        rule = "a study of a service has one engine"
+        raise SettingError(name, texts[1], rule, "leave it out, or rank engines by `tuner optimize` on one machine")
+    return texts[-1]
 
 
 def _option_names() -> dict[str, str]:
