@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
+from tuner.engines.command_line import MEASURED_ENGINES
 from tuner.errors import SettingError, UserError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -39,12 +40,13 @@ def pairs(field: str, texts: Sequence[str] | None, form: str = "NAME=VALUE") -> 
 
 
 def server_arguments(context: typer.Context) -> tuple[str, ...]:
-    """Return the server's flags: the words after `--`.
+    """Return the server's flags: the words after `--`. In a study of several engines, `ENGINE=` may be the first.
 
     Raises:
         UserError: for a word before `--` that is no option.
     """
-    if context.args and not context.args[0].startswith("-"):
+    engine = context.args[0].partition("=")[0] if context.args and "=" in context.args[0] else None
+    if context.args and not context.args[0].startswith("-") and engine not in MEASURED_ENGINES:
         rule = f"{context.args[0]!r} is not an option of `{context.command_path}`"
         raise UserError(f"{rule}; flags of `vllm serve` follow `--`, such as `-- --max-num-seqs 64`")
     return tuple(context.args)

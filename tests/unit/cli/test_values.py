@@ -1,10 +1,12 @@
 """Options that need reading, and the names of settings on the command line."""
 
 import pytest
+import typer
+from typer.core import TyperCommand
 
 from tuner.cli.options import option_of
-from tuner.cli.values import pairs
-from tuner.errors import SettingError
+from tuner.cli.values import pairs, server_arguments
+from tuner.errors import SettingError, UserError
 from tuner.study.specification.settings import read_duration
 
 
@@ -44,3 +46,21 @@ def test_the_error_of_a_setting_that_was_not_given_starts_with_the_rule() -> Non
     assert str(SettingError("storage", None, "there is no database", "give {storage}")) == (
         "there is no database; give storage"
     )
+
+
+@pytest.mark.parametrize("words", [(), ("--seed", "1"), ("llama.cpp=", "--threads", "8"), ("vllm=--seed", "1")])
+def test_flags_of_the_server_may_begin_with_an_engines_name(words: tuple[str, ...]) -> None:
+    assert server_arguments(context(*words)) == words
+
+
+@pytest.mark.parametrize("word", ["stray", "vllm", "none=", "=--seed"])
+def test_another_word_is_no_flag(word: str) -> None:
+    with pytest.raises(UserError, match=f"'{word}' is not an option of `optimize`"):
+        server_arguments(context(word))
+
+
+def context(*words: str) -> typer.Context:
+    """Return the context of `tuner optimize` with words that no option takes."""
+    made = typer.Context(TyperCommand("optimize"), info_name="optimize")
+    made.args = list(words)
+    return made
