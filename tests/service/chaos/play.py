@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from storage.records import TrialRecord
 from tests.service.chaos.checks import Use, check_devices, check_mlflow, check_study, finished, kind_of
@@ -24,6 +25,21 @@ LEFTOVERS_S = 60.0
 LATEST_S = 4.0
 """A fault comes at most this long after the one before was over."""
 LOST_RULE = "drivers were lost without a new trial in between"
+
+
+@dataclass(frozen=True)
+class Blow:
+    """A fault that struck.
+
+    Attributes:
+        fault: its name.
+        began: when, of `time.monotonic`.
+        before: how many trials its victims had; one of them must have more for the fault to be over.
+    """
+
+    fault: str
+    began: float
+    before: dict[str, int]
 
 
 class Play:
@@ -74,25 +90,36 @@ class Play:
                 self.figures.problems.append(f"{id}: trial {key} differs: it was repeated")
         self.records[id] = now
 
-    def fault(self) -> bool:
-        """Let a fault strike, and wait until its victim has a new trial; return whether there was a victim."""
+    def faults(self, together: int) -> None:
+        """Let faults strike one after the other, and wait until the victims of each have a new trial."""
+        blows = [blow for _ in range(together) if (blow := self.strike()) is not None]
+        self.wait_until(lambda: self.recovered(blows), ", ".join(blow.fault for blow in blows))
+        for id in self.open:
+            self.look_at_trials(id)
+
+    def strike(self) -> Blow | None:
+        """Let a fault strike; return None if it found no victim."""
         names = list(FAULTS)
         name = self.around.random.choices(names, [FAULTS[name][0] for name in names])[0]
         before = {id: follower.trials for id, follower in self.open.items()}
         began = time.monotonic()
         struck = FAULTS[name][1](self.scene)
         if struck is None:
-            return False
+            return None
         self.figures.faults[name] += 1
+        _say(f"{name}: {struck or 'all'}")
         victims = [struck] if struck else list(before)
-        print(f"{time.strftime('%H:%M:%S')} {name}: {struck or 'all'}", file=sys.stderr, flush=True)
-        self.wait_until(lambda: any(self.has_moved(id, before.get(id, 0)) for id in victims), name)
-        lasted = time.monotonic() - began
-        self.figures.recovery_s[name].append(lasted)
-        print(f"{time.strftime('%H:%M:%S')}   recovered in {lasted:.1f} s", file=sys.stderr, flush=True)
-        for id in self.open:
-            self.look_at_trials(id)
-        return True
+        return Blow(name, began, {id: before.get(id, 0) for id in victims})
+
+    def recovered(self, blows: list[Blow]) -> bool:
+        """Take the faults from the list whose victims have a new trial; return whether none is left."""
+        for blow in list(blows):
+            if any(self.has_moved(id, trials) for id, trials in blow.before.items()):
+                lasted = time.monotonic() - blow.began
+                self.figures.recovery_s[blow.fault].append(lasted)
+                _say(f"  recovered in {lasted:.1f} s: {blow.fault}")
+                blows.remove(blow)
+        return not blows
 
     def wait_until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until something holds; a hang is a problem, and the run goes on."""
@@ -145,18 +172,28 @@ class Play:
         self.watch.kill_all()
 
 
-def run(around: Surroundings, faults: int) -> Figures:
-    """Let so many faults strike, and return what was found."""
+def run(around: Surroundings, faults: int, together: int) -> Figures:
+    """Let so many faults strike, and return what was found.
+
+    Args:
+        around: the services, not started.
+        faults: that strike in all; the last ones that strike together may exceed it.
+        together: how many strike before the run waits for their victims.
+    """
     play = Play(around)
     try:
         while sum(play.figures.faults.values()) < faults:
             play.check_ended()
             play.submit()
             time.sleep(around.random.uniform(0.0, LATEST_S))
-            play.fault()
+            play.faults(together)
         play.finish()
     except AssertionError as error:
         play.figures.problems.append(str(error))
     finally:
         play.close()
     return play.figures
+
+
+def _say(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
