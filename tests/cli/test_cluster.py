@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import ray
 
 from storage import normalise_url, open_store
 from tests.cli.command import CommandOutput, run_apart, run_here
@@ -78,6 +79,7 @@ def test_more_nodes_than_the_cluster_has(cluster: str, tmp_path: Path) -> None:
     folder.mkdir()
     printed = run_here(folder, "optimize", "--ray-address", cluster, "--vllm", str(vllm), "--nodes-per-trial", "2")
     refused_by(printed, folder, "--nodes-per-trial 2: the cluster has 1 node, and a trial needs 2; lower it")
+    assert not ray.is_initialized()  # Ray aborts a process that is connected when the cluster ends
 
 
 def test_doctor_shows_every_node(cluster: str, tmp_path: Path) -> None:

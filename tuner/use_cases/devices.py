@@ -181,9 +181,10 @@ def _silent(device: gpu.Device) -> UserError:
 def find_cluster_devices(
     address: str, workers: int | None, vllm: str | None, home: Path, gpus_per_trial: int = 1, nodes_per_trial: int = 1
 ) -> ClusterDevices:
-    """Join a cluster and return its devices.
+    """Join a cluster and return its devices; leave it on an error.
 
-    Nodes without a GPU take no trials if other nodes have one.
+    Ray aborts a process that is connected to a cluster when it ends. Nodes without a GPU take no trials if other nodes
+    have one.
 
     Args:
         address: of the cluster's head.
@@ -201,7 +202,12 @@ def find_cluster_devices(
     set_ray_environment(address)
     from tuner.executors.ray_cluster import look_at_cluster
 
-    return choose_devices(look_at_cluster(address, vllm, home), workers, vllm, gpus_per_trial, nodes_per_trial)
+    nodes = look_at_cluster(address, vllm, home)
+    try:
+        return choose_devices(nodes, workers, vllm, gpus_per_trial, nodes_per_trial)
+    except UserError:
+        leave_cluster()
+        raise
 
 
 def leave_cluster() -> None:

@@ -23,6 +23,7 @@ COMMANDS = (
     "benchmarks.cost.against_sweep",
     "benchmarks.cost.overhead",
     "benchmarks.energy",
+    "benchmarks.routers",
     "benchmarks.service.fairness",
     "benchmarks.service.load",
     "benchmarks.service.pages",
