@@ -61,7 +61,7 @@ def serve_script_of(
     recorded = references(number, comparable, _compared(premise, workload, capacity))
     sent = verification(
         *(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine_of(premise)),
-        generated="engines" in premise,
+        tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
     )
     several = instances_of(outcome.argv) > 1
     program = INSTANCES if several else program_of(engine_of(premise), command_of(premise))

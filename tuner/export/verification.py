@@ -51,6 +51,8 @@ class Verification:
         load_argv: arguments of `tuner` that send the traffic.
         traffic: the traffic; None for a closed loop.
         limit_s: time limit of one run of the traffic in seconds; None for a closed loop.
+        tokenizers: of the traffic, the server's first; prompts have the tokens that all share.
+        new_connections: whether each request of the traffic has a connection of its own.
         unverified: lines about what is not measured.
     """
 
@@ -62,6 +64,8 @@ class Verification:
     load_argv: tuple[str, ...] = ()
     traffic: CarriedTraffic | None = None
     limit_s: float | None = None
+    tokenizers: tuple[str, ...] = ()
+    new_connections: bool = False
     unverified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,7 +87,7 @@ def verification(
     capacity: bool,
     engine: str = VLLM,
     *,
-    generated: bool = False,
+    tokenizers: Sequence[str] = (),
 ) -> Verification:
     """Return the verification of a trial.
 
@@ -95,7 +99,8 @@ def verification(
         files: path to the SHA-256 digest of each file that the workload reads.
         capacity: whether the trial searched the capacity.
         engine: the trial's; a closed loop of another engine than vLLM is sent as traffic.
-        generated: whether the load generator sent every workload to vLLM, too, over new connections.
+        tokenizers: of all engines, if the study has several: the load generator sent every workload to each of them,
+            over new connections.
     """
     made = Verification(
         reference={name: each for name, each in recorded.items() if name.rpartition(".")[2] not in UNMEASURED},
@@ -103,7 +108,7 @@ def verification(
         first_seed=workload.seed + VERIFY_SEED,
     )
     sent: Traffic | Suite
-    if isinstance(workload, ClosedLoop) and (generated or engine in OTHER_ENGINES):
+    if isinstance(workload, ClosedLoop) and (tokenizers or engine in OTHER_ENGINES):
         sent = as_traffic(workload)
     elif isinstance(workload, ClosedLoop):
         return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
@@ -115,8 +120,14 @@ def verification(
             sent = workload.at_rate_for_same_duration(found.low)
             made = replace(made, unverified=(_capacity_line(found),))
     traffic = carry_traffic(sent, files)
-    limit_s = _limit_s(outcomes)
-    return replace(made, traffic=traffic, limit_s=limit_s, load_argv=_load(model, traffic, limit_s, engine, generated))
+    made = replace(
+        made,
+        traffic=traffic,
+        limit_s=_limit_s(outcomes),
+        tokenizers=(model.tokenizer, *(each for each in tokenizers if each != model.tokenizer)),
+        new_connections=bool(tokenizers) or engine == OPENAI,
+    )
+    return replace(made, load_argv=_load(model.served_name, made, traffic, engine))
 
 
 def _capacity_line(found: Reference) -> str:
@@ -141,18 +152,16 @@ def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
     return tuple(bench_arguments(named, workload, url, workload.seed, RESULTS_PLACEHOLDER, "result.json"))
 
 
-def _load(
-    model: ModelRef, traffic: CarriedTraffic, limit_s: float, engine: str, new_connections: bool
-) -> tuple[str, ...]:
+def _load(model: str, made: Verification, traffic: CarriedTraffic, engine: str) -> tuple[str, ...]:
     """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
     prompts = () if engine in OTHER_ENGINES else ("--vllm", VLLM_PLACEHOLDER)
     return (
-        *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model.served_name),
+        *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model),
         *(word for file in files for word in ("--workload", file)),
-        *("--seed", SEED_PLACEHOLDER, "--tokenizer", model.tokenizer, *prompts),
-        *(("--new-connections",) if new_connections or engine == OPENAI else ()),
-        *("--timeout", f"{limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
+        *("--seed", SEED_PLACEHOLDER, *(word for each in made.tokenizers for word in ("--tokenizer", each)), *prompts),
+        *(("--new-connections",) if made.new_connections else ()),
+        *("--timeout", f"{made.limit_s:.0f}s", "--output", RESULTS_PLACEHOLDER),
     )
 
 

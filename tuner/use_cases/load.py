@@ -10,8 +10,9 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
+from tuner.engines.common_prompts import common_tokens
 from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.token_prompts import TokenTools
+from tuner.engines.token_prompts import TokenTools, tokenized
 from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation.environment import base_environment
@@ -39,7 +40,11 @@ GGUF_SUFFIX = ".gguf"
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """The traffic, the server and the SLOs; exactly one of workloads, preset and study is given."""
+    """The traffic, the server and the SLOs; exactly one of workloads, preset and study is given.
+
+    Of several tokenizers, the first is the server's, and prompts have the token ids that all of them share, as in a
+    study of several engines; without one it is the model's.
+    """
 
     url: str
     workloads: tuple[str, ...]
@@ -48,7 +53,7 @@ class LoadSettings:
     rate: float | None
     slos: tuple[str, ...]
     model: str | None
-    tokenizer: str | None
+    tokenizers: tuple[str, ...]
     seed: int
     limit_s: float
     vllm: str | None
@@ -85,15 +90,31 @@ def send_load(settings: LoadSettings) -> LoadResult:
     model, root = served_model(settings.url, settings.model)
     if settings.output.exists() and not settings.output.is_dir():
         raise SettingError("output", str(settings.output), "this is a file", "give a folder")
-    tokenizer = settings.tokenizer or root
+    tokenizer = next(iter(settings.tokenizers), root)
     with ExitStack() as stack:
-        tools = _prompt_tools(settings, tokenizer, stack)
+        tools = _common_tools(settings, model) or _prompt_tools(settings, tokenizer, stack)
         settings.output.mkdir(parents=True, exist_ok=True)
         try:
             repeat, late = _send_all(settings, tools, traffic, model, tokenizer)
         except TrialFailed as error:
             raise TunerError(f"the load generator failed: {error.failure.message}") from None
     return LoadResult(repeat, late, traffic, slos, settings.output)
+
+
+def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
+    """Return tools that draw the tokens that several tokenizers share; None for one, or if the vocabularies differ."""
+    first, *others = settings.tokenizers or ("",)
+    tokens = common_tokens(settings.tokenizers) if others else ()
+    if not tokens:
+        return None
+    records, key = ProcessRecords(home() / "processes"), server_key()
+    if first.endswith(GGUF_SUFFIX):
+        return TokenTools(tokens, records, token_tools(first, settings.url, records, key).tokenize)
+
+    def tokenize(text: str, special: bool) -> list[int]:
+        return tokenized(settings.url, {"model": model, "prompt": text, "add_special_tokens": special}, key)
+
+    return TokenTools(tokens, records, tokenize)
 
 
 def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> PromptTools:

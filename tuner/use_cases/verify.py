@@ -81,10 +81,9 @@ def verify(settings: VerifySettings) -> Verified:
     script = serve_script_of(record, number, records)
     workload = verified_workload(record, number, records)
     name, _ = served_model(settings.url, settings.model or script.served_name)
-    tokenizer = record.premise["model"]["tokenizer"]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            repeats = _repeats(settings, script, workload, Path(folder), name, tokenizer)
+            repeats = _repeats(settings, script, workload, Path(folder), name)
     except UserError:
         raise
     except TunerError as error:
@@ -95,7 +94,7 @@ def verify(settings: VerifySettings) -> Verified:
 
 
 def _repeats(
-    settings: VerifySettings, script: ServeScript, workload: Workload, folder: Path, name: str, tokenizer: str
+    settings: VerifySettings, script: ServeScript, workload: Workload, folder: Path, name: str
 ) -> list[Repeat]:
     if isinstance(workload, ClosedLoop) and script.verification.traffic is None:
         return _closed_loop(settings, script, workload, folder, name)
@@ -110,13 +109,13 @@ def _repeats(
         rate=None,
         slos=(),
         model=name,
-        tokenizer=tokenizer,
+        tokenizers=sent.tokenizers,
         seed=sent.first_seed,
         limit_s=sent.limit_s,
         vllm=settings.vllm,
         storage=None,
         output=folder,
-        new_connections=bool(script.program.command),
+        new_connections=sent.new_connections,
     )
     return [_traffic(load, index, sent.repeats) for index in range(sent.repeats)]
 

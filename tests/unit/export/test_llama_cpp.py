@@ -109,6 +109,18 @@ def test_a_closed_loop_of_vllm_is_still_verified_by_its_client() -> None:
     assert sent.bench_argv[:2] == ("bench", "serve")
 
 
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp"])
+def test_in_a_study_of_both_the_generator_sends_the_tokens_that_both_have(engine: str) -> None:
+    own, other = ("hf", "m.gguf") if engine == "vllm" else ("m.gguf", "hf")
+    sent = verification(ModelRef("m", own, "m"), LOAD, {}, [], {}, False, engine, tokenizers=("hf", "m.gguf"))
+    assert sent.traffic is not None
+    assert (sent.tokenizers, sent.new_connections, sent.bench_argv) == ((own, other), True, ())
+    place = sent.load_argv.index("--tokenizer")
+    assert sent.load_argv[place : place + 4] == ("--tokenizer", own, "--tokenizer", other)
+    assert "--new-connections" in sent.load_argv
+    assert (VLLM_PLACEHOLDER in sent.load_argv) == (engine == "vllm")
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ANY_ENGINE])
 def test_a_format_of_vllm_refuses_the_server_and_writes_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingError) as caught:

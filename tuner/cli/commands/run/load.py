@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, AsJson, Rate, Slos, Storage, Tokenizer
+from tuner.cli.options import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, AsJson, Rate, Slos, Storage
 
 Text = str | None
 
@@ -30,7 +30,15 @@ def load(
         option(WORKLOAD, "INTEGER", "Seed of arrivals and prompts.", least=0),
     ] = 900_000,
     slo: Slos = None,
-    tokenizer: Tokenizer = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        option(
+            MODEL,
+            "DIR|NAME",
+            "Tokenizer of the load generator: a folder or a hub name; of several, the tokens that all share.",
+            shown="the model's",
+        ),
+    ] = None,
     vllm: Annotated[
         Text,
         option(
@@ -73,7 +81,7 @@ def load(
         rate=rate,
         slos=tuple(slo or ()),
         model=model,
-        tokenizer=tokenizer,
+        tokenizers=tuple(tokenizer or ()),
         seed=seed,
         limit_s=read_duration("timeout", timeout),
         vllm=vllm,
