@@ -8,6 +8,7 @@ from collections.abc import Callable
 from search_spaces.schema import VLLM
 from tuner.engines.command_line import LLAMA_CPP, PROGRAMS, SGLANG, TENSORRT_LLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
+from tuner.engines.vllm.nodes.rank import headless
 from tuner.export.quoting import quoted_text
 from tuner.export.serve_script import ServeScript
 from tuner.loadgen.client import API_KEY_VARIABLE
@@ -109,7 +110,10 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
     test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
     on_path, ran = f"{program.name} on PATH", "the executable that the study ran"
     order = (ran, on_path) if program.recorded_first else (on_path, ran)
-    arranged = f'  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" {_rank_words(script.nodes)}"$@"'
+    ranks = _rank_words(script.nodes)
+    arranged = (
+        f'{_without_api(script)}  set -- "$(command -v "${program.variable}")" "${{server_words[@]}}" {ranks}"$@"'
+    )
     if script.options is not None:
         parts = {"OPTIONS": script.options, "VARIABLE": program.variable, "FLAG": FILE_FLAG}
         arranged = re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], _ARRANGED_OPTIONS).rstrip("\n")
@@ -151,6 +155,14 @@ def rank_check(nodes: int) -> str:
         "  exit 2\nfi\n"
         "rank=(); if ((10#$NODE_RANK > 0)); then rank=(--headless); fi\n"
     )
+
+
+def _without_api(script: ServeScript) -> str:
+    """Return the line that gives ranks without an API server their arguments; empty if they have those of rank 0."""
+    words = headless(script.server_words)
+    if script.nodes == 1 or words == script.server_words:
+        return ""
+    return f"  if ((10#$NODE_RANK > 0)); then server_words=({' '.join(map(quoted_text, words))}); fi\n"
 
 
 def _rank_words(nodes: int) -> str:

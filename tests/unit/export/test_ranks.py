@@ -32,6 +32,16 @@ def test_each_node_starts_its_rank(rank: str, given: dict[str, str], meets: list
     assert started_with(tmp_path)[0] == [*OWN, *meets, *LISTENS]
 
 
+@pytest.mark.parametrize("flag", [("--api-server-count", "2"), ("--api-server-count=2",)])
+def test_a_rank_without_an_api_server_gets_no_flags_of_one(flag: tuple[str, ...], tmp_path: Path) -> None:
+    script = a_script(argv=(*flag, *RANKED, "--max-num-seqs", "a b"))
+    for rank, expected in (("0", flag), ("1", ())):
+        done = run(script, tmp_path, NODE_RANK=rank, MASTER_ADDR="10.1.0.1")
+        assert done.returncode == 0, done.stderr
+        words = ["serve", "org/model", *expected, "--pipeline-parallel-size", "2", "--max-num-seqs", "a b"]
+        assert started_with(tmp_path)[0][: len(words)] == words
+
+
 @pytest.mark.parametrize(
     "given",
     [
