@@ -32,8 +32,9 @@ from tuner.scoring.slo import parse_slo
 from tuner.workloads.arrivals import read_trace
 from tuner.workloads.lengths import read_lengths
 from tuner.workloads.presets import load_preset
+from tuner.workloads.reading.texts import read_texts
+from tuner.workloads.reading.traces import read_requests
 from tuner.workloads.schedule import make_schedule
-from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import load_traffic
 
 few = settings(
@@ -275,6 +276,24 @@ def test_lengths_and_times(values: list[str], tmp_path: Path) -> None:
     for read in (read_lengths, read_trace):
         with contextlib.suppress(UserError):
             assert read(path)
+
+
+HEADERS = ("TIMESTAMP,ContextTokens,GeneratedTokens", "Timestamp,Request tokens,Response tokens", "")
+JSON_ROW = '{{"timestamp": {}, "input_length": {}, "output_length": {}}}'
+cells = numbers.map(str) | words | st.sampled_from(["2024-05-10 00:00:00", "0001-01-01", '"', "\0", "null", "[]"])
+
+
+@few
+@given(header=st.sampled_from(HEADERS), rows=st.lists(st.tuples(cells, cells, cells), max_size=4))
+def test_traces(header: str, rows: list[tuple[str, str, str]], tmp_path: Path) -> None:
+    texts = [",".join(row) if header else JSON_ROW.format(*row) for row in rows]
+    path = tmp_path / "trace"
+    path.write_bytes("\n".join([*([header] if header else []), *texts]).encode("utf-8", "surrogatepass"))
+    read_requests.cache_clear()
+    with contextlib.suppress(UserError):
+        found = read_requests(path)
+        assert all(each.input_tokens > 0 and each.output_tokens > 0 for each in found)
+        assert read_trace(path) == sorted(each.at_s for each in found)
 
 
 CSV_PIECES = (

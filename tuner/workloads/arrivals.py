@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
 from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field
 
-from tuner.workloads.files import read_lines
+from tuner.workloads.reading.files import read_lines
+from tuner.workloads.reading.traces import FORMS, is_trace, read_requests
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -98,7 +100,10 @@ class Ramp(_Process):
 
 
 class TraceArrivals(_Process):
-    """Times from a file, one per line in seconds and in order; the first becomes 0, and `speed` 2 halves all gaps."""
+    """Times from a file; the first becomes 0, and `speed` 2 halves all gaps.
+
+    The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.reading.traces`).
+    """
 
     process: Literal["trace"]
     file: Path
@@ -120,7 +125,10 @@ Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | TraceArrivals,
 
 def read_trace(file: Path) -> list[float]:
     """Return the times of a trace file without its empty lines; raises as `TraceArrivals.times` does."""
-    return read_lines(file, "trace", "a file with one time in seconds per line", _next_time)
+    with suppress(OSError, UnicodeDecodeError):  # what is wrong with the file is said below
+        if is_trace(file):
+            return [request.at_s for request in read_requests(file)]
+    return read_lines(file, "trace", f"a file with one time in seconds per line, or {FORMS}", _next_time)
 
 
 def _next_time(text: str, before: list[float]) -> float:

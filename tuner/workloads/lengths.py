@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tuner.workloads.files import LARGEST_LENGTH, read_lines
+from tuner.workloads.reading.files import LARGEST_LENGTH, read_lines
 
 Tokens = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 

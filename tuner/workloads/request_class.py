@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from tuner.workloads.files import LARGEST_LENGTH
 from tuner.workloads.lengths import LengthOrFixed, Tokens
-from tuner.workloads.texts import read_texts
+from tuner.workloads.reading.files import LARGEST_LENGTH
+from tuner.workloads.reading.texts import read_texts
+from tuner.workloads.reading.traces import read_requests
 
 MADE_TEXTS = ("chat", "code")
 """Texts with the repetition of real ones; `tuner/engines/vllm/resident/made_text.py` makes them."""
@@ -35,8 +36,22 @@ class Prefix(BaseModel):
         return [weight / total for weight in weights]
 
 
+class TraceFile(BaseModel):
+    """A recorded trace, whose requests give both lengths in the order of their arrival; then the first comes again.
+
+    See `tuner.workloads.reading.traces`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Path
+
+
 class TextFile(BaseModel):
-    """A file with the user's own prompts; see `tuner.workloads.texts`. Each is sent once before any is sent again."""
+    """A file with the user's own prompts. Each is sent once before any is sent again.
+
+    See `tuner.workloads.reading.texts`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,6 +65,7 @@ class RequestClass(BaseModel):
         weight: the class's share of all requests, relative to the other classes' weights.
         input: tokens of a prompt under the model's tokenizer, without shared prefixes; None for prompts from a file.
         output: tokens of an answer; with prompts from a file, only for those that state no length.
+        trace: recorded requests whose lengths are those of prompt and answer, in the place of `input` and `output`.
         priority: the priority of its requests. A server with `--scheduling-policy priority` admits lower ones first;
             any other ignores it.
         prefix: documents that the prompts begin with.
@@ -64,19 +80,26 @@ class RequestClass(BaseModel):
     input: LengthOrFixed | None = None
     output: LengthOrFixed | None = None
     prefix: Prefix | None = None
+    trace: TraceFile | None = None
     text: Literal["random", "repetitive", "chat", "code"] | TextFile = "random"
     priority: int = Field(0, strict=True, ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)
 
     @model_serializer(mode="wrap")
-    def _without_priority(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave priority 0 out, so that a study from before priorities existed has the same workload."""
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave priority 0 and no trace out, so that a study from before they existed has the same workload."""
         fields: dict[str, Any] = dump(self)
         if not self.priority:
             fields.pop("priority", None)
+        if self.trace is None:
+            fields.pop("trace", None)
         return fields
 
     @model_validator(mode="after")
     def _has_lengths(self) -> RequestClass:
+        if self.trace is not None:
+            if self.input is not None or self.output is not None or isinstance(self.text, TextFile):
+                raise ValueError("a trace has the lengths; leave `input`, `output` and prompts from a file out")
+            return self
         if isinstance(self.text, TextFile):
             if self.input is not None:
                 raise ValueError("prompts from a file have their own lengths; leave `input` out")
@@ -85,7 +108,7 @@ class RequestClass(BaseModel):
             ):
                 raise ValueError("some prompts of the file state no length of their answer; give `output`")
         elif self.input is None or self.output is None:
-            raise ValueError("generated prompts need `input` and `output`, their lengths in tokens")
+            raise ValueError("generated prompts need `input` and `output`, their lengths in tokens, or `trace`")
         return self
 
     @property
@@ -95,11 +118,16 @@ class RequestClass(BaseModel):
 
     def longest(self) -> int:
         """Return the tokens of the longest request, as far as they are known without a tokenizer."""
+        prefix = self.prefix.tokens if self.prefix else 0
+        if self.trace is not None:
+            return prefix + max(each.input_tokens + each.output_tokens for each in read_requests(self.trace.file))
         own = 0 if self.input is None else self.input.longest()
-        return (self.prefix.tokens if self.prefix else 0) + own + self.longest_output()
+        return prefix + own + self.longest_output()
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
+        if self.trace is not None:
+            return max(each.output_tokens for each in read_requests(self.trace.file))
         lengths = [1 if self.output is None else self.output.longest()]
         if isinstance(self.text, TextFile):
             lengths += [text.output_tokens or 1 for text in read_texts(self.text.file)]

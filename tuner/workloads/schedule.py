@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import cycle, islice, takewhile
 
 import numpy as np
 from numpy.random import Generator, SeedSequence
 
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Closed
-from tuner.workloads.files import MAX_REQUESTS
+from tuner.workloads.reading.files import MAX_REQUESTS
+from tuner.workloads.reading.texts import read_texts
+from tuner.workloads.reading.traces import read_requests
 from tuner.workloads.request_class import RequestClass, TextFile
-from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import Traffic
 
 
@@ -101,6 +102,9 @@ def _drawn(
     outputs: Sequence[int | None] = (
         [None] * count if request_class.output is None else request_class.output.draw(lengths, count)
     )
+    if request_class.trace is not None:
+        recorded = list(islice(cycle(read_requests(request_class.trace.file)), count))
+        inputs, outputs = [each.input_tokens for each in recorded], [each.output_tokens for each in recorded]
     picked: list[int | None] = [None] * count
     if request_class.prefix is not None:
         picked = documents.choice(

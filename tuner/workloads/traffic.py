@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tuner.errors import UserError
 from tuner.workloads.arrivals import Arrivals, Closed, Constant, Gamma, Poisson, Ramp, TraceArrivals
 from tuner.workloads.class_slo import ClassSlo, read_class_slo
-from tuner.workloads.files import LARGEST_LENGTH, MAX_REQUESTS, read_model
+from tuner.workloads.reading.files import LARGEST_LENGTH, MAX_REQUESTS, read_model
 from tuner.workloads.request_class import RequestClass, TextFile
 
 
@@ -154,6 +154,7 @@ class Traffic(BaseModel):
         files: list[Path] = [self.arrivals.file] if isinstance(self.arrivals, TraceArrivals) else []
         for each in self.sent_classes.values():
             files += [length.file for length in (each.input, each.output) if length is not None and length.file]
+            files += [each.trace.file] if each.trace is not None else []
             files += [each.text.file] if isinstance(each.text, TextFile) else []
         return files
 

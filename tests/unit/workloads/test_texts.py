@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import UserError
+from tuner.workloads.reading.texts import UserText, read_texts
 from tuner.workloads.schedule import make_schedule
-from tuner.workloads.texts import UserText, read_texts
 from tuner.workloads.traffic import load_traffic
 
 SHARED = '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello to you"}]}'

@@ -6,10 +6,10 @@ from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, benc
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.memory.block_pool import Chain
 from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.workloads.reading.texts import read_texts
 from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.schedule import OfferedRequest, make_schedule
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
-from tuner.workloads.texts import read_texts
 from tuner.workloads.traffic import Traffic
 
 _CHARACTERS_PER_TOKEN = 4

@@ -22,10 +22,10 @@ from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, write_plan
 from tuner.loadgen.result import GeneratorDelays, RecordsError, read_delays, read_records
 from tuner.processes.records import ProcessRecords
+from tuner.workloads.reading.texts import UserText, read_texts
 from tuner.workloads.request_class import TextFile
 from tuner.workloads.results.run_metrics import repeat_of
 from tuner.workloads.schedule import OfferedRequest, make_schedule
-from tuner.workloads.texts import UserText, read_texts
 from tuner.workloads.traffic import Traffic
 
 TOLERABLE_DELAY_S = 0.005

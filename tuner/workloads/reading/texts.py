@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.workloads.files import LARGEST_LENGTH, read_lines, read_text
+from tuner.workloads.reading.files import LARGEST_LENGTH, read_lines, read_text
 
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 
