@@ -474,6 +474,13 @@ def test_parameters_that_a_space_has_got_since_and_a_study_lacks_are_no_differen
         "space.source.parameters.b: None -> 2",
     ]
     assert changes(stored, premise({"a": 3, "b": 2}, {"low": "a < 1"}, ["a"])) == ["space.source.parameters.a: 1 -> 3"]
+    part_of_a_name = changes(premise({"max": 1}, {}, []), premise({"max": 1, "a": 2}, {"low": "max < 1"}, []))
+    assert part_of_a_name == ["space.source.rules.low: None -> 'max < 1'"]
+
+
+def test_another_text_is_another_workload() -> None:
+    stored, new = ({"workload": {"classes": {"all": {"text": text}}}} for text in ("code", "chat"))
+    assert changes(stored, new) == ["workload.classes.all.text: 'code' -> 'chat'"]
 
 
 def test_values_and_requirements_that_a_space_has_got_since_are_no_difference_unless_offered() -> None:

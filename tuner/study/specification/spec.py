@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -185,8 +186,7 @@ def changes(
     """Return the lines of `difference` between a stored premise and that of a run.
 
     Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
-    about such parameters. Requirements decide what is offered, not what it means, and are not compared. The condition
-    of a parameter that neither study offers is not compared either.
+    about such parameters, requirements (they decide what is offered) and conditions of parameters that neither offers.
 
     Args:
         stored: the stored premise.
@@ -208,7 +208,7 @@ def changes(
         "rules": {
             name: rule
             for name, rule in source.get("rules", {}).items()
-            if name in old.get("rules", {}) or not any(each in rule for each in added)
+            if name in old.get("rules", {}) or not added.intersection(re.findall(r"[\w.]+", str(rule)))
         },
     }
     plain = {**old, "parameters": {name: _without_requirements(spec) for name, spec in before.items()}}
