@@ -474,6 +474,7 @@ def test_parameters_that_a_space_has_got_since_and_a_study_lacks_are_no_differen
         "space.source.parameters.b: None -> 2",
     ]
     assert changes(stored, premise({"a": 3, "b": 2}, {"low": "a < 1"}, ["a"])) == ["space.source.parameters.a: 1 -> 3"]
+    assert changes(premise({}, {}, []), premise({"a": 1}, {"low": "effective.a < 1"}, [])) == []
     part_of_a_name = changes(premise({"max": 1}, {}, []), premise({"max": 1, "a": 2}, {"low": "max < 1"}, []))
     assert part_of_a_name == ["space.source.rules.low: None -> 'max < 1'"]
 

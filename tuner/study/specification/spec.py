@@ -208,7 +208,7 @@ def changes(
         "rules": {
             name: rule
             for name, rule in source.get("rules", {}).items()
-            if name in old.get("rules", {}) or not added.intersection(re.findall(r"[\w.]+", str(rule)))
+            if name in old.get("rules", {}) or not added.intersection(re.split(r"[^\w.]+(?:effective\.)?", f" {rule}"))
         },
     }
     plain = {**old, "parameters": {name: _without_requirements(spec) for name, spec in before.items()}}
