@@ -33,7 +33,7 @@ from tuner.workloads.arrivals import read_trace
 from tuner.workloads.lengths import read_lengths
 from tuner.workloads.presets import load_preset
 from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_requests
+from tuner.workloads.reading.traces import find_requests, read_requests
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import load_traffic
 
@@ -289,7 +289,7 @@ def test_traces(header: str, rows: list[tuple[str, str, str]], tmp_path: Path) -
     texts = [",".join(row) if header else JSON_ROW.format(*row) for row in rows]
     path = tmp_path / "trace"
     path.write_bytes("\n".join([*([header] if header else []), *texts]).encode("utf-8", "surrogatepass"))
-    read_requests.cache_clear()
+    find_requests.cache_clear()
     with contextlib.suppress(UserError):
         found = read_requests(path)
         assert all(each.input_tokens > 0 and each.output_tokens > 0 for each in found)

@@ -103,11 +103,10 @@ def send_load(settings: LoadSettings) -> LoadResult:
 
 def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
     """Return tools that draw the tokens that several tokenizers share; None for one, or if the vocabularies differ."""
-    first, *others = settings.tokenizers or ("",)
-    tokens = common_tokens(settings.tokenizers) if others else ()
+    tokens = common_tokens(settings.tokenizers) if len(settings.tokenizers) > 1 else ()
     if not tokens:
         return None
-    records, key = ProcessRecords(home() / "processes"), server_key()
+    first, records, key = settings.tokenizers[0], ProcessRecords(home() / "processes"), server_key()
     if first.endswith(GGUF_SUFFIX):
         return TokenTools(tokens, records, token_tools(first, settings.url, records, key).tokenize)
 

@@ -22,7 +22,7 @@ from numpy.random import Generator
 from pydantic import BaseModel, ConfigDict, Field
 
 from tuner.workloads.reading.files import read_lines
-from tuner.workloads.reading.traces import FORMS, is_trace, read_requests
+from tuner.workloads.reading.traces import FORMS, find_requests
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -125,9 +125,10 @@ Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | TraceArrivals,
 
 def read_trace(file: Path) -> list[float]:
     """Return the times of a trace file without its empty lines; raises as `TraceArrivals.times` does."""
-    with suppress(OSError, UnicodeDecodeError):  # what is wrong with the file is said below
-        if is_trace(file):
-            return [request.at_s for request in read_requests(file)]
+    with suppress(OSError, UnicodeDecodeError):  # `read_lines` reports them
+        requests = find_requests(file)
+        if requests is not None:
+            return [request.at_s for request in requests]
     return read_lines(file, "trace", f"a file with one time in seconds per line, or {FORMS}", _next_time)
 
 

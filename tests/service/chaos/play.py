@@ -28,16 +28,16 @@ LOST_RULE = "drivers were lost without a new trial in between"
 
 
 @dataclass(frozen=True)
-class Blow:
+class ActiveFault:
     """A fault that struck.
 
     Attributes:
-        fault: its name.
+        name: of the fault.
         began: when, of `time.monotonic`.
         before: how many trials its victims had; one of them must have more for the fault to be over.
     """
 
-    fault: str
+    name: str
     began: float
     before: dict[str, int]
 
@@ -92,12 +92,12 @@ class Play:
 
     def faults(self, together: int) -> None:
         """Let faults strike one after the other, and wait until the victims of each have a new trial."""
-        blows = [blow for _ in range(together) if (blow := self.strike()) is not None]
-        self.wait_until(lambda: self.recovered(blows), ", ".join(blow.fault for blow in blows))
+        active = [fault for _ in range(together) if (fault := self.strike()) is not None]
+        self.wait_until(lambda: self.recovered(active), ", ".join(fault.name for fault in active))
         for id in self.open:
             self.look_at_trials(id)
 
-    def strike(self) -> Blow | None:
+    def strike(self) -> ActiveFault | None:
         """Let a fault strike; return None if it found no victim."""
         names = list(FAULTS)
         name = self.around.random.choices(names, [FAULTS[name][0] for name in names])[0]
@@ -109,17 +109,17 @@ class Play:
         self.figures.faults[name] += 1
         _say(f"{name}: {struck or 'all'}")
         victims = [struck] if struck else list(before)
-        return Blow(name, began, {id: before.get(id, 0) for id in victims})
+        return ActiveFault(name, began, {id: before.get(id, 0) for id in victims})
 
-    def recovered(self, blows: list[Blow]) -> bool:
+    def recovered(self, active: list[ActiveFault]) -> bool:
         """Take the faults from the list whose victims have a new trial; return whether none is left."""
-        for blow in list(blows):
-            if any(self.has_moved(id, trials) for id, trials in blow.before.items()):
-                lasted = time.monotonic() - blow.began
-                self.figures.recovery_s[blow.fault].append(lasted)
-                _say(f"  recovered in {lasted:.1f} s: {blow.fault}")
-                blows.remove(blow)
-        return not blows
+        for fault in list(active):
+            if any(self.has_moved(id, trials) for id, trials in fault.before.items()):
+                lasted = time.monotonic() - fault.began
+                self.figures.recovery_s[fault.name].append(lasted)
+                _say(f"  recovered in {lasted:.1f} s: {fault.name}")
+                active.remove(fault)
+        return not active
 
     def wait_until(self, done: Callable[[], bool], what: str) -> None:
         """Wait until something holds; a hang is a problem, and the run goes on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.arrivals import read_trace
+from tuner.workloads.arrivals import Closed, read_trace
 from tuner.workloads.reading.traces import RecordedRequest, read_requests
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import Traffic, load_traffic
@@ -118,9 +118,9 @@ def test_a_request_has_the_time_and_the_lengths_of_its_row(tmp_path: Path) -> No
 
 
 def test_after_the_last_row_the_first_comes_again(tmp_path: Path) -> None:
-    closed = traffic(tmp_path, "  all: {trace: {file: trace}}\n").model_copy(update={"arrivals": None})
-    data = closed.model_dump(exclude={"arrivals"}) | {"arrivals": {"process": "closed", "users": 2}, "requests": 5}
-    lengths = [each.input_tokens for each in make_schedule(Traffic.model_validate(data), 1)]
+    made = traffic(tmp_path, "  all: {trace: {file: trace}}\n", requests=5)
+    closed = made.model_copy(update={"arrivals": Closed(users=2)})
+    lengths = [each.input_tokens for each in make_schedule(closed, 1)]
     assert lengths == [472, 1087, 1360, 472, 1087]
 
 

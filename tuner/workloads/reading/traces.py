@@ -1,6 +1,6 @@
 """Reads recorded traces: when requests arrived, and the lengths of their prompts and answers.
 
-Three published formats are read as they are, and are told apart by their content:
+The first line of a file tells which of three published formats it has:
 
 - Azure's LLM inference traces, CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`
   (https://github.com/Azure/AzurePublicDataset);
@@ -57,16 +57,6 @@ _BURST_GPT = _Form(("Timestamp", "Request tokens", "Response tokens"), float)
 _MOONCAKE = _Form(("timestamp", "input_length", "output_length"), lambda value: float(value) / 1000)
 
 
-def is_trace(file: Path) -> bool:
-    """Return whether a file's first line is that of a trace with lengths.
-
-    Raises:
-        OSError, UnicodeDecodeError: if it cannot be read.
-    """
-    return _form(_text(file).partition("\n")[0]) is not None
-
-
-@cache
 def read_requests(file: Path) -> tuple[RecordedRequest, ...]:
     """Return the requests of a trace in the order of their arrival.
 
@@ -74,12 +64,26 @@ def read_requests(file: Path) -> tuple[RecordedRequest, ...]:
         UserError: with file and line, if the file cannot be read, has another form, or has no request.
     """
     try:
-        lines = _text(file).splitlines()
+        found = find_requests(file)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"trace {str(file)!r} cannot be read: {error}; give {FORMS}") from None
+    if found is None:
+        raise UserError(f"{file}:1: this is not the first line of a trace with lengths; give {FORMS}")
+    return found
+
+
+@cache
+def find_requests(file: Path) -> tuple[RecordedRequest, ...] | None:
+    """Return the requests of a trace in the order of their arrival; None if the first line is not that of a trace.
+
+    Raises:
+        OSError, UnicodeDecodeError: if the file cannot be read.
+        UserError: with file and line, if a line has another form, or the trace has no request.
+    """
+    lines = read_text(file).removeprefix("\ufeff").splitlines()  # spreadsheets write this mark
     form = _form(lines[0]) if lines else None
     if form is None:
-        raise UserError(f"{file}:1: this is not the first line of a trace with lengths; give {FORMS}")
+        return None
     found = []
     for number, row in (_json_rows if form is _MOONCAKE else _csv_rows)(file, lines):
         try:
@@ -91,10 +95,6 @@ def read_requests(file: Path) -> tuple[RecordedRequest, ...]:
     if not found:
         raise UserError(f"trace {str(file)!r} has no request with tokens; give {FORMS}")
     return tuple(sorted(found, key=lambda each: each.at_s))
-
-
-def _text(file: Path) -> str:
-    return read_text(file).removeprefix("\ufeff")  # of spreadsheets
 
 
 def _form(line: str) -> _Form | None:
