@@ -183,8 +183,8 @@ def find_cluster_devices(
 ) -> ClusterDevices:
     """Join a cluster and return its devices; leave it on an error.
 
-    Ray aborts a process that is connected to a cluster when it ends. Nodes without a GPU take no trials if other nodes
-    have one.
+    Ray aborts a process that is still connected when the cluster ends. Nodes without a GPU take no trials if other
+    nodes have one.
 
     Args:
         address: of the cluster's head.

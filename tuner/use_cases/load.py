@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.common_prompts import common_tokens
+from tuner.engines.common_prompts import common_tokens, with_common_tokens
 from tuner.engines.llama_cpp.prompts import token_tools
 from tuner.engines.token_prompts import TokenTools, tokenized
 from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
@@ -108,7 +108,7 @@ def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
         return None
     first, records, key = settings.tokenizers[0], ProcessRecords(home() / "processes"), server_key()
     if first.endswith(GGUF_SUFFIX):
-        return TokenTools(tokens, records, token_tools(first, settings.url, records, key).tokenize)
+        return with_common_tokens(token_tools(first, settings.url, records, key), settings.tokenizers)
 
     def tokenize(text: str, special: bool) -> list[int]:
         return tokenized(settings.url, {"model": model, "prompt": text, "add_special_tokens": special}, key)

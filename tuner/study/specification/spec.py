@@ -186,7 +186,7 @@ def changes(
     """Return the lines of `difference` between a stored premise and that of a run.
 
     Parameters and values that the space has got since, and the study does not offer, are no difference, nor are rules
-    about such parameters, requirements (they decide what is offered) and conditions of parameters that neither offers.
+    about such parameters, requirements (they decide what is offered) or conditions of parameters that neither offers.
 
     Args:
         stored: the stored premise.

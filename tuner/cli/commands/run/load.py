@@ -35,7 +35,7 @@ def load(
         option(
             MODEL,
             "DIR|NAME",
-            "Tokenizer of the load generator: a folder or a hub name; of several, the tokens that all share.",
+            "Tokenizer of the load generator: a folder or a hub name; with several, prompts use their common tokens.",
             shown="the model's",
         ),
     ] = None,
