@@ -154,6 +154,7 @@ def test_a_request_that_the_deadline_cuts_short_does_not_hide_the_problem(
     def answer(host: str, port: int, path: str, timeout_s: float) -> Reply:
         return Reply(None, problem="more than 1048576 bytes" if timeout_s == 1.0 else "no whole answer")
 
+    monkeypatch.setattr(readiness, "_REQUEST_S", 1.0)
     monkeypatch.setattr(readiness, "get_local", answer)
     monkeypatch.setattr(readiness, "_prove_ownership", lambda *_: True)
     failure = _failure(starter("/bin/sleep", "60"), 1, deadline_s=1.5)
