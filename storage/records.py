@@ -103,7 +103,7 @@ class ServerFacts:
         engine_init_s: time to initialise the engine, from profiling to warm-up.
         attention_backend: name of the attention kernels.
         preemptions: requests that were preempted.
-        prefix_hit_rate: share of prompt tokens that were found in the prefix cache.
+        prefix_hit_rate: share of prompt tokens that were found in the prefix cache, on the GPU or offloaded.
         queue_time_mean_s: mean time of a request in the server's queue.
         kv_usage_max: highest share of the KV cache in use.
         kv_usage_mean: mean share of the KV cache in use.

@@ -114,6 +114,15 @@ def test_metrics_cover_the_time_between_the_scrapes_only() -> None:
     )
 
 
+def test_offloaded_tokens_are_hits_too() -> None:
+    after = {
+        "vllm:prefix_cache_queries_total": 2000.0,
+        "vllm:prefix_cache_hits_total": 1000.0,
+        "vllm:external_prefix_cache_hits_total": 500.0,
+    }
+    assert with_benchmark_metrics(ServerFacts(), {}, after, []) == ServerFacts(prefix_hit_rate=0.75)
+
+
 def test_a_counter_that_did_not_move_has_no_rate() -> None:
     same = {"vllm:prefix_cache_queries_total": 9.0, "vllm:prefix_cache_hits_total": 3.0}
     facts = with_benchmark_metrics(ServerFacts(), same, same, [])

@@ -31,6 +31,8 @@ _PAGE_TYPES = ("text/plain", "application/openmetrics-text")
 PREEMPTIONS = "vllm:num_preemptions_total"
 PREFIX_QUERIES = "vllm:prefix_cache_queries_total"
 PREFIX_HITS = "vllm:prefix_cache_hits_total"
+OFFLOADED_HITS = "vllm:external_prefix_cache_hits_total"
+"""Tokens that the GPU's prefix cache lacks and a KV connector has, such as offloading to the host's memory."""
 QUEUE_SUM = "vllm:request_queue_time_seconds_sum"
 QUEUE_COUNT = "vllm:request_queue_time_seconds_count"
 KV_USAGE = "vllm:kv_cache_usage_perc"
@@ -48,7 +50,7 @@ SHARES = frozenset(
 """Metrics whose largest value over all engines counts; all others are summed."""
 
 READ_METRICS = (
-    *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
+    *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, OFFLOADED_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
     *(DRAFTS, DRAFT_TOKENS, ACCEPTED),
 )
 
@@ -80,10 +82,11 @@ class Counters:
     drafts: str = ""
     draft_tokens: str = ""
     accepted: str = ""
+    offloaded_hits: str = ""
 
 
 VLLM_COUNTERS = Counters(
-    PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, QUEUE_SUM, QUEUE_COUNT, DRAFTS, DRAFT_TOKENS, ACCEPTED
+    PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, QUEUE_SUM, QUEUE_COUNT, DRAFTS, DRAFT_TOKENS, ACCEPTED, OFFLOADED_HITS
 )
 
 
@@ -190,15 +193,15 @@ def with_benchmark_metrics(
     def increase(name: str) -> float | None:
         return after[name] - before.get(name, 0.0) if name in after else None
 
-    def ratio(numerator: str, denominator: str) -> float | None:
+    def ratio(numerator: str, denominator: str, also: str = "") -> float | None:
         up, down = increase(numerator), increase(denominator)
-        share = up / down if up is not None and down else None
+        share = (up + (increase(also) or 0.0)) / down if up is not None and down else None
         return share if share is not None and math.isfinite(share) else None
 
     return replace(
         facts,
         preemptions=increase(names.preemptions),
-        prefix_hit_rate=ratio(names.prefix_hits, names.prefix_queries),
+        prefix_hit_rate=ratio(names.prefix_hits, names.prefix_queries, names.offloaded_hits),
         queue_time_mean_s=ratio(names.queue_sum, names.queue_count),
         kv_usage_max=max(kv_usage) if kv_usage else None,
         kv_usage_mean=sum(kv_usage) / len(kv_usage) if kv_usage else None,
