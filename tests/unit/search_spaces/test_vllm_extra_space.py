@@ -61,10 +61,28 @@ def test_offloading_renders_with_its_backend() -> None:
 
 def test_copies_of_the_model_share_the_host() -> None:
     """Two engines with 64 GiB each need 128 of 160 GiB, which is 80 %; three instances need 192."""
-    space = extra(gpus=4, packages=frozenset({"haproxy"}), flags=None)
+    space = extra("l4", gpus=4, packages=frozenset({"haproxy"}), flags=None)
     assert broken(space, {"kv_offloading_size": 64, "data_parallel_size": 2}) == []
     assert broken(space, {"kv_offloading_size": 64, "data_parallel_size": 4}) == ["offloaded-blocks-above-host-memory"]
     assert broken(space, {"kv_offloading_size": 64, "instances": 4}) == ["offloaded-blocks-above-host-memory"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "config", "least"),
+    [
+        (1, {}, 128),
+        (1, {"gpu_memory_utilization": 0.6}, 128),
+        (1, {"instances": 2}, 64),
+        (2, {"tensor_parallel_size": 2}, 256),
+        (2, {"instances": 2}, 128),
+    ],
+)
+def test_the_host_holds_more_than_the_gpu(gpus: int, config: dict[str, ParameterValue], least: int) -> None:
+    """85 % of an H200's 140 GiB times 0.92, less 1 GiB of weights, are 109 GiB; times 0.6, 71 GiB; halves, 54 GiB."""
+    space = extra(version="0.25.1", host_memory_gib=1000.0, gpus=gpus, packages=frozenset({"haproxy"}), flags=None)
+    rules = {size: broken(space, {"kv_offloading_size": size, **config}) for size in (32, 64, 128, 256)}
+    kept = [size for size, found in rules.items() if "offloaded-blocks-that-the-gpu-holds" not in found]
+    assert min(kept) == least
 
 
 def test_passes_and_kernels_make_one_object_with_the_graphs() -> None:

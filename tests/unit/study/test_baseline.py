@@ -43,7 +43,7 @@ def test_a_name_that_the_host_excludes_is_refused_with_the_reason() -> None:
     context = Context(hardware_named("h200"), "0.32.0", host_memory_gib=160.0, shm_gib=0.06)
     space = load_space("kv-offload").resolve(context)
     with pytest.raises(SettingError, match=r"vLLM keeps the blocks in /dev/shm, which has 0.06 GiB here") as caught:
-        read_enqueued(space, "enqueue", "offload-32")
+        read_enqueued(space, "enqueue", "offload-128")
     assert "--shm-size" in str(caught.value)
     assert caught.value.exit_code == 2
 
