@@ -115,7 +115,7 @@ def _record(
     except MalformedError as reason:
         return replace(record_without_answer(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
     if status is RequestStatus.COMPLETED or answer.finished:  # the connection may do anything after [DONE]
-        status, error = _answer_status(answer, request.max_tokens)
+        status, error = _answer_status(answer, 1 if request.json_schema is not None else request.max_tokens)
     times = answer.times_s
     return replace(
         record_without_answer(request, status, error),
@@ -128,13 +128,13 @@ def _record(
     )
 
 
-def _answer_status(answer: StreamedAnswer, max_tokens: int) -> tuple[RequestStatus, str | None]:
-    """Return the status of an answer whose stream ended, and the reason if it is not complete."""
+def _answer_status(answer: StreamedAnswer, least: int) -> tuple[RequestStatus, str | None]:
+    """Return the status of an answer whose stream ended, and the reason if it has fewer than `least` tokens."""
     if answer.error is not None:
         return RequestStatus.MALFORMED, f"the stream held an error: {answer.error}"
     if not answer.finished:
         return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
     tokens = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
-    if tokens < max_tokens or not answer.times_s:
-        return RequestStatus.INCOMPLETE, f"{tokens} of {max_tokens} tokens"
+    if tokens < least or not answer.times_s:
+        return RequestStatus.INCOMPLETE, f"{tokens} of {least} tokens"
     return RequestStatus.COMPLETED, None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 Prompt = str | list[int]
 """The prompt of a completion: a text, or the ids of its tokens, which the server takes as they are."""
@@ -15,7 +16,8 @@ Prompt = str | list[int]
 class PlannedRequest:
     """One request. `at_s` is when it is due (None in a closed loop), `prompt_tokens` and `max_tokens` its lengths.
 
-    A server with priority scheduling admits requests of a lower `priority` first.
+    A server with priority scheduling admits requests of a lower `priority` first. `adapter` is the LoRA adapter that
+    answers in the place of the model. With a `json_schema`, the answer fits it and may end before `max_tokens`.
     """
 
     index: int
@@ -25,6 +27,8 @@ class PlannedRequest:
     prompt_tokens: int
     max_tokens: int
     priority: int = 0
+    adapter: str | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,25 @@ class RequestPlan:
     reuse_connections: bool = True
 
     def body(self, request: PlannedRequest) -> bytes:
-        """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it."""
+        """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it.
+
+        An answer with a schema ends where the schema does, which the model says by its end-of-sequence token.
+        """
+        schema = request.json_schema
         fields = {
-            "model": self.model,
+            "model": request.adapter or self.model,
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "ignore_eos": True,
+            **({"ignore_eos": True} if schema is None else {"response_format": _response_format(request.name, schema)}),
             **({"priority": request.priority} if request.priority else {}),
         }
         return json.dumps(fields).encode()
+
+
+def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
 def write_plan(path: Path, plan: RequestPlan, requests: Iterable[PlannedRequest]) -> None:

@@ -16,10 +16,12 @@ from search_spaces import (
 )
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import ENGINES
+from tuner.engines.simulator.clients.from_workload import refuse_unmodelled
 from tuner.engines.simulator.config.serve_config import refusal_of_every_trial
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.errors import SettingError
 from tuner.study.specification.builder import StudyPlan
+from tuner.study.specification.resolve_workload import request_classes
 from tuner.use_cases.devices import Devices
 from tuner.use_cases.places import home
 from tuner.workloads.presets import load_preset
@@ -63,7 +65,7 @@ def refuse_simulation_options(gpu: str | None, version: str | None) -> None:
 
 
 def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> None:
-    """Refuse server arguments with which no trial can be simulated.
+    """Refuse server arguments and requests with which no trial can be simulated.
 
     Raises:
         SettingError: with the argument and its value.
@@ -78,6 +80,8 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
     )
     if refusal is not None:
         raise SettingError("server_arguments", None, refusal)
+    for request_class in request_classes(plan.workload):
+        refuse_unmodelled(request_class)
 
 
 def simulated_engine(

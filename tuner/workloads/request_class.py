@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from tuner.workloads.lengths import LengthOrFixed, Tokens
 from tuner.workloads.reading.files import LARGEST_LENGTH
 from tuner.workloads.reading.texts import read_texts
 from tuner.workloads.reading.traces import read_requests
+
+_NAME_CHARS = 256
+_SCHEMA_CHARS = 65536
 
 MADE_TEXTS = ("chat", "code")
 """Texts with the repetition of real ones; `tuner/engines/vllm/resident/made_text.py` makes them."""
@@ -72,6 +84,10 @@ class RequestClass(BaseModel):
         text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
             speculation can draft; made conversations (`chat`) or source code (`code`), of which the documents are, too;
             or a file with the user's own prompts.
+        adapters: names of LoRA adapters, as the server serves them. Each request asks for one, drawn at random; without
+            adapters, for the model.
+        json_schema: the JSON schema that the server makes every answer fit (structured output). An answer may then end
+            before `output` tokens, and is cut there.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,16 +99,30 @@ class RequestClass(BaseModel):
     trace: TraceFile | None = None
     text: Literal["random", "repetitive", "chat", "code"] | TextFile = "random"
     priority: int = Field(0, strict=True, ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)
+    adapters: tuple[Annotated[str, Field(min_length=1, max_length=_NAME_CHARS)], ...] = ()
+    json_schema: dict[str, Any] | None = None
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave priority 0 and no trace out, so that a study from before they existed has the same workload."""
+        """Leave fields out that are not used, so that a study from before they existed has the same workload."""
         fields: dict[str, Any] = dump(self)
-        if not self.priority:
-            fields.pop("priority", None)
-        if self.trace is None:
-            fields.pop("trace", None)
+        for name in ("priority", "trace", "adapters", "json_schema"):
+            if not getattr(self, name):
+                fields.pop(name, None)
         return fields
+
+    @field_validator("json_schema")
+    @classmethod
+    def _is_a_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is None:
+            return None
+        try:
+            text = json.dumps(schema, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError("it is no JSON: keys are texts, and values texts, numbers, lists and objects") from None
+        if not schema or len(text) > _SCHEMA_CHARS:
+            raise ValueError(f"a schema has 1 key or more and at most {_SCHEMA_CHARS} characters; this has {len(text)}")
+        return schema
 
     @model_validator(mode="after")
     def _has_lengths(self) -> RequestClass:

@@ -1,7 +1,7 @@
 """The schedule of a run: all its requests, drawn from one seed before the first one is sent.
 
-The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents and texts have random
-streams of their own, so that, for instance, another length distribution does not move any arrival.
+The same seed gives the same schedule in every process. Arrivals, classes, lengths, documents, texts and adapters have
+random streams of their own, so that, for instance, another length distribution does not move any arrival.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class OfferedRequest:
         document: number of the document that the prompt begins with; None without one.
         text_seed: seed of a generated prompt's text.
         text: number of the prompt in the class's file; None for a generated prompt.
+        adapter: name of the LoRA adapter; None for the model itself.
     """
 
     index: int
@@ -47,6 +48,7 @@ class OfferedRequest:
     document: int | None
     text_seed: int
     text: int | None = None
+    adapter: str | None = None
 
 
 def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
@@ -56,7 +58,7 @@ def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
         UserError: if a file of times or lengths cannot be read, no request is due within the duration, or too many
             requests are due.
     """
-    arrivals, choice, lengths, documents, texts = _streams(seed, 5)
+    arrivals, choice, lengths, documents, texts, adapters = _streams(seed, 6)
     times = _times(traffic, arrivals)
     if not times:
         raise UserError(f"no request is due within {traffic.duration_s:g} s; raise the rate or the duration")
@@ -68,7 +70,9 @@ def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
     offered = []
     for index, (at, k) in enumerate(zip(times, chosen.tolist(), strict=True)):
         inputs, outputs, document, text = next(drawn[k])
-        offered.append(OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text))
+        served = traffic.classes[names[k]].adapters
+        adapter = served[int(adapters.integers(len(served)))] if served else None
+        offered.append(OfferedRequest(index, at, names[k], inputs, outputs, document, seeds[index], text, adapter))
     return offered
 
 

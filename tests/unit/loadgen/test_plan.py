@@ -14,7 +14,8 @@ REQUEST = PlannedRequest(3, "chat", 0.1 + 0.2, 'a "b"\nc é \u2028 \U0001f600 \u
 
 def test_a_plan_is_read_back_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "plan.jsonl"
-    requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1)]
+    answered = PlannedRequest(5, "rag", None, "", 0, 1, adapter="sql", json_schema={"type": "object"})
+    requests = [REQUEST, PlannedRequest(4, "rag", None, "", 0, 1), answered]
     for known in (
         plan("http://h:1/v1"),
         RequestPlan("u", "m", 5, None, 1.5, 1e9),
@@ -49,3 +50,15 @@ def test_a_priority_is_sent_unless_it_is_0() -> None:
     plan = RequestPlan("http://server", "m", None, None, 1.0, 2.0)
     assert "priority" not in json.loads(plan.body(replace(REQUEST, prompt="a")))
     assert json.loads(plan.body(replace(REQUEST, prompt="a", priority=-2)))["priority"] == -2
+
+
+def test_an_adapter_answers_in_the_place_of_the_model() -> None:
+    assert json.loads(plan("u", model="base").body(replace(REQUEST, prompt="a", adapter="sql")))["model"] == "sql"
+
+
+def test_an_answer_that_fits_a_schema_may_end_before_its_length() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    body = json.loads(plan("u").body(replace(REQUEST, prompt="a", json_schema=schema)))
+    assert "ignore_eos" not in body
+    assert body["max_tokens"] == 34
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "chat", "schema": schema}}

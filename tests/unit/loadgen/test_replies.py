@@ -149,6 +149,14 @@ def test_an_answer_ends_with_done_whatever_the_connection_does_afterwards() -> N
     assert (short.status, short.error) == (INCOMPLETE, "0 of 1 tokens")
 
 
+def test_an_answer_with_a_schema_is_complete_with_its_first_token() -> None:
+    asked_for = [replace(request, json_schema={"type": "object"}) for request in due(0.0, tokens=9)]
+    (record,) = load_against(replying(GOOD), asked_for).records
+    assert (record.status, record.planned_output, record.output_tokens) == (COMPLETED, 9, 1)
+    (without,) = load_against(replying(GOOD), due(0.0, tokens=9)).records
+    assert (without.status, without.error) == (INCOMPLETE, "1 of 9 tokens")
+
+
 async def never_reading(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     await forever()

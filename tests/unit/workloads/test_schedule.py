@@ -6,7 +6,8 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import astuple
+from collections import Counter
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,15 @@ def test_requests_that_are_too_many_or_never_due_are_refused(
     monkeypatch.setattr("tuner.workloads.schedule.MAX_REQUESTS", 1000)
     with pytest.raises(UserError, match=reason):
         schedule(**traffic)
+
+
+def test_adapters_are_chosen_at_random_and_move_nothing_else() -> None:
+    arrivals = {"process": "poisson", "rate": 50}
+    one = {"all": {"input": {"uniform": [1, 99]}, "output": 5}}
+    plain = schedule(arrivals=arrivals, requests=3000, classes=one)
+    adapted = schedule(arrivals=arrivals, requests=3000, classes={"all": {**one["all"], "adapters": ["a", "b", "c"]}})
+    assert [replace(each, adapter=None) for each in adapted] == plain
+    counts = Counter(each.adapter for each in adapted)
+    # 1,000 each, with a standard deviation of 26
+    assert all(900 < counts[name] < 1100 for name in ("a", "b", "c"))
+    assert sum(counts.values()) == 3000

@@ -58,7 +58,13 @@ from tuner.study.specification.plans.several import (
     without_prefix,
 )
 from tuner.study.specification.prices import check_price, study_price
-from tuner.study.specification.resolve_workload import find_goals, find_workload, has_itl_slo, too_long
+from tuner.study.specification.resolve_workload import (
+    check_requests,
+    find_goals,
+    find_workload,
+    has_itl_slo,
+    too_long,
+)
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, StudySettings, check_gpus
 from tuner.study.specification.spec import StudySpec
@@ -104,6 +110,8 @@ def plan_study(
         raise too_long(workload, longest)
     plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)
     sampling_arguments(workload.temperature, engine)
+    if not simulated:
+        check_requests(workload, engine, settings.server.arguments)
     _check_names(plan)
     return plan
 

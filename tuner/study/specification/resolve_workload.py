@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from search_spaces.schema import VLLM
 from storage.metrics import OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
+from tuner.engines.command_line import OPENAI, SGLANG
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset
+from tuner.workloads.request_class import RequestClass
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import POOLED_METRICS, Suite
@@ -208,6 +212,37 @@ def _traffic(traffic: Traffic, rate: float | None, replacements: Mapping[str, in
     traffic = traffic if rate is None else traffic.at_rate(rate)
     make_schedule(traffic, traffic.seed)  # reads the files that the traffic names, so that mistakes show now
     return traffic.model_copy(update={"temperature": replacements.get("temperature", traffic.temperature)})
+
+
+def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) -> None:
+    """Check that the server can answer requests for adapters, and those with a schema.
+
+    Args:
+        workload: of the study.
+        engine: that serves it.
+        arguments: of every server; vLLM's name the adapters.
+
+    Raises:
+        SettingError: if it cannot.
+    """
+    classes = request_classes(workload)
+    if any(each.json_schema for each in classes) and engine not in {VLLM, SGLANG, OPENAI}:
+        remedy = "leave it out of the class"
+        raise SettingError("workload", "json_schema", f"structured output is not offered for {engine}", remedy)
+    adapters = list(dict.fromkeys(name for each in classes for name in each.adapters))
+    if adapters and engine not in {VLLM, OPENAI}:
+        remedy = "leave them out of the class"
+        raise SettingError("workload", "adapters", f"LoRA adapters are not offered for {engine}", remedy)
+    for name in adapters if engine == VLLM else ():
+        if not any(word.startswith(f"{name}=") or json.dumps(name) in word for word in arguments):
+            remedy = f"add -- --enable-lora --lora-modules {name}=FOLDER"
+            raise SettingError("workload", f"adapters: {name}", "the server does not serve this LoRA adapter", remedy)
+
+
+def request_classes(workload: Workload) -> list[RequestClass]:
+    """Return the classes of a workload whose requests are sent; none of a closed loop of equal requests."""
+    loads = workload.loads.values() if isinstance(workload, Suite) else (workload,)
+    return [each for load in loads if isinstance(load, Traffic) for each in load.sent_classes.values()]
 
 
 def _suite(settings: WorkloadSettings) -> Suite:

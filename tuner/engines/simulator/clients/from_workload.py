@@ -6,6 +6,7 @@ from tuner.engines.simulator.clients.bench_serve import BenchServeWorkload, benc
 from tuner.engines.simulator.clients.client import SimulatedClient, SimulatedRequest
 from tuner.engines.simulator.memory.block_pool import Chain
 from tuner.engines.simulator.scheduling.sequence import Prompt
+from tuner.errors import SettingError
 from tuner.workloads.reading.texts import read_texts
 from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.schedule import OfferedRequest, make_schedule
@@ -24,15 +25,33 @@ def workload_client(workload: SingleWorkload, seed: int, caching: bool, pause_s:
         seed: of lengths, times and classes.
         caching: whether the server has prefix caching; without it, shared prefixes are left out.
         pause_s: as in `SimulatedClient`.
+
+    Raises:
+        UserError: for requests whose cost is not modelled.
     """
     if isinstance(workload, ClosedLoop):
         bench_serve = BenchServeWorkload(
             workload.num_prompts, workload.max_concurrency, workload.input_len, workload.output_len, seed=seed
         )
         return bench_serve_client(bench_serve, pause_s)
+    for request_class in workload.sent_classes.values():
+        refuse_unmodelled(request_class)
     prefixes = _SharedPrefixes(workload) if caching else None
     requests = [_request(workload, offered, prefixes) for offered in make_schedule(workload, seed)]
     return SimulatedClient(requests, workload.users, workload.max_in_flight, workload.timeout_s, pause_s)
+
+
+def refuse_unmodelled(request_class: RequestClass) -> None:
+    """Refuse a class whose requests cost what the simulator does not model.
+
+    Raises:
+        SettingError: naming the class's field.
+    """
+    unmodelled = {"adapters": "LoRA adapters are", "json_schema": "structured output is"}
+    for name, subject in unmodelled.items():
+        if getattr(request_class, name):
+            remedy = "measure with {engine} vllm, or leave it out of the class"
+            raise SettingError("workload", name, f"{subject} not simulated", remedy)
 
 
 class _SharedPrefixes:

@@ -182,8 +182,13 @@ def _planned_request(
     text = _text(traffic, offered)
     max_tokens = (text.output_tokens if text else None) or answer or offered.output_tokens
     assert max_tokens is not None  # a class has an `output` if its prompts do not state the length of their answers
-    priority = traffic.classes[offered.name].priority
-    return PlannedRequest(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens, priority)
+    kind = traffic.classes[offered.name]
+    return PlannedRequest(
+        *(offered.index, offered.name, offered.at_s, prompt, tokens, max_tokens),
+        priority=kind.priority,
+        adapter=offered.adapter,
+        json_schema=kind.json_schema,
+    )
 
 
 def _environment(inherited: Mapping[str, str], api_key: str | None) -> dict[str, str]:

@@ -1,0 +1,53 @@
+"""Requests for LoRA adapters, and requests with a schema, against a real vLLM."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from storage.records import TrialKind
+from tests.real.lora_adapter import make_adapter
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.loadgen.result import read_records
+from tuner.specs import LaunchSpec, ModelRef, TrialSpec
+from tuner.workloads.traffic import Traffic
+
+NEVER = threading.Event()
+DIGIT = {
+    "type": "object",
+    "properties": {"digit": {"type": "integer", "minimum": 1, "maximum": 5}},
+    "required": ["digit"],
+}
+TRAFFIC = {
+    "arrivals": {"process": "poisson", "rate": 4},
+    "requests": 24,
+    "warmup_requests": 4,
+    "classes": {
+        "adapted": {"input": 32, "output": 16, "adapters": ["red", "blue"]},
+        "structured": {"input": 32, "output": 96, "json_schema": {**DIGIT, "additionalProperties": False}},
+    },
+}
+
+
+def test_adapters_and_schemas_are_served(engine: VllmEngine, tiny_model: Path, tmp_path: Path) -> None:
+    traffic = Traffic.model_validate(TRAFFIC)
+    folders = {name: make_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue"))}
+    modules = [f"{name}={folder}" for name, folder in folders.items()]
+    base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
+    flags = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", *modules)
+    launch = LaunchSpec(
+        ModelRef(str(tiny_model), str(tiny_model), "tiny model"), flags, base, {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    )
+    spec = TrialSpec("answers", 0, 0, 1, TrialKind.SEARCH, {}, launch, traffic, 1, tmp_path)
+    server = engine.launch(spec, spec.limits)
+    try:
+        server.wait_ready(NEVER)
+        server.warm_up(traffic, NEVER)
+        repeat = server.benchmark(traffic, 0, NEVER)
+    finally:
+        server.stop()
+    assert (repeat.offered, repeat.failed) == (24, 0)
+    records = read_records(tmp_path / "requests-0.parquet")
+    assert all(r.output_tokens == 16 for r in records if r.name == "adapted")
+    # a digit in its object is shorter than 96 tokens, unless the random model fills it with blanks
+    assert any((r.output_tokens or 0) < 96 for r in records if r.name == "structured")
