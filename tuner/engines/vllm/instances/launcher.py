@@ -44,6 +44,7 @@ CONFIGURATION = """\
 global
     maxconn 4000
     no strict-limits
+    nbthread 1
 defaults
     mode http
     retries 0
@@ -61,7 +62,10 @@ backend instances
     balance leastconn
 {servers}
 """
-"""HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once."""
+"""HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once.
+
+One thread is faster than one for each core: see docs/reports/2026-11-26-routers.md.
+"""
 
 
 class Ended(Exception):
