@@ -26,12 +26,12 @@ STUDY = (
 TWO_GPUS = ("--", "--tensor-parallel-size", "2")
 
 
-def ranks() -> list[psutil.Process]:
-    """Return the ranks of fake servers that run without an API server."""
+def ranks(*, headless: bool = True) -> list[psutil.Process]:
+    """Return the ranks of fake servers that run without an API server, or those that have one: rank 0."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "--headless" in words and any("fake_vllm" in word for word in words):
+        if "--nnodes" in words and any("fake_vllm" in word for word in words) and ("--headless" in words) is headless:
             found.append(process)
     return found
 
@@ -94,6 +94,30 @@ def test_the_logs_of_both_nodes_come_home(deployed: Deployed) -> None:
         assert "rank=0" in (folder / "server.log").read_text()
         assert "rank=1" in (folder / "server-rank1.log").read_text()
         assert trial.outcome.device == "2 nodes of cpu"
+
+
+@pytest.mark.release
+def test_a_killed_rank_0_ends_the_others(tmp_path: Path, model: Path) -> None:
+    """The headless rank of this fake, as vLLM's may, does not notice the loss of rank 0."""
+    vllm = install_fake_vllm(tmp_path / "bin", bench_s=2.0, lost_rank="hang")
+    folder, log = tmp_path / "study", tmp_path / "second.txt"
+    folder.mkdir()
+    with running_cluster(cpus=1) as address, node_without(folder, address, 1, log):
+        doctor_of_two(folder, ("--ray-address", address, "--vllm", str(vllm)), log)
+        study = Study(folder, vllm, model, (*STUDY, "--ray-address", address, *TWO_GPUS))
+        command = study.start()
+        try:
+            lost = until(lambda: running_trial(study), "a trial after the defaults", command)
+            for process in ranks(headless=False):
+                process.kill()
+            assert command.wait() == 0, command.output()
+            attempts = {number: trial.attempts for (number, _), trial in study.records().items()}
+            failures = [each.failure.kind for each in study.failed_attempts()]
+        finally:
+            study.close()
+    assert attempts == {number: 2 if number == lost else 1 for number in range(TRIALS)}
+    assert failures == [FailureKind.SERVER_KILLED]
+    assert ranks() == []
 
 
 @pytest.mark.parametrize("engine", [[], ["--engine", "llama.cpp"], ["--engine", "simulated"]])
