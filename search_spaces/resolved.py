@@ -189,6 +189,10 @@ class ResolvedSpace:
         defaults |= {name: value for name, value in others.items() if value is not None}
         return [name for name, value in config.items() if value is not None and defaults.get(name) != value]
 
+    def is_reference(self, config: Mapping[str, ParameterValue]) -> bool:
+        """Return whether a configuration is that which all scores are relative to: the engine's defaults."""
+        return not self.changed(config)
+
     def same_server(self, one: Mapping[str, ParameterValue], other: Mapping[str, ParameterValue]) -> bool:
         """Return whether two configurations give the same server, named defaults or not.
 

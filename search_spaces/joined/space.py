@@ -139,6 +139,10 @@ class JoinedSpace(ResolvedSpace):
         engine = self.engine_of(config)
         return [f"{engine}.{name}" for name in self.parts[engine].changed(self.own(config))]
 
+    def is_reference(self, config: Config) -> bool:
+        """Return whether a configuration is the defaults of the default engine."""
+        return self.engine_of(config) == self.default and not self.changed(config)
+
     def same_server(self, one: Config, other: Config) -> bool:
         """Return whether two configurations give the same server of the same engine."""
         engine = self.engine_of(one)

@@ -196,8 +196,8 @@ class Finals:
             return first, []
         compared = self._shrink(first, best)
         while (winner := compared.winner) is not None and self._ending is RunEnding.DONE:
-            flags = self._spec.space.changed(winner.config)
-            if len(flags) == 1:
+            space, flags = self._spec.space, self._spec.space.changed(winner.config)
+            if not flags or (len(flags) == 1 and space.is_reference(space.without(winner.config, flags[0]))):
                 break
             given = self._without_each(compared, winner, best)
             smaller = self._compare(compared, list(given.values()), best)

@@ -149,6 +149,13 @@ def test_the_engine_is_no_changed_flag(joined: JoinedSpace) -> None:
     assert joined.changed({"engine": "vllm", "vllm.seqs": None, "vllm.chunked": True}) == []
 
 
+def test_only_the_default_engine_without_flags_is_the_reference(joined: JoinedSpace) -> None:
+    assert joined.is_reference({})
+    assert joined.is_reference({"engine": "vllm", "vllm.chunked": True})
+    assert not joined.is_reference({"engine": "vllm", "vllm.chunked": False})
+    assert not joined.is_reference({"engine": "llama.cpp"})
+
+
 def test_a_flag_is_reset_within_its_engine(joined: JoinedSpace) -> None:
     config: dict[str, ParameterValue] = {
         "engine": "llama.cpp",

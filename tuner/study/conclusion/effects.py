@@ -61,12 +61,12 @@ def measured_effects(
 def without_one_flag(space: ResolvedSpace, group: Sequence[TrialRecord], winner: TrialRecord) -> dict[str, TrialRecord]:
     """Return the configurations of a group that are the winner without one flag, by the flag's name.
 
-    For a winner with a single flag these are the defaults.
+    For a winner with a single flag these are the defaults of its engine.
     """
     found = {}
     for name in space.changed(winner.config):
-        rest = _differences(space, space.without(winner.config, name))
-        record = next((each for each in group if _differences(space, each.config) == rest), None)
+        rest = _server(space, space.without(winner.config, name))
+        record = next((each for each in group if _server(space, each.config) == rest), None)
         if record is not None:
             found[name] = record
     return found
@@ -106,9 +106,9 @@ def estimated_effects(
         return []
 
 
-def _differences(space: ResolvedSpace, config: Config) -> Config:
-    """Return the values that differ from the engine's defaults."""
-    return {name: config[name] for name in space.changed(config)}
+def _server(space: ResolvedSpace, config: Config) -> tuple[str | None, Config]:
+    """Return the engine of a configuration, None if there is only one, and the values that differ from its defaults."""
+    return space.render(config).engine, {name: config[name] for name in space.changed(config)}
 
 
 def _inverse(ratio: Ratio) -> Ratio:

@@ -50,12 +50,11 @@ def _without_known_default(space: ResolvedSpace, config: Config) -> list[str]:
 
 
 def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str]) -> GivenConfiguration | None:
-    """Return a trial's configuration with parameters reset; None if it is the same, the defaults, or breaks a rule."""
+    """Return a trial's configuration with parameters reset; None if it is the same, the reference, or breaks a rule."""
     config = dict(record.config)
     for name in names:
         config = space.without(config, name)
-    is_defaults = not space.changed(config)
-    if is_defaults or space.render(config) == space.render(record.config) or space.violations(config):
+    if space.is_reference(config) or space.render(config) == space.render(record.config) or space.violations(config):
         return None
     defaults = space.engine_defaults()
     hints = {name: defaults[name] for name in names if name in defaults}
