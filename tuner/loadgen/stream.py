@@ -26,7 +26,8 @@ class MalformedError(ValueError):
 class StreamedAnswer:
     """A parsed stream. `times_s` has a time for each event with text; `finished` is True after `[DONE]`.
 
-    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event.
+    Token counts are those of the server, None if it sent none. `error` is the beginning of an error event. `cut` is
+    True if the server states that the answer ended at its limit of tokens.
     """
 
     times_s: tuple[float, ...]
@@ -34,6 +35,7 @@ class StreamedAnswer:
     output_tokens: int | None
     finished: bool
     error: str | None = None
+    cut: bool = False
 
 
 def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
@@ -44,7 +46,7 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
     """
     times: list[float] = []
     usage: dict[str, Any] = {}
-    finished, error = False, None
+    finished, error, cut = False, None, False
     for at, data in _events(pieces):
         if data == b"[DONE]":
             finished = True
@@ -58,11 +60,13 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         if not isinstance(choices, list):
             raise MalformedError(f"an event without choices: {data[:80]!r}")
         counted = isinstance(event.get("usage"), dict)
+        cut = cut or any(isinstance(each, dict) and each.get("finish_reason") == "length" for each in choices)
         if any(_has_text(choice, counted) for choice in choices):
             times.append(at)
         elif choices and counted and not times and usage.get("completion_tokens"):
             times.append(at)  # an answer of bytes that are no text is complete with its last event
-    return StreamedAnswer(tuple(times), usage.get("prompt_tokens"), usage.get("completion_tokens"), finished, error)
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return StreamedAnswer(tuple(times), *counts, finished, error, cut)
 
 
 def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tuner.processes.identity import Identity
 
 _POLL_S = 0.1
 _REQUEST_S = 5.0
-"""SGLang answers `/health` after 1.0 s at the earliest: it generates a token and looks once a second for it."""
+"""Limit of one HTTP request. SGLang generates a token for `/health` and checks for it once a second: 1.0 s at least."""
 _RECORD_S = 1.0
 """The period in which a starting server's descendants and shared memory are recorded."""
 _SHOWN_CHARS = 200

@@ -84,10 +84,10 @@ class RequestClass(BaseModel):
         text: the prompts' text: random words; one short passage over and over (`repetitive`), which ngram and suffix
             speculation can draft; made conversations (`chat`) or source code (`code`), of which the documents are, too;
             or a file with the user's own prompts.
-        adapters: names of LoRA adapters, as the server serves them. Each request asks for one, drawn at random; without
-            adapters, for the model.
-        json_schema: the JSON schema that the server makes every answer fit (structured output). An answer may then end
-            before `output` tokens, and is cut there.
+        adapters: the server's names of LoRA adapters. Each request asks for one of them, drawn at random. Requests of a
+            class without adapters ask for the model itself.
+        json_schema: the JSON schema of every answer, which the server enforces (structured output). An answer may end
+            before `output` tokens; an answer that is cut there has failed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

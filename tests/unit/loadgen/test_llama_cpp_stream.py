@@ -18,11 +18,11 @@ DONE = b"data: [DONE]\n\n"
 
 def test_the_last_event_is_no_token() -> None:
     answer = read_answer([(1.0, TEXT), (2.0, TEXT), (3.0, END + DONE)])
-    assert answer == StreamedAnswer((1.0, 2.0), 7, 2, True)
+    assert answer == StreamedAnswer((1.0, 2.0), 7, 2, True, cut=True)
 
 
 def test_an_answer_of_bytes_that_are_no_text_ends_with_its_last_event() -> None:
-    assert read_answer([(3.0, END + DONE)]) == StreamedAnswer((3.0,), 7, 2, True)
+    assert read_answer([(3.0, END + DONE)]) == StreamedAnswer((3.0,), 7, 2, True, cut=True)
 
 
 def test_an_empty_text_without_usage_is_a_token() -> None:

@@ -149,10 +149,15 @@ def test_an_answer_ends_with_done_whatever_the_connection_does_afterwards() -> N
     assert (short.status, short.error) == (INCOMPLETE, "0 of 1 tokens")
 
 
-def test_an_answer_with_a_schema_is_complete_with_its_first_token() -> None:
+def test_an_answer_with_a_schema_may_be_short_but_not_cut() -> None:
     asked_for = [replace(request, json_schema={"type": "object"}) for request in due(0.0, tokens=9)]
     (record,) = load_against(replying(GOOD), asked_for).records
     assert (record.status, record.planned_output, record.output_tokens) == (COMPLETED, 9, 1)
+    end = b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]}\n\n'
+    (cut,) = load_against(replying(stream(end, USAGE, DONE)), asked_for).records
+    assert (cut.status, cut.error) == (INCOMPLETE, "cut at 1 tokens, before the end of its JSON")
+    (full,) = load_against(replying(stream(end, USAGE, DONE)), due(0.0, tokens=1)).records
+    assert full.status is COMPLETED
     (without,) = load_against(replying(GOOD), due(0.0, tokens=9)).records
     assert (without.status, without.error) == (INCOMPLETE, "1 of 9 tokens")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from search_spaces import ParameterValue, ResolvedSpace
-from storage.records import Config, TrialKind, TrialRecord
+from storage.records import TrialKind, TrialRecord
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
 from tuner.study.conclusion.conclusion import Conclusion
@@ -65,8 +65,8 @@ def without_one_flag(space: ResolvedSpace, group: Sequence[TrialRecord], winner:
     """
     found = {}
     for name in space.changed(winner.config):
-        rest = _server(space, space.without(winner.config, name))
-        record = next((each for each in group if _server(space, each.config) == rest), None)
+        rest = space.without(winner.config, name)
+        record = next((each for each in group if space.same_server(each.config, rest)), None)
         if record is not None:
             found[name] = record
     return found
@@ -104,11 +104,6 @@ def estimated_effects(
     except (ArithmeticError, ValueError) as error:
         note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
         return []
-
-
-def _server(space: ResolvedSpace, config: Config) -> tuple[str | None, Config]:
-    """Return the engine of a configuration, None if there is only one, and the values that differ from its defaults."""
-    return space.render(config).engine, {name: config[name] for name in space.changed(config)}
 
 
 def _inverse(ratio: Ratio) -> Ratio:

@@ -63,7 +63,7 @@ class Server(streams.Server):  # type: ignore[misc]  # mypy cannot find modules 
             while (request := await streams.read_request(reader)) is not None:
                 path, body = request
                 if path == "/health":
-                    await asyncio.sleep(1)  # as SGLang does, before it looks whether a token has come
+                    await asyncio.sleep(1)  # SGLang checks once a second whether its token has come
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 elif path == "/metrics":
                     page = self.metrics().encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -20,13 +21,17 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def wait_until_ended(number: int) -> None:
-    """Wait until a process is gone, or a zombie whose new parent has not reaped it yet."""
+def ends(number: int) -> bool:
+    """Wait up to a minute; return whether a process is gone, or a zombie whose new parent has not reaped it yet."""
+    deadline = time.monotonic() + 60
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(number)
         while process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(0.05)
+    return True
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_a_program_that_starts_a_server_instead_is_ended(tmp_path: Path, monkeyp
     children = tmp_path / "children"
     program = script(tmp_path / "serve", f"sleep 600 & echo $! >{children}; wait")
     assert version_of(program) == UNKNOWN
-    wait_until_ended(int(children.read_text()))
+    assert ends(int(children.read_text()))
 
 
 def test_an_interpreter_is_not_asked(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ backend instances
 """
 """HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once.
 
-One thread is faster than one for each core: see docs/reports/2026-11-26-routers.md.
+On two cores, one thread has a lower p99 than two: docs/reports/2026-11-26-router-threads.md.
 """
 
 
