@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -68,7 +68,13 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
     """Kill every process of a node, as a loss of its power would."""
     if process.poll() is None:
         family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for each in family:
-            each.kill()
+        kill_each(family)
         psutil.wait_procs(family, 30)
     process.wait()
+
+
+def kill_each(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes, some of which may end by themselves once the first is dead."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -14,7 +14,7 @@ from storage import normalise_url, open_store
 from storage.records import FailureKind, TrialRecord
 from tests.cli.command import run_here
 from tests.cli.test_cluster import doctor_of_two, refused_by
-from tests.clusters import kill_node, node_without, running_cluster
+from tests.clusters import kill_each, kill_node, node_without, running_cluster
 from tests.fakes import install_fake_vllm
 from tests.faults.command import Study, until
 
@@ -108,8 +108,7 @@ def test_a_killed_rank_0_ends_the_others(tmp_path: Path, model: Path) -> None:
         command = study.start()
         try:
             lost = until(lambda: running_trial(study), "a trial after the defaults", command)
-            for process in ranks(headless=False):
-                process.kill()
+            kill_each(ranks(headless=False))
             assert command.wait() == 0, command.output()
             attempts = {number: trial.attempts for (number, _), trial in study.records().items()}
             failures = [each.failure.kind for each in study.failed_attempts()]

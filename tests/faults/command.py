@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -235,7 +236,8 @@ class Study:
             if command.popen.poll() is None:
                 command.kill()
         for identity in self.running():
-            os.kill(identity.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(identity.pid, signal.SIGKILL)
 
 
 def _environment_of(pid: int) -> list[bytes]:

@@ -166,10 +166,10 @@ def test_the_defaults_show_what_the_engine_chooses(store: Store, url: str, uri: 
 
 
 def test_an_experiment_of_an_older_version_gets_the_view_and_keeps_its_description(
-    store: Store, url: str, uri: str
+    store: Store, url: str, uri: str, tmp_path: Path
 ) -> None:
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    older = client.create_experiment("demo $(x)", tags={"mlflow.note.content": "mine", VIEW_TAG: "{}"})
+    client, artifacts = mlflow.MlflowClient(tracking_uri=uri), (tmp_path / "artifacts").as_uri()
+    older = client.create_experiment("demo $(x)", artifacts, tags={"mlflow.note.content": "mine", VIEW_TAG: "{}"})
     finish(store, 1, samples.success())
     sync_to_mlflow(url, None, uri)
     tags = client.get_experiment(older).tags
