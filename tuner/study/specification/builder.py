@@ -36,6 +36,7 @@ from tuner.engines.command_line import (
     sampling_arguments,
 )
 from tuner.engines.openai.installation import UNKNOWN
+from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError, UserError
 from tuner.gpu import host_limits
 from tuner.study.prior.source_studies import source_studies
@@ -45,7 +46,7 @@ from tuner.study.specification.configurations import (
     check_parameters,
     enqueued_values,
 )
-from tuner.study.specification.find_model import facts_of_models, model_of
+from tuner.study.specification.find_model import facts_of_models, locate_others, model_of
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
 from tuner.study.specification.plans.plan import StudyPlan as StudyPlan
@@ -99,6 +100,8 @@ def plan_study(
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
     server, secrets = refer_to_secrets(settings.server, os.environ, move=engine != SGLANG)
+    if engine != OPENAI:  # its command runs in the folder of this one
+        server = replace(server, arguments=absolute_arguments(server.arguments))
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
     own, one_shape = not settings.workload.files, gpus_of(settings.server.arguments) >= settings.gpus
@@ -113,7 +116,8 @@ def plan_study(
     if not simulated:
         check_requests(workload, engine, settings.server.arguments)
     _check_names(plan)
-    return plan
+    others = locate_others(settings.model, simulated=simulated)
+    return replace(plan, settings=replace(settings, model=others))
 
 
 def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:

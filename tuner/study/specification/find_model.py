@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from search_spaces import ModelShape, known_model, known_models
 from search_spaces.regular_file import read_regular_file
 from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
+from tuner.engines.user_paths import absolute_path
 from tuner.errors import SettingError
 from tuner.hub import cached_config
 from tuner.specs import ModelRef
@@ -56,19 +58,44 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
     Raises:
         SettingError: when the folder has no config.json, or the hub has no such model.
     """
+    place, config = _locate("model", name)
+    words = None if tokenizer is None else absolute_path(tokenizer)
+    return ModelRef(place, words or place, place), None if config is None else _shape(config)
+
+
+def _locate(field: str, name: str) -> tuple[str, Path | None]:
+    """Return a model's folder, absolute, or its hub name, and its config.json if that is on this machine."""
     folder = Path(name).expanduser()
     if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
         if not (folder / "config.json").is_file():
-            raise SettingError("model", name, "the folder has no config.json", "give a model folder or a hub name")
-        path = os.fspath(folder.resolve())
-        return ModelRef(path, tokenizer or path, path), _shape(folder / "config.json")
+            raise SettingError(field, name, "the folder has no config.json", "give a model folder or a hub name")
+        return os.fspath(folder.resolve()), folder / "config.json"
     if not _HUB_NAME.fullmatch(name):
         rule = "neither a folder nor a hub name such as Qwen/Qwen2.5-0.5B"
-        raise SettingError("model", name, rule, "give a model folder or a hub name")
+        raise SettingError(field, name, rule, "give a model folder or a hub name")
     config = cached_config(name)
     if config is None:
-        _check_hub(name)
-    return ModelRef(name, tokenizer or name, name), None if config is None else _shape(config)
+        _check_hub(field, name)
+    return name, config
+
+
+def locate_others(given: ModelSettings, *, simulated: bool) -> ModelSettings:
+    """Return the settings with each checkpoint and the draft model as `find_model` finds a model.
+
+    Args:
+        given: the settings.
+        simulated: whether no server starts; names of models that do not exist are then kept.
+
+    Raises:
+        SettingError: for one that is neither a model's folder nor on the hub.
+    """
+    if simulated:
+        checkpoints = {method: absolute_path(name) for method, name in given.checkpoints.items()}
+        draft = None if given.draft_model is None else absolute_path(given.draft_model)
+    else:
+        checkpoints = {method: _locate("checkpoint", name)[0] for method, name in given.checkpoints.items()}
+        draft = None if given.draft_model is None else _locate("draft_model", given.draft_model)[0]
+    return replace(given, checkpoints=checkpoints, draft_model=draft)
 
 
 def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
@@ -94,7 +121,7 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
     except OSError as error:
         raise SettingError("model", name, f"the file cannot be read ({error.strerror})", remedy) from None
     path = os.fspath(file.resolve())
-    return ModelRef(path, tokenizer or path, path), header.shape
+    return ModelRef(path, path if tokenizer is None else absolute_path(tokenizer), path), header.shape
 
 
 def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
@@ -110,9 +137,8 @@ def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, Mode
     if name is None:
         rule = "a command serves a model, and its name in requests is not given"
         raise SettingError("model", None, rule, "give the name that /v1/models lists by {model} NAME")
-    config, words = Path(name).expanduser() / "config.json", Path(tokenizer or name).expanduser()
-    source = os.fspath(words.resolve()) if words.exists() else tokenizer or name
-    return ModelRef(name, source, name), _shape(config) if config.is_file() else None
+    config = Path(name).expanduser() / "config.json"
+    return ModelRef(name, absolute_path(tokenizer or name), name), _shape(config) if config.is_file() else None
 
 
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:
@@ -195,11 +221,11 @@ def _shape(config: Path) -> ModelShape | None:
         return None
 
 
-def _check_hub(name: str) -> None:
+def _check_hub(field: str, name: str) -> None:
     """Refuse a model that the hub does not have; otherwise every launch would fail on it."""
     if os.environ.get("HF_HUB_OFFLINE", "0").lower() in ("1", "true", "yes", "on"):
         rule = "the model is not downloaded and HF_HUB_OFFLINE is set"
-        raise SettingError("model", name, rule, "download it, or give a model folder")
+        raise SettingError(field, name, rule, "download it, or give a model folder")
     from tuner.http import HttpError, ReadLimits, fetch
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -210,7 +236,7 @@ def _check_hub(name: str) -> None:
         reply = fetch(url, ReadLimits(HUB_TIMEOUT_S), method="HEAD", headers=headers, redirects=REDIRECTS)
     except HttpError as error:
         rule = f"the model is not downloaded and {endpoint} cannot be reached ({error})"
-        raise SettingError("model", name, rule, "download it first, or give a model folder") from None
+        raise SettingError(field, name, rule, "download it first, or give a model folder") from None
     if reply.status in (401, 403, 404):
         rule = f"{endpoint} answers {reply.status}"
-        raise SettingError("model", name, rule, "check the name, or set HF_TOKEN if the model is gated")
+        raise SettingError(field, name, rule, "check the name, or set HF_TOKEN if the model is gated")

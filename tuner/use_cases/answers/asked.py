@@ -10,6 +10,7 @@ from typing import Any
 from storage.records import Provenance, StudyRecord, TrialRecord
 from storage.store import Store
 from tuner.engines.command_line import OTHER_ENGINES, engine_of
+from tuner.engines.user_paths import absolute_arguments
 from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.processes.secrets import NO_SECRETS, Secrets
@@ -54,7 +55,7 @@ def given(model: str | None, reference: str | None, server: ServerSettings) -> A
     settings, secrets = refer_to_secrets(server, os.environ)
     found, _ = find_model(model or DEFAULT_MODEL, None)
     original, _ = find_model(reference or found.name, None)
-    candidate = Variant(found, settings.arguments, settings.environment)
+    candidate = Variant(found, absolute_arguments(settings.arguments), settings.environment)
     return Asked(candidate, reference_of(replace(candidate, model=original)), secrets)
 
 
