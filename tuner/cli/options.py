@@ -194,7 +194,7 @@ Users = Annotated[
 ]
 Prompts = Annotated[
     int | None,
-    option(WORKLOAD, "INTEGER", "Requests of one benchmark of a closed loop.", shown="the preset's"),
+    option(WORKLOAD, "INTEGER", "Requests of one benchmark.", shown="the preset's"),
 ]
 InputLen = Annotated[
     int | None,

@@ -57,14 +57,28 @@ def test_the_given_rate_and_temperature_replace_those_of_the_file(tmp_path: Path
     assert (load.arrivals.rate, load.temperature) == (7.5, 0.0)  # type: ignore[union-attr]
 
 
+def test_the_given_users_and_requests_replace_those_of_a_closed_loop() -> None:
+    preset = load_preset("conversations")
+    assert isinstance(preset.workload, Traffic)
+    load = find_workload(preset, WorkloadSettings(max_concurrency=8, num_prompts=32))
+    assert isinstance(load, Traffic)
+    assert (load.users, load.requests, load.temperature) == (8, 32, 0.0)
+    assert (load.classes, load.warmup()) == (preset.workload.classes, preset.workload.warmup())
+    with pytest.raises(UserError, match=r"input_len=9: .* its own lengths; give traffic of your own by workload"):
+        find_workload(preset, WorkloadSettings(input_len=9))
+
+
 @pytest.mark.parametrize(
     ("text", "rate", "given", "message"),
     [
+        (PLAIN, None, {"max_concurrency": 5}, "max_concurrency=5: requests of this traffic come at their times"),
+        (PLAIN, None, {"input_len": 5}, "input_len=5: each request class of this traffic has its own lengths; edit"),
+        (PLAIN, None, {"num_prompts": 0}, "num_prompts=0: 1 to 10,000,000 are possible"),
         (
-            PLAIN,
+            PLAIN.replace("requests: 10", "duration_s: 9"),
             None,
-            {"max_concurrency": 5},
-            "max_concurrency=5: this setting is for the closed loop",
+            {"num_prompts": 5},
+            "num_prompts=5: this traffic ends after a time",
         ),
         (PLAIN.replace("poisson, rate: 4", "closed"), 5.0, {}, "arrivals of process 'closed' have no single rate"),
         (PLAIN, 0.0, {}, "a rate of 0 requests/s is not possible; give a number above 0"),
@@ -167,6 +181,11 @@ def test_workloads_that_do_not_fit_together_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         find_workload(BURST, WorkloadSettings(suite(tmp_path, **change), rate))
+
+
+def test_users_are_not_given_for_several_workloads(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="max_concurrency=5: this is for one traffic file, and workload gives 2; edit"):
+        find_workload(BURST, WorkloadSettings(suite(tmp_path), max_concurrency=5))
 
 
 @pytest.mark.parametrize("name", preset_names())

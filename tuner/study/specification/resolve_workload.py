@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,7 +17,9 @@ from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
+from tuner.workloads.arrivals import Closed
 from tuner.workloads.presets import Preset
+from tuner.workloads.reading.files import MAX_REQUESTS
 from tuner.workloads.request_class import RequestClass
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop, Workload
@@ -193,7 +196,7 @@ def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
         return _suite(settings)
     workload = load_traffic(Path(files[0])) if files else preset.workload
     if isinstance(workload, Traffic):
-        return _traffic(workload, settings.rate, settings.replacements)
+        return _traffic(workload, settings.rate, settings.replacements, own=bool(files))
     if settings.rate is not None:
         raise SettingError("rate", settings.rate, "a closed loop has no rate", "give traffic by {workload}")
     try:
@@ -204,14 +207,45 @@ def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
         raise SettingError(str(first["loc"][0]), first["input"], rule) from None
 
 
-def _traffic(traffic: Traffic, rate: float | None, replacements: Mapping[str, int | float]) -> Traffic:
-    closed_loop_only = next((name for name in replacements if name != "temperature"), None)
-    if closed_loop_only is not None:
-        rule = "this setting is for the closed loop of fixed lengths"
-        raise SettingError(closed_loop_only, replacements[closed_loop_only], rule, "edit the traffic file instead")
-    traffic = traffic if rate is None else traffic.at_rate(rate)
-    make_schedule(traffic, traffic.seed)  # reads the files that the traffic names, so that mistakes show now
-    return traffic.model_copy(update={"temperature": replacements.get("temperature", traffic.temperature)})
+def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | float], *, own: bool) -> Traffic:
+    """Return traffic with the given rate, users, number of requests and temperature.
+
+    Args:
+        traffic: of a file, or of a preset.
+        rate: mean rate of arrivals, in requests per second.
+        given: fields of a closed loop of fixed lengths.
+        own: whether it is a user's file, which can be edited.
+
+    Raises:
+        UserError: for a field that this traffic does not have.
+    """
+    refusal = _not_of(traffic, given)
+    if refusal is not None:
+        field, rule = refusal
+        remedy = "edit the traffic file instead" if own else "give traffic of your own by {workload}"
+        raise SettingError(field, given[field], rule, remedy)
+    changes: dict[str, Any] = {"temperature": given.get("temperature", traffic.temperature)}
+    if "max_concurrency" in given:
+        changes["arrivals"] = traffic.arrivals.model_copy(update={"users": given["max_concurrency"]})
+    if "num_prompts" in given:
+        changes["requests"] = given["num_prompts"]
+    changed = (traffic if rate is None else traffic.at_rate(rate)).model_copy(update=changes)
+    make_schedule(changed, changed.seed)  # reads the files that the traffic names, so that mistakes show now
+    return changed
+
+
+def _not_of(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, str] | None:
+    """Return the first field that traffic does not have, or that is out of range, with the rule; None without one."""
+    for field, value in given.items():
+        if field in ("input_len", "output_len"):
+            return field, "each request class of this traffic has its own lengths"
+        if field == "max_concurrency" and not isinstance(traffic.arrivals, Closed):
+            return field, f"requests of this traffic come at their times ({traffic.arrivals.process}), without users"
+        if field == "num_prompts" and traffic.requests is None:
+            return field, "this traffic ends after a time, not after a number of requests"
+        if field in ("max_concurrency", "num_prompts") and not 1 <= value <= MAX_REQUESTS:
+            return field, f"1 to {MAX_REQUESTS:,} are possible"
+    return None
 
 
 def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) -> None:
@@ -255,8 +289,12 @@ def _suite(settings: WorkloadSettings) -> Suite:
     if len({*names}) < len(names):
         rule = f"workloads are named by their files, and {', '.join(names)} are not distinct"
         raise SettingError("workload", list(files), rule, "rename a file")
+    given = {field: value for field, value in settings.replacements.items() if field != "temperature"}
+    for field, value in given.items():
+        rule = f"this is for one traffic file, and {{workload}} gives {len(files)}"
+        raise SettingError(field, value, rule, "edit the traffic files instead")
     loads = {
-        name: _traffic(load_traffic(Path(file)), None, settings.replacements)
+        name: _traffic(load_traffic(Path(file)), None, settings.replacements, own=True)
         for name, file in zip(names, files, strict=True)
     }
     temperatures = {load.temperature for load in loads.values()}
