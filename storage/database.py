@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -50,7 +51,7 @@ def normalise_url(text: str) -> str:
             return "postgresql+psycopg://" + text.removeprefix(scheme)
     if "://" in text:
         return text
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
 
 

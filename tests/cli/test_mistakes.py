@@ -82,6 +82,12 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--storage", "postgresql://127.0.0.1:1/x"], ["127.0.0.1:1/x", "onnection refused", "check host, port"]),
         (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
         (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
+        (["--model", "~no-such-user/model"], ["--model '~no-such-user/model'", "the folder has no config.json"]),
+        (["--draft-model", "./draft"], ["--draft-model './draft'", "the folder has no config.json"]),
+        (
+            ["--space", "vllm", "--checkpoint", "awq=nobody/awq"],
+            ["--checkpoint 'nobody/awq'", "HF_HUB_OFFLINE is set", "download it"],
+        ),
         (["--model", ""], ["--model ''", "give a model folder or a hub name"]),
         (["--vllm", "/nowhere/vllm"], ["--vllm '/nowhere/vllm': there is no such file", "VENV/bin/vllm"]),
         (["--workers", "0"], ["--workers 0", "at least 1"]),

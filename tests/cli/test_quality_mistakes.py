@@ -32,6 +32,12 @@ def test_an_slo_without_questions_is_refused(tmp_path: Path) -> None:
     _refused(tmp_path, OPTIMIZE, "quality needs questions", "--quality-task FILE")
 
 
+def test_questions_that_no_slo_asks_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text(QUESTION)
+    command = (*OPTIMIZE[:-2], "--quality-task", "questions.jsonl")
+    _refused(tmp_path, command, "--quality-task 'questions.jsonl'", "add --slo 'quality>=0.99'")
+
+
 def test_an_slo_where_no_reference_can_be_served_is_refused(tmp_path: Path) -> None:
     (tmp_path / "questions.jsonl").write_text(QUESTION)
     _refused(tmp_path, (*OPTIMIZE, "--quality-task", "questions.jsonl"), "no reference can be served")

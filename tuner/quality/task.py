@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def read_task(path: str) -> Task:
     Raises:
         SettingError: about `quality_task`, for a file that cannot be read or a line that is no question.
     """
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     try:
         if not file.is_file() or file.stat().st_size > FILE_LIMIT:
             raise SettingError("quality_task", path, "not a file of at most 64 MiB", "give a JSONL file")

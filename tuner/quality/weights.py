@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -16,7 +17,7 @@ def weights_digest(model: str) -> str:
 
     Files of the hub's cache are links to files that are named by their digest; other files are read whole.
     """
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))
     config = folder / "config.json" if folder.is_dir() else cached_config(model)
     if config is None:
         return sha256(model.encode()).hexdigest()

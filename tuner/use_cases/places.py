@@ -19,7 +19,7 @@ DEFAULT_FOLDER = Path("tuner_study")
 def home() -> Path:
     """Return the folder of caches and of the records of started processes: TUNER_HOME, or ~/.cache/tuner."""
     given = os.environ.get("TUNER_HOME")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "tuner"
+    return Path(os.path.expanduser(given)) if given else Path.home() / ".cache" / "tuner"
 
 
 def database_url(storage: str | None) -> str:

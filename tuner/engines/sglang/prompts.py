@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def token_tools(tokenizer: str, url: str, records: ProcessRecords, api_key: str 
 
 def tokenizer_file(tokenizer: str) -> Path:
     """Return the tokenizer.json of a folder or of a hub name that is downloaded."""
-    folder = Path(tokenizer).expanduser()
+    folder = Path(os.path.expanduser(tokenizer))
     return folder / _NAME if folder.is_dir() else cached_file(tokenizer, _NAME) or folder
 
 

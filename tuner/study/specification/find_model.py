@@ -65,7 +65,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
 
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
     """Return a model's folder, absolute, or its hub name, and its config.json if that is on this machine."""
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
         if not (folder / "config.json").is_file():
             raise SettingError(field, name, "the folder has no config.json", "give a model folder or a hub name")
@@ -111,7 +111,7 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
     remedy = "give a GGUF file by {model} FILE"
     if name is None:
         raise SettingError("model", None, "llama.cpp serves a GGUF file, and none is given", remedy)
-    file = Path(name).expanduser()
+    file = Path(os.path.expanduser(name))
     if not file.is_file():
         raise SettingError("model", name, "there is no such file, and llama.cpp serves a GGUF file", remedy)
     try:
@@ -137,7 +137,7 @@ def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, Mode
     if name is None:
         rule = "a command serves a model, and its name in requests is not given"
         raise SettingError("model", None, rule, "give the name that /v1/models lists by {model} NAME")
-    config = Path(name).expanduser() / "config.json"
+    config = Path(os.path.expanduser(name)) / "config.json"
     return ModelRef(name, absolute_path(tokenizer or name), name), _shape(config) if config.is_file() else None
 
 
@@ -147,7 +147,7 @@ def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, Mo
     Raises:
         SettingError: when its shape is not known.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         reference, shape = find_model(name, tokenizer)
     else:
@@ -201,7 +201,7 @@ def draft_kind(name: str | None) -> str | None:
 
 def _config_of(name: str) -> Path | None:
     """Return the config.json of a folder or of a downloaded model; None if there is none on this machine."""
-    file = Path(name).expanduser() / "config.json"
+    file = Path(os.path.expanduser(name)) / "config.json"
     return file if file.is_file() else cached_config(name)
 
 

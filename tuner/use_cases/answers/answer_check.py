@@ -35,10 +35,14 @@ def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here:
         here: whether the servers are real and on this machine.
 
     Raises:
-        SettingError: for an SLO that bounds no quality, without a task, and where no server can be asked.
+        SettingError: for an SLO that bounds no quality, one without a task or a task without one, and where no server
+            can be asked.
     """
     bounds = [slo for slo in slos if slo.metric.rpartition(".")[2] == "quality"]
     if not bounds:
+        if task is not None:
+            rule = "the questions are asked where an SLO bounds the quality, and none does"
+            raise SettingError("quality_task", task, rule, "add {slo} 'quality>=0.99'")
         return None
     read_quality_slo(str(bounds[0]))
     if task is None:

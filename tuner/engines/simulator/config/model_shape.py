@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from search_spaces import ModelShape, known_model
@@ -26,7 +27,7 @@ def find_shape(name: str) -> ModelShape:
     shape = known_model(name)
     if shape is not None:
         return shape
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     file = (None if folder.is_dir() else cached_config(name)) or folder / "config.json"
     try:
         return ModelShape.from_config_json(json.loads(read_regular_file(file, _CONFIG_LIMIT)))

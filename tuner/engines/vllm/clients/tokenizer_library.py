@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +95,7 @@ def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:
         from tokenizers import Tokenizer
     except ImportError:
         raise _no_package(wrapper) from None
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     remedy = "give a folder with one, a hub name, or a vLLM by {vllm} PATH, which reads other formats"
     if folder.is_dir():
         file: Path | None = folder / _FILE
