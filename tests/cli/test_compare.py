@@ -31,6 +31,19 @@ def test_two_trials_are_compared_metric_by_metric_with_the_flags_that_differ(stu
     assert found["flags"] == {"max_num_seqs": [None, 8]}
 
 
+def test_several_trials_are_compared_with_the_first(study: Path) -> None:
+    printed = run_here(study, "compare", "0", "1", "0").out
+    lines = printed.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("output_throughput"))
+    assert "×1.000" in lines[start + 1]
+    assert lines[-2].split("#")[1] == "1: max_num_seqs: default -> 8"
+    assert lines[-1].split("#")[1] == "0: none"
+    found = json.loads(run_here(study, "compare", "0", "1", "0", "--json").out)
+    alone = json.loads(run_here(study, "compare", "0", "1", "--json").out)
+    assert [each["b"] for each in found["others"]] == ["1", "0"]
+    assert found["others"][0]["metrics"] == alone["metrics"]
+
+
 def test_a_trial_is_as_good_as_itself(study: Path) -> None:
     found = json.loads(run_here(study, "compare", "1", "1", "--json").out)
     assert {each["ratio"] for each in found["metrics"].values()} == {1.0}

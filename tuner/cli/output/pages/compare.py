@@ -1,0 +1,107 @@
+"""`tuner compare`: a trial beside a reference, or several, with ratios and the flags that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.cli.commands.results.stored import StoredStudy
+from tuner.cli.output.parts.console import new_table, show
+from tuner.results import text
+from tuner.results.cost_lines import price_lines
+from tuner.scoring.compare import MeasuredRatio
+from tuner.study.specification.spec import difference
+
+WIDTH = 160
+LEFT = ("metric", "B", "from")
+"""Columns of text."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A trial of a study, and the name of both."""
+
+    name: str
+    stored: StoredStudy
+    number: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A trial beside the reference: ratios by metric, and both values of each parameter that differs."""
+
+    one: Side
+    other: Side
+    ratios: Mapping[str, MeasuredRatio]
+    flags: Mapping[str, Sequence[Any]]
+
+
+def print_pair(pair: Pair) -> None:
+    """Print two trials, with a row for each metric."""
+    sides = (pair.one, pair.other)
+    table = _table("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", "95 % interval", "from")
+    for name, each in pair.ratios.items():
+        values = (text.with_unit(name, value) for value in (each.one, each.other))
+        table.add_row(name, *values, *_ratio(each))
+    show(table, *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
+    _print_premises([pair])
+    print("flags that differ:" if pair.flags else "no flag differs")
+    for line in _flag_lines(pair):
+        print(f"  {line}")
+
+
+def print_several(pairs: Sequence[Pair]) -> None:
+    """Print several trials beside a reference, with a row for each metric and trial.
+
+    The reference's value depends on the trial: it is that of the rounds, or else of the repeats, that both have.
+    """
+    reference = pairs[0].one
+    table = _table("metric", "B", f"A {reference.name}", "value of B", "B / A", "95 % interval", "from")
+    names = list(dict.fromkeys(name for pair in pairs for name in pair.ratios))
+    for name in names:
+        heading = name
+        for pair in pairs:
+            each = pair.ratios.get(name)
+            if each is not None:
+                values = (text.with_unit(name, value) for value in (each.one, each.other))
+                table.add_row(heading, pair.other.name, *values, *_ratio(each))
+                heading = ""
+    prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
+    show(table, *price_lines(names, prices), width=WIDTH)
+    _print_premises(pairs)
+    print("flags that differ from A:")
+    for pair in pairs:
+        print(f"  {pair.other.name}: {', '.join(_flag_lines(pair)) or 'none'}")
+
+
+def _table(*headings: str) -> Any:
+    table = new_table()
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
+    return table
+
+
+def _ratio(each: MeasuredRatio) -> tuple[str, str, str]:
+    interval = "" if each.low is None else f"{each.low:.3f} to {each.high:.3f}"
+    return "" if each.ratio is None else f"×{each.ratio:.3f}", interval, each.basis
+
+
+def _print_premises(pairs: Sequence[Pair]) -> None:
+    """Print in what the studies differ from the reference's, and which figures are predicted."""
+    before = pairs[0].one.stored.record
+    for pair in pairs:
+        after = pair.other.stored.record
+        which = "the studies differ in" if len(pairs) == 1 else f"{after.name} differs from {before.name} in"
+        for line in dict.fromkeys(difference(before.premise, after.premise)):
+            print(f"{which} {line}")
+        if before.provenance != after.provenance:
+            names = ("A", "B") if len(pairs) == 1 else ("A", pair.other.name)
+            print(f"{names[0]} is {before.provenance.value}, {names[1]} is {after.provenance.value}")
+
+
+def _flag_lines(pair: Pair) -> list[str]:
+    shown = {
+        name: ["default" if value is None else str(value) for value in values] for name, values in pair.flags.items()
+    }
+    return [f"{name}: {before} -> {after}" for name, (before, after) in shown.items()]
