@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -79,6 +80,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "gpus": [f"{d.name} {d.memory_total_gib:.1f} GiB, driver {d.driver}" for d in devices],
         "vllm": str(executable) if executable else None,
         "vllm_version": version,
+        "vllm_unmet": _unmet_of_vllm(executable),
         **_llama_cpp(),
         **_sglang(),
         **_tensorrt_llm(),
@@ -87,6 +89,15 @@ def _facts(vllm: str | None) -> dict[str, Any]:
         "would_run": _would_run(bool(devices), vllm, problem),
         "problem": problem if devices or vllm else None,
     }
+
+
+def _unmet_of_vllm(executable: Path | None) -> list[str] | None:
+    """Return the requirements of vLLM that its environment does not meet; None if that is not known."""
+    from tuner.engines.unmet import unmet_requirements
+    from tuner.engines.vllm.installation.executable import interpreter_of
+
+    interpreter = None if executable is None else interpreter_of(executable)
+    return None if interpreter is None else unmet_requirements(interpreter, "vllm")
 
 
 def _llama_cpp() -> dict[str, Any]:
@@ -109,13 +120,20 @@ def _llama_cpp() -> dict[str, Any]:
 def _sglang() -> dict[str, Any]:
     """Return the Python that has SGLang, and SGLang's version; None without one, and then why."""
     from tuner.engines.sglang.installation import find_python, installation
+    from tuner.engines.unmet import unmet_requirements
     from tuner.errors import UserError
 
     try:
         found = installation(find_python())
     except UserError as error:
         return {"sglang": None, "sglang_version": None, "sglang_problem": str(error)}
-    return {"sglang": str(found.python), "sglang_version": found.version, "sglang_problem": None}
+    unmet = unmet_requirements(found.python, "sglang")
+    return {
+        "sglang": str(found.python),
+        "sglang_version": found.version,
+        "sglang_unmet": unmet,
+        "sglang_problem": None,
+    }
 
 
 def _tensorrt_llm() -> dict[str, Any]:

@@ -22,6 +22,8 @@ HOST_LABELS = {
     "host": "host name",
 }
 
+SHOWN_UNMET = 5
+
 
 def print_doctor(facts: Mapping[str, Any]) -> None:
     """Print the facts in sections: the tuner, the machine, the engines, and what would run.
@@ -40,7 +42,7 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
     sections: dict[str, Rows] = {
         f"tuner {facts['tuner']}": [("packages", ", ".join(facts["packages"])), ("caches and records", facts["home"])],
         "this machine": [*host, *gpus],
-        "vLLM": vllm if facts["vllm"] else vllm[:1],
+        "vLLM": [*vllm, *_unmet(facts["vllm_unmet"])] if facts["vllm"] else vllm[:1],
         "llama.cpp": llama_cpp,
         "SGLang": _sglang(facts),
         "TensorRT-LLM": _tensorrt_llm(facts),
@@ -57,7 +59,16 @@ def print_doctor(facts: Mapping[str, Any]) -> None:
 def _sglang(facts: Mapping[str, Any]) -> Rows:
     if facts["sglang"] is None:
         return [("Python", "none found")]
-    return [("Python", facts["sglang"]), ("version", facts["sglang_version"])]
+    return [("Python", facts["sglang"]), ("version", facts["sglang_version"]), *_unmet(facts["sglang_unmet"])]
+
+
+def _unmet(lines: Sequence[str] | None) -> Rows:
+    """Return requirements that an engine's environment does not meet, the first ones of many."""
+    if not lines:
+        return []
+    more = len(lines) - SHOWN_UNMET
+    rows = list(lines[:SHOWN_UNMET]) + ([f"{more} more, in --json"] if more > 0 else [])
+    return [("unmet requirements" if number == 0 else "", line) for number, line in enumerate(rows)]
 
 
 def _tensorrt_llm(facts: Mapping[str, Any]) -> Rows:
