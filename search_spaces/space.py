@@ -188,8 +188,12 @@ class Space:
     @property
     def checkpoints(self) -> tuple[str, ...]:
         """The quantization methods of the choices that take a quantized checkpoint."""
-        choices = [choice for spec in self._parameters.values() for choice in spec.choices]
-        return tuple(dict.fromkeys(choice.checkpoint for choice in choices if choice.checkpoint is not None))
+        return tuple(dict.fromkeys(each.checkpoint for each in self.choices if each.checkpoint is not None))
+
+    @property
+    def choices(self) -> list[ChoiceSpec]:
+        """The declared choices of all parameters."""
+        return [choice for spec in self._parameters.values() for choice in spec.choices]
 
     def check_named(self, config: Mapping[str, ParameterValue]) -> None:
         """Check a named configuration against the declared space, without a context.

@@ -83,7 +83,8 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--model", "./nowhere"], ["--model './nowhere'", "no config.json", "give a model folder"]),
         (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
         (["--model", "~no-such-user/model"], ["--model '~no-such-user/model'", "the folder has no config.json"]),
-        (["--draft-model", "./draft"], ["--draft-model './draft'", "the folder has no config.json"]),
+        (["--space", "vllm", "--draft-model", "./d"], ["--draft-model './d'", "the folder has no config.json"]),
+        (["--draft-model", "./d"], ["--draft-model './d'", "space 'cpu' has no choice with a draft model"]),
         (
             ["--space", "vllm", "--checkpoint", "awq=nobody/awq"],
             ["--checkpoint 'nobody/awq'", "HF_HUB_OFFLINE is set", "download it"],

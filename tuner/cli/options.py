@@ -43,8 +43,8 @@ Engines = Annotated[
     option(
         MODEL,
         "ENGINE",
-        "vllm, llama.cpp, sglang, openai, simulated, or auto, which simulates if there is no GPU. Several of the first "
-        "three are ranked in one study; the first is the default engine.",
+        "vllm, llama.cpp, sglang, tensorrt-llm, openai, simulated, or auto, which simulates if there is no GPU. "
+        "Several of the first three are ranked in one study; the first is the default engine.",
         "--engine",
         shown="auto",
     ),

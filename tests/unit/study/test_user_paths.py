@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from search_spaces import load_space
 from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError
 from tuner.study.specification.builder import plan_study
@@ -79,5 +80,5 @@ def test_a_plan_has_absolute_paths(here: Path) -> None:
 )
 def test_models_that_do_not_exist(given: ModelSettings, message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        locate_others(given, simulated=False)
-    assert locate_others(given, simulated=True).draft_model == given.draft_model
+        locate_others(given, load_space("vllm"), simulated=False)
+    assert locate_others(given, load_space("vllm"), simulated=True).draft_model == given.draft_model

@@ -116,7 +116,7 @@ def plan_study(
     if not simulated:
         check_requests(workload, engine, settings.server.arguments)
     _check_names(plan)
-    others = locate_others(settings.model, simulated=simulated)
+    others = locate_others(settings.model, space, simulated=simulated)
     return replace(plan, settings=replace(settings, model=others))
 
 
@@ -228,7 +228,7 @@ def _bounds(settings: StudySettings) -> Iterator[tuple[str, float, float, float]
 
 
 def _check_names(plan: StudyPlan) -> None:
-    """Refuse names of parameters, configurations and checkpoints that the declared space does not have."""
+    """Refuse names of parameters and configurations that the declared space does not have."""
     for text in plan.enqueue:
         check_configuration(plan.space, "enqueue", text)
     baseline = plan.settings.space.baseline
@@ -236,10 +236,6 @@ def _check_names(plan: StudyPlan) -> None:
         check_configuration(plan.space, "baseline", baseline)
     for name in plan.settings.space.only:
         check_parameters(plan.space, "only", name, (name,))
-    for method in plan.settings.model.checkpoints:
-        if method not in plan.space.checkpoints:
-            rule = f"space {plan.space.name!r} has no choice with such a checkpoint"
-            raise SettingError("checkpoint", method, rule, f"it has {', '.join(plan.space.checkpoints) or 'none'}")
 
 
 def resolve(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search_spaces import ModelShape, known_model, known_models
+from search_spaces import ModelShape, Space, known_model, known_models
 from search_spaces.regular_file import read_regular_file
 from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
@@ -79,16 +79,24 @@ def _locate(field: str, name: str) -> tuple[str, Path | None]:
     return name, config
 
 
-def locate_others(given: ModelSettings, *, simulated: bool) -> ModelSettings:
+def locate_others(given: ModelSettings, space: Space, *, simulated: bool) -> ModelSettings:
     """Return the settings with each checkpoint and the draft model as `find_model` finds a model.
 
     Args:
         given: the settings.
+        space: the declared space.
         simulated: whether no server starts; names of models that do not exist are then kept.
 
     Raises:
-        SettingError: for one that is neither a model's folder nor on the hub.
+        SettingError: for one that no choice of the space takes, or that is neither a model's folder nor on the hub.
     """
+    for method in given.checkpoints:
+        if method not in space.checkpoints:
+            rule = f"space {space.name!r} has no choice with such a checkpoint"
+            raise SettingError("checkpoint", method, rule, f"it has {', '.join(space.checkpoints) or 'none'}")
+    if given.draft_model is not None and not any(choice.draft_model for choice in space.choices):
+        rule = f"space {space.name!r} has no choice with a draft model"
+        raise SettingError("draft_model", given.draft_model, rule, "choose another {space}, or leave it out")
     if simulated:
         checkpoints = {method: absolute_path(name) for method, name in given.checkpoints.items()}
         draft = None if given.draft_model is None else absolute_path(given.draft_model)

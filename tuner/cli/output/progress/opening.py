@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
+from search_spaces import JoinedSpace, ResolvedSpace
+from search_spaces.parameter import ParameterValue
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import OPENAI, OTHER_ENGINES
@@ -32,11 +36,36 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         dropped, hardware = text.count(len(spec.space.dropped), "choice"), spec.space.context.hardware
         command = f"tuner space --gpu {hardware.key} {_engine_words(engine)}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
+    lines += unused_models(spec.space)
     if spec.search_prompts:
         rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
     goals = [*(each.metric for each in spec.goals.objectives), *(each.metric for each in spec.goals.slos)]
     return [*lines, *price_lines(goals, [spec.price])]
+
+
+def unused_models(space: ResolvedSpace) -> Iterator[str]:
+    """Yield a line for each given checkpoint, and for the draft model, that no configuration of the study can use."""
+    if isinstance(space, JoinedSpace):
+        space = space.parts[space.default]
+    offered = [choice for parameter in space.parameters for choice in parameter.choices]
+    declared = [(name, choice) for name, spec in space.specs.items() for choice in spec.choices]
+    for method in space.context.checkpoints:
+        if all(choice.checkpoint != method for choice in offered):
+            wanted = {(name, choice.value) for name, choice in declared if choice.checkpoint == method}
+            yield f"--checkpoint {method} is not used: {_why(space, wanted)}"
+    if space.context.draft_model is not None and not any(choice.draft_model for choice in offered):
+        wanted = {(name, choice.value) for name, choice in declared if choice.draft_model}
+        yield f"--draft-model is not used: {_why(space, wanted)}"
+
+
+def _why(space: ResolvedSpace, wanted: Collection[tuple[str, ParameterValue]]) -> str:
+    """Return why a space offers none of some choices, which are pairs of parameter and value."""
+    names = {name for name, _ in wanted}
+    for each in space.dropped:
+        if (each.parameter, each.value) in wanted or (each.parameter in names and each.value is None):
+            return each.reason
+    return f"the study does not search {', '.join(sorted(names))}"
 
 
 def _engine_words(engine: EngineInfo) -> str:

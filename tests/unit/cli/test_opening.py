@@ -1,0 +1,36 @@
+"""Checkpoints and a draft model that no configuration of a study uses are named, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from search_spaces import Context, hardware_named, load_space
+from tuner.cli.output.progress.opening import unused_models
+
+
+@pytest.mark.parametrize(
+    ("only", "keep_answers", "lines"),
+    [
+        (None, False, []),
+        (
+            ("max_num_seqs",),
+            False,
+            [
+                "--checkpoint awq is not used: the study does not search quantization",
+                "--draft-model is not used: the study does not search speculative",
+            ],
+        ),
+        (
+            None,
+            True,
+            ["--checkpoint awq is not used: it may change the model's answers, which the study excludes"],
+        ),
+    ],
+)
+def test_a_model_that_is_not_used(only: tuple[str, ...] | None, keep_answers: bool, lines: list[str]) -> None:
+    models: dict[str, Any] = {"checkpoints": {"awq": "a/awq"}, "draft_model": "a/draft", "draft_kind": "model"}
+    context = Context(hardware_named("h100"), "0.25.1", **models)
+    space = load_space("vllm").resolve(context, only=only, keep_answers=keep_answers)
+    assert list(unused_models(space)) == lines
