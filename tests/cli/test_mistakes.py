@@ -84,7 +84,7 @@ def optimize(folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["--model", "nobody/nothing"], ["--model 'nobody/nothing'", "HF_HUB_OFFLINE is set", "download it"]),
         (["--model", "~no-such-user/model"], ["--model '~no-such-user/model'", "the folder has no config.json"]),
         (["--space", "vllm", "--draft-model", "./d"], ["--draft-model './d'", "the folder has no config.json"]),
-        (["--draft-model", "./d"], ["--draft-model './d'", "space 'cpu' has no choice with a draft model"]),
+        (["--draft-model", "./d"], ["--draft-model './d'", "no parameter of space 'cpu' takes a draft model"]),
         (
             ["--space", "vllm", "--checkpoint", "awq=nobody/awq"],
             ["--checkpoint 'nobody/awq'", "HF_HUB_OFFLINE is set", "download it"],

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
-from storage.records import TrialKind
+from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.loadgen.result import read_records
-from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.results.requests import RequestStatus
 from tuner.workloads.traffic import Traffic
 
-NEVER = threading.Event()
 LIMIT = 24
 TRAFFIC = {
     "arrivals": {"process": "poisson", "rate": 10_000},
@@ -30,15 +27,9 @@ def test_the_urgent_class_comes_first_and_the_queue_has_a_limit(
     engine: VllmEngine, tiny_model: Path, tmp_path: Path
 ) -> None:
     traffic = Traffic.model_validate(TRAFFIC)
-    base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
     flags = ("--scheduling-policy", "priority", "--max-num-seqs", "2", "--max-num-queued-reqs", str(LIMIT))
-    model = ModelRef(str(tiny_model), str(tiny_model), "tiny model")
-    launch = LaunchSpec(model, flags, base, {"VLLM_CPU_KVCACHE_SPACE": "1"})
-    spec = TrialSpec("admission", 0, 0, 1, TrialKind.SEARCH, {}, launch, traffic, 1, tmp_path)
-    server = engine.launch(spec, spec.limits)
+    server = started(engine, tiny_model, traffic, tmp_path, *flags)
     try:
-        server.wait_ready(NEVER)
-        server.warm_up(traffic, NEVER)
         repeat = server.benchmark(traffic, 0, NEVER)
     finally:
         server.stop()
@@ -47,7 +38,9 @@ def test_the_urgent_class_comes_first_and_the_queue_has_a_limit(
     assert repeat.failed == len(refused) > 0
     assert all("503" in str(record.error) for record in refused)
     first_tokens = {
-        name: sorted(record.first_token_s for record in records if record.name == name and record.first_token_s)
+        name: sorted(
+            record.first_token_s for record in records if record.name == name and record.first_token_s is not None
+        )
         for name in traffic.classes
     }
     # two requests, of any class, may have begun before the first urgent one came

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
-from storage.records import TrialKind
 from tests.real.lora_adapter import make_adapter
+from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.loadgen.result import read_records
-from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.results.requests import RequestStatus
 from tuner.workloads.traffic import Traffic
 
-NEVER = threading.Event()
 DIGIT = {
     "type": "object",
     "properties": {"digit": {"type": "integer", "minimum": 1, "maximum": 5}},
@@ -34,16 +31,9 @@ def test_adapters_and_schemas_are_served(engine: VllmEngine, tiny_model: Path, t
     traffic = Traffic.model_validate(TRAFFIC)
     folders = {name: make_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue"))}
     modules = [f"{name}={folder}" for name, folder in folders.items()]
-    base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
     flags = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", *modules)
-    launch = LaunchSpec(
-        ModelRef(str(tiny_model), str(tiny_model), "tiny model"), flags, base, {"VLLM_CPU_KVCACHE_SPACE": "1"}
-    )
-    spec = TrialSpec("answers", 0, 0, 1, TrialKind.SEARCH, {}, launch, traffic, 1, tmp_path)
-    server = engine.launch(spec, spec.limits)
+    server = started(engine, tiny_model, traffic, tmp_path, *flags)
     try:
-        server.wait_ready(NEVER)
-        server.warm_up(traffic, NEVER)
         repeat = server.benchmark(traffic, 0, NEVER)
     finally:
         server.stop()

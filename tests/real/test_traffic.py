@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from storage.records import FailureKind, Repeat, TrialKind
+from storage.records import FailureKind, Repeat
+from tests.real.servers import NEVER, started
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.server import VllmServer
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
-from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.specification.settings import Budget
 from tuner.workloads.traffic import Traffic, load_traffic
 
-NEVER = threading.Event()
 MIX = """
 arrivals: {process: poisson, rate: 6}
 requests: 72
@@ -47,17 +45,6 @@ def traffic(tmp_path_factory: pytest.TempPathFactory) -> Traffic:
     (folder / "prompts.jsonl").write_text(OWN)
     (folder / "mix.yaml").write_text(MIX)
     return load_traffic(folder / "mix.yaml")
-
-
-def started(engine: VllmEngine, model: Path, traffic: Traffic, folder: Path, *flags: str) -> VllmServer:
-    reference = ModelRef(str(model), str(model), "tiny model")
-    base = ("--load-format", "dummy", "--max-model-len", "512", "--enforce-eager", "--generation-config", "vllm")
-    launch = LaunchSpec(reference, flags, base, {"VLLM_CPU_KVCACHE_SPACE": "1"})
-    spec = TrialSpec("traffic", 0, 0, 1, TrialKind.SEARCH, {}, launch, traffic, 1, folder)
-    server = engine.launch(spec, spec.limits)
-    server.wait_ready(NEVER)
-    server.warm_up(traffic, NEVER)
-    return server
 
 
 @pytest.fixture(scope="module")

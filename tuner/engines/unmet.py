@@ -2,15 +2,14 @@
 
     PYTHON tuner/engines/unmet.py PACKAGE
 
-It prints a JSON list of lines, such as "numpy 2.4.0: numba needs <2.4". An installer that was told to ignore them, or
-that installed another package later, leaves such an environment; the engine may run, or fail where nobody expects it.
+The program prints a JSON list of lines, such as "numpy 2.4.0: numba needs <2.4". `pip install --no-deps`, or a later
+installation of another package, leaves such an environment. The engine may still run there.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,21 +25,12 @@ def unmet_requirements(interpreter: Path, package: str) -> list[str] | None:
         package: the name of the distribution.
 
     Returns:
-        A line for each. None if the program could not tell: it ended with an error, or the environment lacks the
-        package `packaging`.
+        A line for each requirement. None if this is not known: the environment lacks the package, or `packaging`.
     """
-    try:
-        done = subprocess.run(
-            [interpreter, __file__, package],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        found = json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
-        return None
+    # The engine's Python runs this file and has no tuner, so that the import is not at the top.
+    from tuner.engines.vllm.installation.executable import read_json
+
+    found = read_json(interpreter, Path(__file__), package, limit_s=TIMEOUT_S)
     return [str(line) for line in found] if isinstance(found, list) else None
 
 

@@ -15,10 +15,11 @@ def absolute_path(name: str) -> str:
 
 
 def absolute_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return a server's flags with absolute paths: `--chat-template my.jinja` means the file in this folder.
+    """Return a server's flags with absolute paths: `--chat-template my.jinja` names the file in the current folder.
 
-    A path begins with `./`, `../` or `~/`, or names a file or folder that exists. A single word without a dot, such as
-    `auto`, is a path only in `NAME=PATH`, as of `--lora-modules`; else a folder of that name would change a flag.
+    A word is a path if it begins with `./`, `../` or `~/`, or if it has a slash or a dot and such a file exists. A word
+    without both, such as `auto`, is a path only in `NAME=PATH`, as in `--lora-modules`: a folder called `auto` must not
+    change `--dtype auto`.
     """
     return tuple(map(_absolute_word, arguments))
 

@@ -18,8 +18,8 @@ from tuner.cli.output.progress.opening import unused_models
             ("max_num_seqs",),
             False,
             [
-                "--checkpoint awq is not used: the study does not search quantization",
-                "--draft-model is not used: the study does not search speculative",
+                "--checkpoint awq is not used: the study does not search the parameter quantization",
+                "--draft-model is not used: the study does not search the parameter speculative",
             ],
         ),
         (

@@ -71,7 +71,7 @@ def test_the_given_users_and_requests_replace_those_of_a_closed_loop() -> None:
 @pytest.mark.parametrize(
     ("text", "rate", "given", "message"),
     [
-        (PLAIN, None, {"max_concurrency": 5}, "max_concurrency=5: requests of this traffic come at their times"),
+        (PLAIN, None, {"max_concurrency": 5}, "max_concurrency=5: this traffic has no users"),
         (PLAIN, None, {"input_len": 5}, "input_len=5: each request class of this traffic has its own lengths; edit"),
         (PLAIN, None, {"num_prompts": 0}, "num_prompts=0: 1 to 10,000,000 are possible"),
         (
@@ -184,7 +184,9 @@ def test_workloads_that_do_not_fit_together_are_refused(
 
 
 def test_users_are_not_given_for_several_workloads(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="max_concurrency=5: this is for one traffic file, and workload gives 2; edit"):
+    with pytest.raises(
+        UserError, match="max_concurrency=5: this setting is for one traffic file, and workload gives 2; edit"
+    ):
         find_workload(BURST, WorkloadSettings(suite(tmp_path), max_concurrency=5))
 
 

@@ -100,7 +100,7 @@ def plan_study(
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
     server, secrets = refer_to_secrets(settings.server, os.environ, move=engine != SGLANG)
-    if engine != OPENAI:  # its command runs in the folder of this one
+    if engine != OPENAI:  # a user's command runs in the current folder
         server = replace(server, arguments=absolute_arguments(server.arguments))
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)

@@ -59,12 +59,15 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
         SettingError: when the folder has no config.json, or the hub has no such model.
     """
     place, config = _locate("model", name)
-    words = None if tokenizer is None else absolute_path(tokenizer)
-    return ModelRef(place, words or place, place), None if config is None else _shape(config)
+    return ModelRef(place, absolute_path(tokenizer or place), place), None if config is None else _shape(config)
 
 
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
-    """Return a model's folder, absolute, or its hub name, and its config.json if that is on this machine."""
+    """Return a model's absolute folder or hub name, and its config.json if that is on this machine.
+
+    Raises:
+        SettingError: about `field`, if the folder has no config.json, or the hub has no such model.
+    """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir() or name.startswith(("/", "./", "../", "~")):
         if not (folder / "config.json").is_file():
@@ -95,7 +98,7 @@ def locate_others(given: ModelSettings, space: Space, *, simulated: bool) -> Mod
             rule = f"space {space.name!r} has no choice with such a checkpoint"
             raise SettingError("checkpoint", method, rule, f"it has {', '.join(space.checkpoints) or 'none'}")
     if given.draft_model is not None and not any(choice.draft_model for choice in space.choices):
-        rule = f"space {space.name!r} has no choice with a draft model"
+        rule = f"no parameter of space {space.name!r} takes a draft model"
         raise SettingError("draft_model", given.draft_model, rule, "choose another {space}, or leave it out")
     if simulated:
         checkpoints = {method: absolute_path(name) for method, name in given.checkpoints.items()}
@@ -129,7 +132,7 @@ def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelS
     except OSError as error:
         raise SettingError("model", name, f"the file cannot be read ({error.strerror})", remedy) from None
     path = os.fspath(file.resolve())
-    return ModelRef(path, path if tokenizer is None else absolute_path(tokenizer), path), header.shape
+    return ModelRef(path, absolute_path(tokenizer or path), path), header.shape
 
 
 def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:

@@ -219,7 +219,7 @@ def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | flo
     Raises:
         UserError: for a field that this traffic does not have.
     """
-    refusal = _not_of(traffic, given)
+    refusal = _refusal(traffic, given)
     if refusal is not None:
         field, rule = refusal
         remedy = "edit the traffic file instead" if own else "give traffic of your own by {workload}"
@@ -234,13 +234,13 @@ def _traffic(traffic: Traffic, rate: float | None, given: Mapping[str, int | flo
     return changed
 
 
-def _not_of(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, str] | None:
+def _refusal(traffic: Traffic, given: Mapping[str, int | float]) -> tuple[str, str] | None:
     """Return the first field that traffic does not have, or that is out of range, with the rule; None without one."""
     for field, value in given.items():
         if field in ("input_len", "output_len"):
             return field, "each request class of this traffic has its own lengths"
         if field == "max_concurrency" and not isinstance(traffic.arrivals, Closed):
-            return field, f"requests of this traffic come at their times ({traffic.arrivals.process}), without users"
+            return field, f"this traffic has no users: its requests have arrival times ({traffic.arrivals.process})"
         if field == "num_prompts" and traffic.requests is None:
             return field, "this traffic ends after a time, not after a number of requests"
         if field in ("max_concurrency", "num_prompts") and not 1 <= value <= MAX_REQUESTS:
@@ -289,10 +289,10 @@ def _suite(settings: WorkloadSettings) -> Suite:
     if len({*names}) < len(names):
         rule = f"workloads are named by their files, and {', '.join(names)} are not distinct"
         raise SettingError("workload", list(files), rule, "rename a file")
-    given = {field: value for field, value in settings.replacements.items() if field != "temperature"}
-    for field, value in given.items():
-        rule = f"this is for one traffic file, and {{workload}} gives {len(files)}"
-        raise SettingError(field, value, rule, "edit the traffic files instead")
+    field = next((each for each in settings.replacements if each != "temperature"), None)
+    if field is not None:
+        rule = f"this setting is for one traffic file, and {{workload}} gives {len(files)}"
+        raise SettingError(field, settings.replacements[field], rule, "edit the traffic files instead")
     loads = {
         name: _traffic(load_traffic(Path(file)), None, settings.replacements, own=True)
         for name, file in zip(names, files, strict=True)

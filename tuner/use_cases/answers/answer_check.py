@@ -41,7 +41,7 @@ def quality_task(slos: tuple[Slo, ...], task: str | None, workers: int, *, here:
     bounds = [slo for slo in slos if slo.metric.rpartition(".")[2] == "quality"]
     if not bounds:
         if task is not None:
-            rule = "the questions are asked where an SLO bounds the quality, and none does"
+            rule = "these questions measure an SLO on quality, and there is none"
             raise SettingError("quality_task", task, rule, "add {slo} 'quality>=0.99'")
         return None
     read_quality_slo(str(bounds[0]))

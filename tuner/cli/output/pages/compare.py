@@ -54,7 +54,7 @@ def print_pair(pair: Pair) -> None:
 def print_several(pairs: Sequence[Pair]) -> None:
     """Print several trials beside a reference, with a row for each metric and trial.
 
-    The reference's value depends on the trial: it is that of the rounds, or else of the repeats, that both have.
+    The reference's value may differ between rows: it is that of the rounds that measured both, else of all repeats.
     """
     reference = pairs[0].one
     table = _table("metric", "B", f"A {reference.name}", "value of B", "B / A", "95 % interval", "from")
@@ -88,16 +88,17 @@ def _ratio(each: MeasuredRatio) -> tuple[str, str, str]:
 
 
 def _print_premises(pairs: Sequence[Pair]) -> None:
-    """Print in what the studies differ from the reference's, and which figures are predicted."""
-    before = pairs[0].one.stored.record
+    """Print the settings in which studies differ from the reference's, and provenances that differ."""
+    before, lines = pairs[0].one.stored.record, []
     for pair in pairs:
-        after = pair.other.stored.record
-        which = "the studies differ in" if len(pairs) == 1 else f"{after.name} differs from {before.name} in"
-        for line in dict.fromkeys(difference(before.premise, after.premise)):
-            print(f"{which} {line}")
+        after, alone = pair.other.stored.record, len(pairs) == 1
+        which = "the studies differ in" if alone else f"{after.name} differs from {before.name} in"
+        lines += [f"{which} {line}" for line in difference(before.premise, after.premise)]
         if before.provenance != after.provenance:
-            names = ("A", "B") if len(pairs) == 1 else ("A", pair.other.name)
-            print(f"{names[0]} is {before.provenance.value}, {names[1]} is {after.provenance.value}")
+            other = "B" if alone else after.name
+            lines.append(f"A is {before.provenance.value}, {other} is {after.provenance.value}")
+    for line in dict.fromkeys(lines):  # several trials may be of one study
+        print(line)
 
 
 def _flag_lines(pair: Pair) -> list[str]:

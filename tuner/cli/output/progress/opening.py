@@ -65,7 +65,7 @@ def _why(space: ResolvedSpace, wanted: Collection[tuple[str, ParameterValue]]) -
     for each in space.dropped:
         if (each.parameter, each.value) in wanted or (each.parameter in names and each.value is None):
             return each.reason
-    return f"the study does not search {', '.join(sorted(names))}"
+    return f"the study does not search the parameter {' or '.join(sorted(names))}"
 
 
 def _engine_words(engine: EngineInfo) -> str:

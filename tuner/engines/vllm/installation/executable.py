@@ -130,8 +130,8 @@ def installation(executable: Path, home: Path) -> Installation:
         UserError: if the executable prints no version.
     """
     interpreter = interpreter_of(executable)
-    probed = _probe(interpreter) if interpreter is not None else None
-    if probed is not None and isinstance(probed.get("version"), str):
+    probed = read_json(interpreter, PROBE, limit_s=_PROBE_S) if interpreter is not None else None
+    if isinstance(probed, dict) and isinstance(probed.get("version"), str):
         return Installation(executable, interpreter, str(probed["version"]), frozenset(_strings(probed["packages"])))
     return Installation(executable, interpreter, _version_by_command(executable, home), None)
 
@@ -145,20 +145,20 @@ def _strings(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
-def _probe(interpreter: Path) -> dict[str, object] | None:
+def read_json(interpreter: Path, program: Path, *arguments: str, limit_s: float) -> object:
+    """Return the JSON that a program prints in an interpreter; None if it prints none within `limit_s` seconds."""
     try:
         done = subprocess.run(
-            [interpreter, PROBE],
+            [interpreter, program, *arguments],
             capture_output=True,
             text=True,
-            timeout=_PROBE_S,
+            timeout=limit_s,
             stdin=subprocess.DEVNULL,
             check=False,
         )
-        data = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
         return None
-    return data if isinstance(data, dict) else None
 
 
 def _version_by_command(executable: Path, home: Path) -> str:
