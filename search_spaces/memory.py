@@ -10,6 +10,7 @@ from search_spaces.catalogue.models import ModelShape
 from search_spaces.expressions.facts import VLLM_NAME, Context
 from search_spaces.expressions.names import Names
 from search_spaces.rendering.capture_sizes import reachable_sizes
+from search_spaces.rendering.words import one_spelling
 from search_spaces.schema import ParameterSpec
 from search_spaces.units import GIB
 
@@ -21,9 +22,7 @@ _GRAPH_BYTES_PER_SIZE = 2**20
 _FLAGS_WITHOUT_ESTIMATE = (
     "--kv-cache-memory-bytes",
     "--tensor-parallel-size",
-    "-tp",
     "--pipeline-parallel-size",
-    "-pp",
     "--cpu-offload-gb",
 )
 
@@ -99,7 +98,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         return None
     if context.engine != VLLM_NAME:
         return None
-    if any(word.split("=")[0] in _FLAGS_WITHOUT_ESTIMATE for word in context.base_argv):
+    if any(word in _FLAGS_WITHOUT_ESTIMATE for word in one_spelling(context.base_argv)):
         return None
     shards = _size(names, "tensor_parallel_size") * _size(names, "pipeline_parallel_size")
     need = memory_need(

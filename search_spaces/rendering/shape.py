@@ -1,24 +1,26 @@
-"""The GPUs and instances of a command line of vLLM."""
+"""The GPUs and instances of a command line of vLLM or SGLang."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-_SIZES = {
-    "--tensor-parallel-size": "-tp",
-    "--pipeline-parallel-size": "-pp",
-    "--data-parallel-size": "-dp",
-}
-"""The flags whose product is the number of GPUs, with their short forms."""
+from search_spaces.rendering.words import one_spelling, value_after
+
+TENSOR, PIPELINE, DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"
+"""The flags whose product is the number of GPUs."""
+
+_SHARED = "--enable-dp-attention"
+"""SGLang's copies of the attention are then on the GPUs of tensor parallelism."""
 
 
 def gpus_of(argv: Sequence[str]) -> int:
     """Return the GPUs that a server's arguments need: tensor × pipeline × data parallelism, 1 without such flags.
 
-    The last value of a flag counts, as in vLLM. A value that is no number above 0 counts as 1; vLLM refuses it.
+    The last value of a flag counts, as in the engines. A value that is no number above 0 counts as 1; they refuse it.
     """
-    return math.prod(_size(argv, (flag, short)) for flag, short in _SIZES.items())
+    words = one_spelling(argv)
+    return math.prod(_size(words, flag) for flag in (TENSOR, PIPELINE, *(() if _SHARED in words else (DATA,))))
 
 
 def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
@@ -35,12 +37,12 @@ def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
 
 def tensor_parallel_size(argv: Sequence[str]) -> int:
     """Return the GPUs that share each layer; 1 without the flag."""
-    return _size(argv, ("--tensor-parallel-size", _SIZES["--tensor-parallel-size"]))
+    return _size(one_spelling(argv), TENSOR)
 
 
 def data_parallel_size(argv: Sequence[str]) -> int:
     """Return the copies of the model; 1 without the flag."""
-    return _size(argv, ("--data-parallel-size", _SIZES["--data-parallel-size"]))
+    return _size(one_spelling(argv), DATA)
 
 
 INSTANCES = "--instances"
@@ -49,7 +51,7 @@ INSTANCES = "--instances"
 
 def instances_of(argv: Sequence[str]) -> int:
     """Return how many servers a command line starts; 1 without the flag."""
-    return _size(argv, (INSTANCES, INSTANCES))
+    return _size(one_spelling(argv), INSTANCES)
 
 
 def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
@@ -61,12 +63,6 @@ def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _size(argv: Sequence[str], names: tuple[str, str]) -> int:
-    size = 1
-    for index, word in enumerate(argv):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") not in names:
-            continue
-        text = value if equals else next(iter(argv[index + 1 : index + 2]), "")
-        size = int(text) if text.isdecimal() and int(text) else 1
-    return size
+def _size(words: Sequence[str], flag: str) -> int:
+    text = (value_after(flag, words) if flag in words else None) or ""
+    return int(text) if text.isdecimal() and int(text) else 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ENGINE
+from search_spaces.rendering.words import long_name
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
@@ -180,6 +181,20 @@ RESERVED_FLAGS = {
 }
 """Flags of each engine's server that the tuner sets itself."""
 
+_HIDDEN = ("a study would not know the flags in the file", "give them here")
+_ONE_NODE = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
+_NODES = ("the tuner sets this flag", "give {nodes_per_trial}")
+
+_REFUSED_FLAGS = {
+    VLLM: {"--config": _HIDDEN, **dict.fromkeys(("--nnodes", "--node-rank", "--master-addr", "--master-port"), _NODES)},
+    SGLANG: {
+        "--config": _HIDDEN,
+        **dict.fromkeys(("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"), _ONE_NODE),
+        **dict.fromkeys(("--base-gpu-id", "--gpu-id-step"), _ONE_NODE),
+    },
+}
+"""Further flags that a user may not set, with the rule and the remedy."""
+
 _HELP = {
     VLLM: "`vllm serve --help=all`",
     LLAMA_CPP: "`llama-server --help`",
@@ -205,11 +220,16 @@ def check_server_arguments(arguments: Sequence[str], engine: str) -> None:
     """
     if arguments and not arguments[0].startswith("-"):
         raise SettingError("server_arguments", arguments[0], "the first argument of a server is a flag")
+    reserved = {long_name(flag): flag for flag in RESERVED_FLAGS[engine]}
+    refused = _REFUSED_FLAGS.get(engine, {})
     for argument in arguments:
         flag = argument.split("=")[0]
-        if flag in RESERVED_FLAGS[engine]:
-            remedy = _RESERVED_REMEDIES.get(flag, "leave it out")
+        name = long_name(flag)
+        if name in reserved:
+            remedy = _RESERVED_REMEDIES.get(reserved[name], "leave it out")
             raise SettingError("server_arguments", flag, "the tuner sets this flag", remedy)
+        if name in refused:
+            raise SettingError("server_arguments", flag, *refused[name])
     if engine == TENSORRT_LLM:
         check_options(arguments)
 

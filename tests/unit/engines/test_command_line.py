@@ -55,6 +55,23 @@ def test_the_tuner_s_own_flags_of_llama_cpp_are_refused(flag: str) -> None:
         check_server_arguments([flag], "llama.cpp")
 
 
+@pytest.mark.parametrize(
+    ("engine", "flag", "message"),
+    [
+        ("vllm", "--served_model_name=x", "--served_model_name': the tuner sets this flag; leave it out"),
+        ("vllm", "--config", "a study would not know the flags in the file; give them here"),
+        ("sglang", "--config=serve.yaml", "a study would not know the flags in the file; give them here"),
+        ("vllm", "--nnodes", "the tuner sets this flag; give nodes_per_trial"),
+        ("sglang", "--nnodes", "a server of SGLang has one node, and the tuner chooses its GPUs; leave it out"),
+        ("sglang", "--base-gpu-id=1", "a server of SGLang has one node, and the tuner chooses its GPUs; leave it out"),
+    ],
+)
+def test_what_a_study_cannot_know_or_chooses_itself_is_refused(engine: str, flag: str, message: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        check_server_arguments([flag, "1"], engine)
+    assert message in str(raised.value)
+
+
 def test_flags_of_the_other_engine_are_no_mistake_here() -> None:
     check_server_arguments(["--metrics"], "vllm")
     check_server_arguments(["--uds", "x"], "llama.cpp")

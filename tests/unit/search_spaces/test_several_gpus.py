@@ -37,6 +37,8 @@ def offered(resolved: ResolvedSpace) -> dict[str, list[Any]]:
         (["-tp", "0"], 1),
         (["-tp"], 1),
         (["--data-parallel-size-local", "2"], 1),
+        (["--tp-size", "4", "--dp-size", "2"], 8),
+        (["--tp-size", "4", "--dp-size", "2", "--enable-dp-attention"], 4),  # SGLang's copies of the attention alone
     ],
 )
 def test_the_gpus_of_a_command_line(argv: list[str], gpus: int) -> None:

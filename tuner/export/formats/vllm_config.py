@@ -11,40 +11,13 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from search_spaces.rendering.words import VLLM_NAMES
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.command import shell_quoted
 from tuner.export.formats.document import File, heading, refused, yaml_documents
 from tuner.processes.secrets import referenced
 
 FORMAT = "vllm-config"
-LONG_NAMES = {
-    "-ac": "--attention-config",
-    "-asc": "--api-server-count",
-    "-cc": "--compilation-config",
-    "-dc": "--diffusion-config",
-    "-dcp": "--decode-context-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-dpa": "--data-parallel-address",
-    "-dpb": "--data-parallel-backend",
-    "-dpe": "--data-parallel-external-lb",
-    "-dph": "--data-parallel-hybrid-lb",
-    "-dpl": "--data-parallel-size-local",
-    "-dpm": "--data-parallel-multi-port-external-lb",
-    "-dpn": "--data-parallel-rank",
-    "-dpp": "--data-parallel-rpc-port",
-    "-dpr": "--data-parallel-start-rank",
-    "-ep": "--enable-expert-parallel",
-    "-n": "--nnodes",
-    "-O": "--optimization-level",
-    "-pcp": "--prefill-context-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-q": "--quantization",
-    "-r": "--node-rank",
-    "-sc": "--speculative-config",
-    "-tp": "--tensor-parallel-size",
-}
-"""vLLM's short flags and their long names."""
-
 _LEVEL = re.compile(r"-O(\d)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Value = bool | int | str | list[str]
@@ -82,10 +55,10 @@ def with_long_name(argument: Argument, name: str) -> Argument:
     """
     level = _LEVEL.fullmatch(argument.flag)
     if level:
-        return Argument(LONG_NAMES["-O"], (level[1], *argument.values))
+        return Argument(VLLM_NAMES["-O"], (level[1], *argument.values))
     short, dot, key = argument.flag.partition(".")
-    if short in LONG_NAMES:
-        return Argument(LONG_NAMES[short] + dot + key, argument.values)
+    if short in VLLM_NAMES:
+        return Argument(VLLM_NAMES[short] + dot + key, argument.values)
     if not argument.flag.startswith("--"):
         shown = argument.flag or " ".join(argument.values)
         raise refused(name, f"it needs long flags, and {shown!r} is none")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from search_spaces import ParameterValue, ResolvedSpace, Space, SpaceError
 from search_spaces.parameter import Parameter
+from search_spaces.rendering.words import long_name, one_spelling
 from tuner.errors import SettingError, as_text
 from tuner.study.specification.spec import Enqueued
 
@@ -101,7 +102,7 @@ def read_baseline(space: ResolvedSpace, text: str) -> Enqueued:
 def _config_of_flags(space: ResolvedSpace, text: str) -> dict[str, ParameterValue]:
     """Return the configuration whose rendered flags are the given ones."""
     try:
-        words = [part for word in shlex.split(text) for part in _split_value(word)]
+        words = one_spelling(shlex.split(text))
     except ValueError as error:
         raise SettingError("baseline", text, f"not readable as flags: {error}") from None
     config: dict[str, ParameterValue] = {}
@@ -118,23 +119,18 @@ def _config_of_flags(space: ResolvedSpace, text: str) -> dict[str, ParameterValu
         raise SettingError("baseline", text, str(error)) from None
 
 
-def _split_value(word: str) -> list[str]:
-    """Return `--flag=value` as two words."""
-    flag, equals, value = word.partition("=")
-    return [flag, value] if equals and flag.startswith("--") else [word]
-
-
 def _match(space: ResolvedSpace, words: Sequence[str]) -> tuple[int, str, ParameterValue]:
     """Return how many words the first flag has, its parameter and its value; 0 words if no parameter has the flag."""
     for parameter in space.parameters:
         for choice in parameter.choices:
-            arguments = choice.args or ()
-            if arguments and tuple(words[: len(arguments)]) == tuple(arguments):
+            arguments = one_spelling(choice.args or ())
+            if arguments and list(words[: len(arguments)]) == arguments:
                 return len(arguments), parameter.name, choice.value
         spec = parameter.spec
-        if spec.json_target is None and spec.env is None and words[0] in (spec.flag, spec.no_flag):
+        on, off = (None if flag is None else long_name(flag) for flag in (spec.flag, spec.no_flag))
+        if spec.json_target is None and spec.env is None and words[0] in (on, off):
             if parameter.kind == "bool":
-                return 1, parameter.name, words[0] == spec.flag
+                return 1, parameter.name, words[0] == on
             return 2, parameter.name, _value(parameter, words[1] if len(words) > 1 else "")
     return 0, "", None
 

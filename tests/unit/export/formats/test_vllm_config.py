@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from search_spaces.rendering.words import VLLM_NAMES
 from tests.contracts.format_contract import FormatContract, Started, deployment
 from tests.unit.export.formats.readers import documents, loaded_config, run_line
 from tuner.errors import SettingError
 from tuner.export.deployment import arguments_of
-from tuner.export.formats.vllm_config import LONG_NAMES
 
 
 class TestVllmConfig(FormatContract):
@@ -27,7 +27,7 @@ class TestVllmConfig(FormatContract):
     def canonical(self, words: tuple[str, ...]) -> Any:
         """`--flag value` and `--flag=value` are the same, and a short flag is its long one."""
         model, *arguments = arguments_of(words)
-        return (model, *((LONG_NAMES.get(each.flag, each.flag), each.values) for each in arguments))
+        return (model, *((VLLM_NAMES.get(each.flag, each.flag), each.values) for each in arguments))
 
     def written(self, folder: Path, *words: str) -> dict[str, Any]:
         (content,) = documents(self.write(folder, deployment(argv=words, environment={})))

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from search_spaces.rendering.words import VLLM_NAMES
+
 _NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _SUFFIX_FACTORS = {
     **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
@@ -33,17 +35,6 @@ _INTEGER_FLAGS = (
 )
 _FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb", "swap-space")
 _JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
-_LONG_NAMES = {
-    "-O": "--optimization-level",
-    "-q": "--quantization",
-    "-cc": "--compilation-config",
-    "-sc": "--speculative-config",
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-asc": "--api-server-count",
-    "--device-memory-utilization": "--gpu-memory-utilization",
-}
 _LEVEL = re.compile(r"-O(\d+)")
 _MOST_DOTS = 20
 
@@ -81,7 +72,8 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
 
 def flag_names() -> frozenset[str]:
     """Return every option string that the simulator reads, as `vllm serve --help=all` lists them."""
-    return frozenset(_parser()._option_string_actions) - {"-h", "--help"} | {*_LONG_NAMES}
+    options = frozenset(_parser()._option_string_actions) - {"-h", "--help"}
+    return options | {name for name, long in VLLM_NAMES.items() if long in options}
 
 
 def _parser() -> _Parser:
@@ -110,8 +102,8 @@ def _with_long_name(argument: str) -> list[str]:
     if not flag.startswith("-"):
         return [argument]
     flag, dot, key = flag.partition(".")
-    flag = _LONG_NAMES.get(flag, flag)
     flag = flag.replace("_", "-") if flag.startswith("--") else flag
+    flag = VLLM_NAMES.get(flag, flag)
     if dot and equals:
         if key.count(".") > _MOST_DOTS:
             raise FlagError(f"argument {flag}: a key with more than {_MOST_DOTS} dots")

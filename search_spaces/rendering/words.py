@@ -1,0 +1,124 @@
+"""The words of a server's command line in one spelling, as the engines' own parsers read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+VLLM_NAMES = {
+    "-ac": "--attention-config",
+    "-asc": "--api-server-count",
+    "-cc": "--compilation-config",
+    "-dc": "--diffusion-config",
+    "-dcp": "--decode-context-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpa": "--data-parallel-address",
+    "-dpb": "--data-parallel-backend",
+    "-dpe": "--data-parallel-external-lb",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-dpn": "--data-parallel-rank",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpr": "--data-parallel-start-rank",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-O": "--optimization-level",
+    "-pcp": "--prefill-context-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-q": "--quantization",
+    "-r": "--node-rank",
+    "-sc": "--speculative-config",
+    "-tp": "--tensor-parallel-size",
+    "--device-memory-utilization": "--gpu-memory-utilization",
+}
+"""vLLM's flags that have another name, which is the value here."""
+
+_NAMES = {
+    **VLLM_NAMES,
+    "--tp-size": "--tensor-parallel-size",
+    "--pp-size": "--pipeline-parallel-size",
+    "--dp-size": "--data-parallel-size",
+    "-b": "--batch-size",
+    "-c": "--ctx-size",
+    "-cb": "--cont-batching",
+    "-ctk": "--cache-type-k",
+    "-ctv": "--cache-type-v",
+    "-fa": "--flash-attn",
+    "-nocb": "--no-cont-batching",
+    "-np": "--parallel",
+    "-t": "--threads",
+    "-tb": "--threads-batch",
+    "-ub": "--ubatch-size",
+}
+"""Other names of flags of vLLM, SGLang and llama.cpp. Of those that a space has, no two engines share a short name."""
+
+_LEVEL = re.compile(r"-O=?(\w+)")
+_NUMBER = re.compile(r"-[\d.]")
+
+
+def one_spelling(argv: Sequence[str]) -> list[str]:
+    """Return the words with the long name of each flag and with its value as a word of its own.
+
+    A flag's name has dashes, except behind a dot, where it is a key of a JSON object. vLLM's `-O3` is an optimization
+    level, and `-O.KEY` a key of `--compilation-config`.
+    """
+    words: list[str] = []
+    for word in argv:
+        level = _LEVEL.fullmatch(word)
+        if level is not None:
+            words += [VLLM_NAMES["-O"], level[1]]
+        elif not word.startswith("-") or _NUMBER.match(word):
+            words.append(word)
+        else:
+            name, equals, value = word.partition("=")
+            words += [long_name(name), *([value] if equals else [])]
+    return words
+
+
+def long_name(name: str) -> str:
+    """Return the long name of a flag, with dashes."""
+    base, dot, keys = name.partition(".")
+    base = VLLM_NAMES["-cc"] if base == "-O" and dot else base
+    base = base.replace("_", "-") if base.startswith("--") else base
+    return _NAMES.get(base, base) + dot + keys
+
+
+def value_after(flag: str, words: Sequence[str]) -> str | None:
+    """Return the word after the last use of a flag; None if it is another flag or missing."""
+    index = len(words) - list(reversed(words)).index(flag)
+    return words[index] if index < len(words) and not words[index].startswith("--") else None
+
+
+def dotted_object(flag: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the JSON object that words such as `--flag.a.b VALUE` set together; None if there are none.
+
+    A name that ends in `+` adds to a list, and a value that is no JSON is text. vLLM ignores the flag's own value then.
+    """
+    content: dict[str, Any] = {}
+    places = [index for index, word in enumerate(words) if word.startswith(f"{flag}.")]
+    for index in places:
+        key = words[index].removeprefix(f"{flag}.")
+        text = "".join(words[index + 1 : index + 2])
+        _set(content, key.removesuffix("+").split("."), text.split(",") if key.endswith("+") else _json_or_text(text))
+    return content if places else None
+
+
+def _set(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Set a value in an object of objects; lists are joined, and anything else is replaced."""
+    *parents, last = keys
+    for parent in parents:
+        if not isinstance(content.get(parent), dict):
+            content[parent] = {}
+        content = content[parent]
+    known = content.get(last)
+    content[last] = known + value if isinstance(known, list) and isinstance(value, list) else value
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
