@@ -49,6 +49,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--slo", "quality>=0.99"), "--slo 'quality>=0.99': quality is measured with vLLM only, not with sglang"),
         (("--temperature", "0.5"), "--temperature 0.5: SGLang has no flag for it; set it in the model's generation"),
         (("--input-len", "9999"), "requests of 9999 + 512 tokens exceed the model's context of 2048"),
+        (("--gpus-per-trial", "2"), "--gpus-per-trial 2: this machine has no GPU; leave it out"),
+        (("--", "--tp-size", "8"), "the model has 4 attention heads, which 8 does not divide; choose a divisor"),
         (("--", "--enable-metrics"), "server argument '--enable-metrics': the tuner sets this flag"),
         (("--", "--api-key", "literal"), "server argument '--api-key': a secret is not given literally"),
         (("--enqueue", "seqs-256"), "--enqueue 'seqs-256': "),

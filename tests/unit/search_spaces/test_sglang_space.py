@@ -124,6 +124,48 @@ def test_the_defaults_of_a_card_are_those_that_sglang_computes(card: str, chunk:
     assert (known["chunked_prefill_size"], known["graph_max_requests"]) == (chunk, requests)
 
 
+@pytest.mark.parametrize(("card", "requests"), [("t4", 8), ("l4", 160), ("h100", 512)])
+def test_four_gpus_that_share_layers_have_more_graphs(card: str, requests: int) -> None:
+    context = replace(CONTEXT, hardware=hardware_named(card), gpus=4, base_argv=("--tp-size", "4"))
+    assert load_space("sglang").resolve(context).known_defaults()["graph_max_requests"] == requests
+
+
+def test_shapes_are_those_that_a_trial_s_gpus_and_the_model_allow() -> None:
+    def offered(gpus: int, model: ModelShape) -> dict[str, tuple[object, ...]]:
+        space = load_space("sglang").resolve(replace(CONTEXT, gpus=gpus, model=model))
+        return {each.name: each.values for each in space.parameters if each.name.endswith("_parallel_size")}
+
+    assert offered(1, QWEN) == {}
+    assert offered(4, QWEN) == {  # 14 heads
+        "tensor_parallel_size": (None, 2),
+        "pipeline_parallel_size": (None, 2, 4),
+        "data_parallel_size": (None, 2, 4),
+    }
+    assert offered(8, replace(QWEN, heads=32, kv_heads=8))["tensor_parallel_size"] == (None, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "rules"),
+    [
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2}, []),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 4}, ["more-gpus-than-a-trial-has"]),
+        ({"pipeline_parallel_size": 2, "speculative": "NGRAM"}, ["drafts-with-stages"]),
+        ({"data_parallel_size": 2, "speculative": "NGRAM"}, []),
+    ],
+)
+def test_a_rule_knows_the_gpus_of_a_trial(config: dict[str, ParameterValue], rules: list[str]) -> None:
+    space = load_space("sglang").resolve(replace(CONTEXT, gpus=4))
+    assert [violation.rule for violation in space.violations(config)] == rules
+
+
+def test_stages_run_without_the_overlap_that_sglang_turns_off_with_them() -> None:
+    space = load_space("sglang").resolve(replace(CONTEXT, gpus=2))
+    assert space.render({"pipeline_parallel_size": 2, "overlap_schedule": False}).argv == (
+        "--pipeline-parallel-size",
+        "2",
+    )
+
+
 def test_kernels_that_the_card_or_the_installation_lacks_are_not_offered() -> None:
     def backends(context: Context) -> tuple[object, ...]:
         space = load_space("sglang").resolve(context)
@@ -138,7 +180,7 @@ def test_kernels_that_the_card_or_the_installation_lacks_are_not_offered() -> No
 def test_sglang_s_own_parser_takes_every_value(version: str) -> None:
     flags = load_flags(FLAGS / f"{version}.json", "SGLang")
     assert flags is not None
-    space = load_space("sglang").resolve(replace(CONTEXT, concurrency=5000, flags=flags.names))
+    space = load_space("sglang").resolve(replace(CONTEXT, concurrency=5000, flags=flags.names, gpus=8))
     assert [dropped for dropped in space.dropped if dropped.value is None] == []
     for parameter in space.parameters:
         drafts: dict[str, ParameterValue] = {"speculative": "NGRAM"} if parameter.name.startswith("ngram") else {}

@@ -32,7 +32,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
         """
         self._found = installation(find_python(settings.executable))
         self._tokenizers = settings.tokenizers
-        super().__init__(settings, worker_devices(settings.device_index))
+        super().__init__(settings, worker_devices(settings.device_index, settings.gpus))
 
     @cached_property
     def _flags(self) -> ServeFlags | None:

@@ -35,18 +35,24 @@ _GB = r"(\d+\.\d+) GB"
 _SIZES = re.compile(r"max_total_num_tokens=(\d+), .*max_running_requests=(\d+), context_len=(\d+)")
 _KV = re.compile(rf"KV Cache (?:is )?allocated\..*?(?:K size: {_GB}, V size: {_GB}|KV size: {_GB})", re.IGNORECASE)
 _WEIGHTS = re.compile(rf"Load weight end\..*mem usage={_GB}")
-_GRAPHS = re.compile(rf"Capture .*graph end\. .*elapsed=(\d+\.\d+) s, mem usage={_GB}", re.IGNORECASE)
+_GRAPHS = re.compile(
+    rf"\[\d+-\d+-\d+ [\d:]+([^\]]*)\] Capture [^\[\n]*graph end\. .*?elapsed=(\d+\.\d+) s, mem usage={_GB}",
+    re.IGNORECASE,
+)
 _CHOSEN = re.compile(r"Attention backend not specified\. Use (\w+) backend")
 
 
 def facts_from_log(text: str) -> ServerFacts:
     """Return the facts of a log; None for each that it lacks. SGLang's GB are GiB.
 
+    Of a server of several GPUs they are those of the first one that the log names, and the tokens those of one copy of
+    the model.
     The attention backend is that which SGLang chose; a given one is only in a line that is too long to be read.
     """
     sizes, kv, weights = _SIZES.search(text), _KV.search(text), _WEIGHTS.search(text)
     backend = _CHOSEN.search(text)
-    graphs = [(float(seconds), float(size)) for seconds, size in _GRAPHS.findall(text)]
+    ranks = _GRAPHS.findall(text)
+    graphs = [(float(seconds), float(size)) for rank, seconds, size in ranks if rank == ranks[0][0]]
     facts = ServerFacts(
         kv_cache_gib=None if kv is None else sum(float(part) for part in kv.groups() if part is not None),
         weights_gib=None if weights is None else float(weights[1]),

@@ -45,6 +45,7 @@ CAUSES = (
         r"does not appear to have a file named config\.json",
         r"HFValidationError",
     ),
+    *rows(FailureKind.GPU_BUSY, r"The memory capacity is unbalanced\. Some GPUs may be occupied by other processes"),
     *PYTHON_CAUSES,
     *rows(FailureKind.INVALID_CONFIGURATION, r"^(?:ValueError|AssertionError|NotImplementedError)\b", phases=STARTING),
 )

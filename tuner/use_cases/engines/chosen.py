@@ -95,6 +95,7 @@ def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettin
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
     named = named_engine(choice, settings.gpus)
     if named is not None:
+        refuse_gpus_on_cpu(settings.gpus_per_trial, named[1])
         return named
     if choice.ray_address is not None:
         return _engine_of_cluster(choice, choice.ray_address, settings.gpus, settings.nodes_per_trial)

@@ -22,18 +22,16 @@ def sglang_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, 
         gpus: of each trial.
 
     Raises:
-        UserError: without an SGLang, for a cluster, and for the settings of other engines.
+        UserError: without an SGLang or so many GPUs, for a cluster, and for the settings of other engines.
     """
     if choice.vllm is not None:
         rule = "this setting is for vLLM, and this study runs SGLang"
         raise SettingError("vllm", choice.vllm, rule, "give {sglang}, or leave it out")
     if choice.ray_address is not None:
         raise SettingError("ray_address", choice.ray_address, "SGLang runs on this machine only", "leave it out")
-    if gpus > 1:
-        raise SettingError("gpus_per_trial", gpus, "SGLang has one GPU for a trial", "leave it out")
     found = installation(find_python(choice.sglang))
-    devices = find_devices(choice.workers)
-    return EngineSettings(SGLANG, os.fspath(found.python), home(), driver=own_identity()), devices
+    devices = find_devices(choice.workers, gpus)
+    return EngineSettings(SGLANG, os.fspath(found.python), home(), driver=own_identity(), gpus=devices.each), devices
 
 
 def refuse_sglang(choice: EngineChoice) -> None:

@@ -37,7 +37,7 @@ def test_a_recorded_log_has_its_type(name: str, code: int, kind: FailureKind, me
 
 def test_every_log_is_tested_and_described() -> None:
     logs = {path.stem for path in LOGS.glob("*.log")}
-    assert logs == {name for name, *_ in RECORDED} | {"healthy_start"}
+    assert logs == {name for name, *_ in RECORDED} | {"healthy_start", "two_gpus"}
     described = (LOGS / "README.md").read_text(encoding="utf-8")
     assert [name for name in sorted(logs) if f"| `{name}` |" not in described] == []
 
@@ -79,6 +79,25 @@ def test_the_facts_of_a_start_are_those_of_its_log() -> None:
         graph_capture_s=4.61 + 4.16,
         attention_backend="fa3",
     )
+
+
+def test_the_facts_of_two_gpus_are_those_of_one_although_their_lines_are_mixed() -> None:
+    facts = facts_from_log(read_log(LOGS / "two_gpus.log"))
+    assert facts == ServerFacts(
+        kv_cache_tokens=952093,
+        kv_cache_gib=25.42 + 25.42,
+        max_concurrency=952093 / 32768,
+        weights_gib=14.30,
+        graph_gib=1.62 + 0.23,
+        graph_capture_s=11.53 + 5.48,
+        attention_backend="fa3",
+    )
+
+
+def test_gpus_of_unequal_free_memory_are_busy() -> None:
+    error = "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+    log = f"[2026-11-27 08:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):\n{error}\n"
+    assert classify(log, -9, Phase.READY).kind is K.GPU_BUSY
 
 
 def test_the_metrics_of_a_page_are_found_by_their_names() -> None:

@@ -39,6 +39,8 @@ class ServerArgs:
         parser.add_argument("--speculative-algorithm")
         parser.add_argument("--mem-fraction-static", type=float)
         parser.add_argument("--schedule-conservativeness", type=float, default=1.0)
+        for short, long in (("tp", "tensor"), ("pp", "pipeline"), ("dp", "data")):
+            parser.add_argument(f"--{short}-size", f"--{long}-parallel-size", type=int, default=1)
         for flag in SWITCHES:
             parser.add_argument(flag, action="store_true")
         for flag in NUMBERS:
