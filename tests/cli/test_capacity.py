@@ -13,6 +13,7 @@ from storage.records import Repeat
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.fakes import install_fake_vllm
 from tests.fakes.stub_engine import StubEngine, StubServer
+from tests.unit.test_gpu import FakeNvml
 from tuner import gpu as devices
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineSettings
@@ -95,6 +96,32 @@ def test_where_no_rate_held_there_is_none(capacity: Capacity) -> None:
     printed = json.loads(capacity(0.0, "--json").out)
     assert (printed["capacity"], printed["searches"]) == (None, [None])
     assert "every rate that was tried missed an SLO: a.p95_ttft_ms<100" in capacity(0.0).out
+
+
+def test_a_server_of_two_gpus_gets_both_and_pays_for_both(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_pynvml", lambda: FakeNvml((("NVIDIA H200", (9, 0), 140.0),) * 2))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(capacity_run, "check_prompts", lambda *_: None)  # no prompt is made
+    workers, trials = [], []
+
+    class Watched(HoldingEngine):
+        def launch(self, spec: TrialSpec, limits: Limits) -> StubServer:
+            trials.append(spec)
+            return super().launch(spec, limits)
+
+    def factory(settings: EngineSettings) -> Callable[[int], StubEngine]:
+        workers.append(settings)
+        return lambda slot: Watched(lambda *_: {})
+
+    monkeypatch.setattr(capacity_run, "EngineFactory", factory)
+    (tmp_path / "traffic.yaml").write_text(TRAFFIC)
+    vllm = str(install_fake_vllm(tmp_path / "bin"))
+    words = ("--vllm", vllm, "--model", str(model), "--workload", "traffic.yaml", "--", "--tensor-parallel-size", "2")
+    assert run_here(tmp_path, "capacity", *words).code == 0
+    assert [each.gpus for each in workers] == [2]
+    assert [(each.gpus, each.launch.gpus(each.gpus)) for each in trials] == [(2, 2)]
 
 
 def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tuner.study.specification.builder import StudyPlan, plan_study
 from tuner.study.specification.prices import study_price
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
-from tuner.use_cases.devices import Devices, find_devices
+from tuner.use_cases.devices import Devices, find_devices, grouped
 from tuner.use_cases.engines.llama_cpp import study_engine
 from tuner.use_cases.engines.named import named_engine
 from tuner.use_cases.engines.openai import check_tokenizer, with_command
@@ -90,7 +90,7 @@ def search_capacity(
         UserError: for a setting that cannot work.
     """
     settings = with_command(settings, choice)
-    engine_settings, devices = _engine(settings.preset, choice)
+    engine_settings, devices = _engine(settings.preset, choice, settings.gpus)
     simulated = engine_settings.card is not None
     engine_name = study_engine(engine_settings)
     on_cpu = not devices.gpus and not simulated
@@ -116,18 +116,19 @@ def search_capacity(
     return CapacityResult(outcome, plan.goals.slos, folder)
 
 
-def _engine(preset: str, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
-    """Return the engine and its device: vLLM with a GPU or a given executable, else a simulated one."""
+def _engine(preset: str, choice: EngineChoice, gpus: int) -> tuple[EngineSettings, Devices]:
+    """Return the engine and its devices: vLLM with GPUs or a given executable, else a simulated one."""
     check_engine_name(choice.engine)
-    named = named_engine(replace(choice, workers=1))
+    named = named_engine(replace(choice, workers=1), gpus)
     if named is not None:
         return named
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        return simulated_engine(choice.gpu, choice.vllm_version, preset, None)
+        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, preset, None)
+        return replace(simulated, gpus=gpus), grouped(devices, gpus)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(1)
+    devices = find_devices(1, gpus)
     executable = os.fspath(find_executable(choice.vllm))
-    return EngineSettings("vllm", executable, home(), driver=own_identity()), devices
+    return EngineSettings("vllm", executable, home(), driver=own_identity(), gpus=devices.each), devices
 
 
 def _new_folder(output: Path) -> Path:
@@ -157,4 +158,5 @@ def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
         artifacts=folder,
         limits=settings.limits,
         capacity_slos=plan.goals.slos,
+        gpus=settings.gpus,
     )

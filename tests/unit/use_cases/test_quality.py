@@ -1,17 +1,24 @@
-"""What is said about a reference that cannot be served."""
+"""The GPUs of the compared servers, and what is said about a reference that cannot be served."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from storage.failures import FailureKind
 from storage.records import Failure, Phase
+from tests.fakes import install_fake_vllm
+from tests.unit.test_gpu import FakeNvml
+from tuner import gpu
+from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
 from tuner.quality.examiner import ExamFailed, Variant
 from tuner.specs import ModelRef
-from tuner.use_cases.answers.quality import check_reference
+from tuner.study.specification.settings import ServerSettings
+from tuner.use_cases.answers import quality
+from tuner.use_cases.answers.quality import QualitySettings, check_quality, check_reference
 
 LOG = Path("tuner_study/quality/a3/server.log")
 
@@ -40,3 +47,28 @@ def test_the_remedy_depends_on_why_the_reference_did_not_start(kind: FailureKind
     with pytest.raises(SettingError) as raised:
         check_reference(Unserved(failed), variant, None)  # type: ignore[arg-type]
     assert f"it cannot be served: {message}; {remedy}" in str(raised.value)
+
+
+class Stop(Exception):
+    """Ends a comparison before its first server."""
+
+
+def test_servers_of_two_gpus_get_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_pynvml", lambda: FakeNvml((("NVIDIA H200", (9, 0), 140.0),) * 2))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found: list[EngineSettings] = []
+
+    def factory(settings: EngineSettings) -> None:
+        found.append(settings)
+        raise Stop
+
+    monkeypatch.setattr(quality, "EngineFactory", factory)
+    vllm, model = install_fake_vllm(tmp_path / "bin"), tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    server = ServerSettings(arguments=("-tp", "2"))
+    storage = str(tmp_path / "tuner.db")
+    asked = QualitySettings(str(model), None, None, "quality>=0.99", str(vllm), server, storage, 60.0)
+    with pytest.raises(Stop):
+        check_quality(asked, threading.Event())
+    assert [each.gpus for each in found] == [2]

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_spaces.rendering.shape import gpus_of
 from storage import open_store
 from storage.failures import FailureKind
 from storage.waiting import DatabaseWait
@@ -80,8 +81,9 @@ def check_quality(settings: QualitySettings, stop: threading.Event) -> QualityRe
         else:
             asked = studied(store, settings.study, settings.trial, settings.reference)
         executable = os.fspath(find_executable(settings.vllm or asked.executable))
-        devices = find_devices(1)
-        engine_settings = EngineSettings("vllm", executable, home(), driver=own_identity(), secrets=asked.secrets)
+        devices = find_devices(1, max(gpus_of(asked.candidate.argv), gpus_of(asked.reference.argv)))
+        own, secrets = own_identity(), asked.secrets
+        engine_settings = EngineSettings("vllm", executable, home(), driver=own, secrets=secrets, gpus=devices.each)
         engine = EngineFactory(engine_settings)(0)
         assert isinstance(engine, VllmEngine)
         with closing(engine):
