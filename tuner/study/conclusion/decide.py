@@ -132,7 +132,7 @@ def _decide(
     if not better:
         highest = max((score.ratio for score in scores.values()), default=None)
         found = "no finalist met the SLOs" if highest is None else f"the best finalist's score is {highest:.3f}"
-        reason = f"keep {name}: no finalist is better beyond the noise ({found}){also}"
+        reason = f"keep {name}: {_not_better(scores)} ({found}){also}"
         return Conclusion(kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept)
     best = max(better, key=lambda number: better[number].ratio)
     candidates = scores if preference.provisional else better
@@ -142,6 +142,13 @@ def _decide(
     reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
     smaller = None if winner == best else Smaller(best, losses[winner].ratio())
     return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
+
+
+def _not_better(scores: Mapping[int, Ratio]) -> str:
+    """Return why no finalist is better than the reference: a single round cannot show a gain."""
+    if any(score.low is None and score.ratio > 1 for score in scores.values()):
+        return "a gain in one round may be noise, and two rounds or more can show it"
+    return "no finalist is better beyond the noise"
 
 
 def _decide_among(
