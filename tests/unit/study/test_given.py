@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tuner.errors import SettingError
-from tuner.study.specification.plans.given import settings_of
+from tuner.study.specification.plans.given import gpus_of_engines, plan_engines, settings_of
 from tuner.study.specification.settings import ModelSettings, ServerSettings, SpaceSettings, StudySettings
 
 ENGINES = ("vllm", "llama.cpp")
@@ -72,3 +75,31 @@ def test_a_study_of_one_engine_may_name_it() -> None:
     assert settings_of(settings, "vllm", ("vllm",), on_cpu=True).model.name == "folder"
     with pytest.raises(SettingError, match=r"this study runs vllm, not llama\.cpp"):
         settings_of(StudySettings(model=ModelSettings("llama.cpp=m.gguf")), "vllm", ("vllm",), on_cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "gpus"),
+    [
+        (("-tp", "2"), None, 2),
+        (("sglang=", "--tp-size", "4"), None, 4),
+        (("-tp", "4", "sglang=", "--tp-size", "2"), None, 4),  # not the last one
+        (("-tp", "2"), 8, 8),
+        ((), None, 1),
+    ],
+)
+def test_a_trial_has_the_gpus_of_the_engine_that_needs_most(
+    words: tuple[str, ...], asked: int | None, gpus: int
+) -> None:
+    settings = StudySettings(server=ServerSettings(arguments=words), gpus_per_trial=asked)
+    assert gpus_of_engines(settings, ("vllm", "sglang")) == gpus
+
+
+def test_all_engines_of_a_study_have_the_same_gpus(tmp_path: Path) -> None:
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = {"model_type": "qwen2", "vocab_size": 41, "max_position_embeddings": 2048, **shape}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    server = ServerSettings(arguments=("sglang=", "--tp-size", "2"))
+    plan = plan_engines(
+        StudySettings(model=ModelSettings(str(tmp_path)), server=server), ("vllm", "sglang"), card="h200"
+    )
+    assert [each.settings.gpus for each in plan.every] == [2, 2]

@@ -13,6 +13,7 @@ from tuner.engines.vllm.installation.executable import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.study.specification.builder import StudyPlan
+from tuner.study.specification.plans.given import gpus_of_engines
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.use_cases.devices import (
     Devices,
@@ -36,9 +37,10 @@ def chosen_engine(settings: StudySettings, choice: EngineChoice) -> tuple[Engine
     if choice.ray_address is None or choice.others or choice.engine not in ("auto", VLLM):
         refuse_nodes(settings.nodes_per_trial)
     if not choice.others:
-        return _engine(settings, choice)
+        return _engine(settings, choice, settings.gpus)
     _check_several(choice)
-    found = [_engine(settings, _choice_of(each, choice)) for each in choice.engines]
+    gpus = gpus_of_engines(settings, choice.engines)
+    found = [_engine(settings, _choice_of(each, choice), gpus) for each in choice.engines]
     first, devices = found[0]
     _check_devices(choice.engines, [each for _, each in found])
     return replace(first, others=tuple(each for each, _ in found[1:])), devices
@@ -91,19 +93,19 @@ def _check_devices(engines: Sequence[str], found: Sequence[Devices]) -> None:
             raise SettingError("engine", engine, rule, "install a build for that device, or give each its own study")
 
 
-def _engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+def _engine(settings: StudySettings, choice: EngineChoice, gpus: int) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    named = named_engine(choice, settings.gpus)
+    named = named_engine(choice, gpus, settings.gpus_per_trial)
     if named is not None:
         refuse_gpus_on_cpu(settings.gpus_per_trial, named[1])
         return named
     if choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address, settings.gpus, settings.nodes_per_trial)
+        return _engine_of_cluster(choice, choice.ray_address, gpus, settings.nodes_per_trial)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
         simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
-        return replace(simulated, warm_start=choice.warm_start, gpus=settings.gpus), grouped(devices, settings.gpus)
+        return replace(simulated, warm_start=choice.warm_start, gpus=gpus), grouped(devices, gpus)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    devices = find_devices(choice.workers, settings.gpus)
+    devices = find_devices(choice.workers, gpus)
     refuse_gpus_on_cpu(settings.gpus_per_trial, devices)
     executable = os.fspath(find_executable(choice.vllm))
     own, warm = own_identity(), choice.warm_start

@@ -20,12 +20,15 @@ _ENGINES = {
 }
 
 
-def named_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, Devices] | None:
+def named_engine(
+    choice: EngineChoice, gpus: int = 1, given: int | None = None
+) -> tuple[EngineSettings, Devices] | None:
     """Return the engine and its devices; None for vLLM and its simulation.
 
     Args:
         choice: the settings.
-        gpus: of each trial.
+        gpus: of each trial, those that the server's flags need included.
+        given: GPUs of each trial that the user asks for; only they count for an engine without such flags.
 
     Raises:
         UserError: if it is not installed, and for the settings of other engines.
@@ -37,4 +40,4 @@ def named_engine(choice: EngineChoice, gpus: int = 1) -> tuple[EngineSettings, D
     if find is None:
         return None
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    return find(choice, gpus)
+    return find(choice, gpus if choice.engine in (OPENAI, SGLANG) else given or 1)

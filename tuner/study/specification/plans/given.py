@@ -43,6 +43,9 @@ def plan_engines(
         UserError: for a setting that cannot work, or that names an engine that the study does not run.
     """
     parts = [settings_of(settings, engine, engines, on_cpu=on_cpu) for engine in engines]
+    gpus = gpus_of_engines(settings, engines)
+    if gpus > 1:
+        parts = [replace(each, gpus_per_trial=gpus) for each in parts]
     named = [_plan(each, engine, engines, on_cpu, simulated, card) for each, engine in zip(parts, engines, strict=True)]
     first, *others = named
     if not others:
@@ -52,6 +55,17 @@ def plan_engines(
     served = first.model.served_name
     same_name = [replace(each, model=replace(each.model, served_name=served)) for each in others]
     return replace(first, name=name, secrets=secrets, others=tuple(same_name))
+
+
+def gpus_of_engines(settings: StudySettings, engines: Sequence[str]) -> int:
+    """Return the GPUs of a trial: those that are asked for, else the most that the flags of one engine need.
+
+    Raises:
+        SettingError: for flags of an engine that the study does not run.
+    """
+    arguments = settings.server.arguments
+    servers = [replace(settings.server, arguments=tuple(_flags(arguments, each, engines))) for each in engines]
+    return max(replace(settings, server=each).gpus for each in servers)
 
 
 def _plan(
