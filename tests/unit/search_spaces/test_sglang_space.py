@@ -117,16 +117,31 @@ def test_a_rule_allows(space: ResolvedSpace, config: dict[str, ParameterValue]) 
 
 
 @pytest.mark.parametrize(
-    ("card", "chunk", "requests"), [("t4", 2048, 8), ("l4", 4096, 48), ("h100", 8192, 256), ("h200", 8192, 256)]
+    ("card", "version", "chunk", "requests"),
+    [
+        ("t4", "0.5.17", 2048, 8),
+        ("l4", "0.5.19", 2048, 24),
+        ("l4", "0.5.20", 4096, 48),
+        ("l4", None, None, None),  # they depend on the version
+        ("h100", "0.5.17", 8192, 256),
+        ("h200", "0.5.23", 8192, 256),
+    ],
 )
-def test_the_defaults_of_a_card_are_those_that_sglang_computes(card: str, chunk: int, requests: int) -> None:
-    known = load_space("sglang").resolve(replace(CONTEXT, hardware=hardware_named(card))).known_defaults()
-    assert (known["chunked_prefill_size"], known["graph_max_requests"]) == (chunk, requests)
+def test_the_defaults_of_a_card_are_those_that_sglang_computes(
+    card: str, version: str | None, chunk: int | None, requests: int | None
+) -> None:
+    context = replace(CONTEXT, hardware=hardware_named(card), engine_version=version)
+    known = load_space("sglang").resolve(context).known_defaults()
+    assert (known.get("chunked_prefill_size"), known.get("graph_max_requests")) == (chunk, requests)
 
 
-@pytest.mark.parametrize(("card", "requests"), [("t4", 8), ("l4", 160), ("h100", 512)])
-def test_four_gpus_that_share_layers_have_more_graphs(card: str, requests: int) -> None:
-    context = replace(CONTEXT, hardware=hardware_named(card), gpus=4, base_argv=("--tp-size", "4"))
+@pytest.mark.parametrize(
+    ("card", "version", "requests"),
+    [("t4", "0.5.17", 8), ("l4", "0.5.17", 80), ("l4", "0.5.23", 160), ("h100", "0.5.17", 512)],
+)
+def test_four_gpus_that_share_layers_have_more_graphs(card: str, version: str, requests: int) -> None:
+    hardware = hardware_named(card)
+    context = replace(CONTEXT, hardware=hardware, engine_version=version, gpus=4, base_argv=("--tp-size", "4"))
     assert load_space("sglang").resolve(context).known_defaults()["graph_max_requests"] == requests
 
 
