@@ -11,25 +11,28 @@ TENSOR, PIPELINE, DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "
 """The flags whose product is the number of GPUs."""
 
 _SHARED = "--enable-dp-attention"
-"""SGLang's copies of the attention are then on the GPUs of tensor parallelism."""
+"""With this flag, SGLang's data parallelism uses the GPUs of tensor parallelism and adds none."""
 
 
 def gpus_of(argv: Sequence[str]) -> int:
-    """Return the GPUs that a server's arguments need: tensor × pipeline × data parallelism, 1 without such flags.
+    """Return the GPUs that arguments need, for each instance: tensor × pipeline × data parallelism, 1 without these.
 
-    The last value of a flag counts, as in the engines. A value that is no number above 0 counts as 1; they refuse it.
+    The last value of a flag counts, as in the engines. A value that is no number above 0 counts as 1; the engines
+    refuse it.
     """
     words = one_spelling(argv)
     return math.prod(_size(words, flag) for flag in (TENSOR, PIPELINE, *(() if _SHARED in words else (DATA,))))
 
 
 def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
-    """Return over how many nodes a server spreads: the fewest that hold an equal part of its GPUs; `nodes` if none do.
+    """Return over how many nodes a server spreads: the fewest that hold an equal part of its GPUs.
+
+    If no number of nodes fits, it is `nodes`.
 
     Args:
         argv: its arguments.
         each: GPUs of one node.
-        nodes: most of them.
+        nodes: the largest number.
     """
     needed = gpus_of(argv)
     return next((n for n in range(1, nodes + 1) if needed % n == 0 and needed // n <= each), nodes)

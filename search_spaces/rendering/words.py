@@ -34,7 +34,7 @@ VLLM_NAMES = {
     "-tp": "--tensor-parallel-size",
     "--device-memory-utilization": "--gpu-memory-utilization",
 }
-"""vLLM's flags that have another name, which is the value here."""
+"""Other names of vLLM's flags, each with the long name that a space uses."""
 
 _NAMES = {
     **VLLM_NAMES,
@@ -53,7 +53,11 @@ _NAMES = {
     "-tb": "--threads-batch",
     "-ub": "--ubatch-size",
 }
-"""Other names of flags of vLLM, SGLang and llama.cpp. Of those that a space has, no two engines share a short name."""
+"""Other names of flags of vLLM, SGLang and llama.cpp.
+
+No short name belongs to parameters of two engines. Other flags may clash: `-n` is vLLM's `--nnodes` and llama.cpp's
+`--predict`.
+"""
 
 _LEVEL = re.compile(r"-O=?(\w+)")
 _NUMBER = re.compile(r"-[\d.]")
@@ -87,7 +91,11 @@ def long_name(name: str) -> str:
 
 
 def value_after(flag: str, words: Sequence[str]) -> str | None:
-    """Return the word after the last use of a flag; None if it is another flag or missing."""
+    """Return the word after the last use of a flag; None if that word is another flag, or there is none.
+
+    Raises:
+        ValueError: if the flag is not among the words.
+    """
     index = len(words) - list(reversed(words)).index(flag)
     return words[index] if index < len(words) and not words[index].startswith("--") else None
 
@@ -95,7 +103,8 @@ def value_after(flag: str, words: Sequence[str]) -> str | None:
 def dotted_object(flag: str, words: Sequence[str]) -> dict[str, Any] | None:
     """Return the JSON object that words such as `--flag.a.b VALUE` set together; None if there are none.
 
-    A name that ends in `+` adds to a list, and a value that is no JSON is text. vLLM ignores the flag's own value then.
+    A name that ends in `+` adds to a list. A value that is not JSON is text. With such words, vLLM ignores a value of
+    the flag itself.
     """
     content: dict[str, Any] = {}
     places = [index for index, word in enumerate(words) if word.startswith(f"{flag}.")]
