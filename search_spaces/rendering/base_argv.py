@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 
 from search_spaces.expressions.language import UNKNOWN
 from search_spaces.parameter import full_choices
 from search_spaces.rendering.json_keys import is_list, value_at
-from search_spaces.rendering.words import dotted_object, long_name, one_spelling, value_after
+from search_spaces.rendering.words import last_place, long_name, object_of, one_spelling, value_after
 from search_spaces.schema import ParameterSpec
+
+CAPTURE_FLAGS = ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size")
+"""vLLM's flags that say which sizes are captured; with one of them, no other sizes can be chosen."""
+
+_TWINS = {
+    "--attention-backend": ("--attention-config", "backend"),
+    "--cudagraph-capture-sizes": ("--compilation-config", "cudagraph_capture_sizes"),
+    "--max-cudagraph-capture-size": ("--compilation-config", "max_cudagraph_capture_size"),
+}
+"""vLLM's flags that are keys of a JSON object, too. vLLM refuses both together."""
 
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
@@ -28,28 +37,63 @@ def fixed_values(parameters: Mapping[str, ParameterSpec], argv: Sequence[str]) -
 
 
 def _value_in(spec: ParameterSpec, words: Sequence[str]) -> tuple[object, ...]:
-    """Return the value that the words set, as a tuple of one; an empty tuple if they do not set the parameter."""
-    for choice in full_choices(spec):
-        if choice.args and _is_sublist(one_spelling(choice.args), words):
-            return (choice.value,)
-    on, off = (None if flag is None else long_name(flag) for flag in (spec.flag, spec.no_flag))
-    if off is not None and off in words:
-        return (False,)
-    if on is not None and on in words:
-        return (_parse(spec, value_after(on, words)),)
-    if spec.json_target is None:
-        return ()
+    """Return the value that the last of the words sets, as a tuple of one; an empty tuple if none sets it."""
+    explicit = {**_by_choices(spec, words), **_by_flags(spec, words)}
+    found = {**_negations(spec, words), **explicit}
+    last = max(found, default=None)
+    if last is not None and (last in explicit or found[last] is not None):
+        return (found[last],)
+    for flag in (spec.flag, *(CAPTURE_FLAGS if _has_computed_sizes(spec) else ())):
+        value = None if flag is None else _in_twin(long_name(flag), words)
+        if value is not None:
+            return (_parse(spec, str(value)) if flag == spec.flag else UNKNOWN,)
     target = spec.json_target
-    parts = dotted_object(target.flag, words)
-    if parts is not None:
-        return (_value_at(spec, parts, target.key),)
-    if target.flag in words:
-        return (_value_in_json(spec, value_after(target.flag, words), target.key),)
-    return ()
+    content = None if target is None else object_of(target.flag, words)
+    if target is None or content is None:
+        return (None,) if found else ()
+    return (_value_at(spec, content, target.key) if isinstance(content, dict) else UNKNOWN,)
 
 
-def _is_sublist(part: Sequence[str], words: Sequence[str]) -> bool:
-    return any(list(words[i : i + len(part)]) == list(part) for i in range(len(words)))
+def _by_choices(spec: ParameterSpec, words: Sequence[str]) -> dict[int, object]:
+    """Return the values of the choices whose arguments are among the words, by their places."""
+    found: dict[int, object] = {}
+    for choice in full_choices(spec):
+        part = one_spelling(choice.args or ())
+        for place in range(len(words)) if part else ():
+            if list(words[place : place + len(part)]) == part:
+                found[place] = choice.value
+    if _has_computed_sizes(spec):
+        found |= {place: UNKNOWN for place, word in enumerate(words) if word in CAPTURE_FLAGS}
+    return found
+
+
+def _by_flags(spec: ParameterSpec, words: Sequence[str]) -> dict[int, object]:
+    """Return the values of the parameter's flag and its negated one, by their places."""
+    found: dict[int, object] = {}
+    for flag, is_on in ((spec.flag, True), (spec.no_flag, False)):
+        if flag is not None and long_name(flag) in words:
+            place = last_place(long_name(flag), words)
+            found[place] = _parse(spec, value_after(long_name(flag), words)) if is_on else False
+    return found
+
+
+def _negations(spec: ParameterSpec, words: Sequence[str]) -> dict[int, object]:
+    """Return what `--no-FLAG` sets, by its place: false, or no value where the flag stands for a choice."""
+    positive = [] if spec.flag is None else [(long_name(spec.flag), False if spec.type == "bool" else None)]
+    positive += [(one_spelling(choice.args)[0], None) for choice in full_choices(spec) if choice.args]
+    negated = {f"--no-{flag.removeprefix('--')}": value for flag, value in positive}
+    return {place: negated[word] for place, word in enumerate(words) if word in negated}
+
+
+def _has_computed_sizes(spec: ParameterSpec) -> bool:
+    return any(choice.compute == "capture_sizes" for choice in full_choices(spec))
+
+
+def _in_twin(flag: str, words: Sequence[str]) -> object:
+    """Return the value of a flag that is a key of a JSON object, too; None if no object has it."""
+    twin = _TWINS.get(flag)
+    content = None if twin is None else object_of(twin[0], words)
+    return content.get(twin[1]) if twin is not None and isinstance(content, dict) else None
 
 
 def _parse(spec: ParameterSpec, text: str | None) -> object:
@@ -58,22 +102,17 @@ def _parse(spec: ParameterSpec, text: str | None) -> object:
     for choice in full_choices(spec):
         if choice.value is not None and str(choice.value) == text:
             return choice.value
+    numbers = spec.type in ("int", "float") or all(
+        isinstance(choice.value, int | float) for choice in full_choices(spec) if choice.value is not None
+    )
     number, factor = (text[:-1], _SUFFIXES[text[-1]]) if text[-1:] in _SUFFIXES else (text, 1)
     try:
         value = float(number) * factor
     except ValueError:
-        return UNKNOWN if spec.type in ("int", "float") else text
+        return UNKNOWN if numbers else text
     if not math.isfinite(value):
         return UNKNOWN
     return int(value) if value.is_integer() and spec.type != "float" else value
-
-
-def _value_in_json(spec: ParameterSpec, text: str | None, key: str) -> object:
-    try:
-        content = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return UNKNOWN
-    return _value_at(spec, content, key) if isinstance(content, dict) else UNKNOWN
 
 
 def _value_at(spec: ParameterSpec, content: Mapping[str, object], key: str) -> object:

@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from search_spaces.rendering.words import one_spelling, value_after
 
 TENSOR, PIPELINE, DATA = "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"
+SIZES = (TENSOR, PIPELINE, DATA, "--prefill-context-parallel-size")
 """The flags whose product is the number of GPUs."""
-
-_SHARED = "--enable-dp-attention"
-"""With this flag, SGLang's data parallelism uses the GPUs of tensor parallelism and adds none."""
 
 
 def gpus_of(argv: Sequence[str]) -> int:
-    """Return the GPUs that arguments need, for each instance: tensor × pipeline × data parallelism, 1 without these.
+    """Return the GPUs that arguments need, for each instance: the product of the sizes of parallelism, 1 without these.
 
     The last value of a flag counts, as in the engines. A value that is no number above 0 counts as 1; the engines
     refuse it.
     """
     words = one_spelling(argv)
-    return math.prod(_size(words, flag) for flag in (TENSOR, PIPELINE, *(() if _SHARED in words else (DATA,))))
+    return math.prod(_size(words, flag) for flag in SIZES)
 
 
 def nodes_of(argv: Sequence[str], each: int, nodes: int) -> int:
@@ -64,6 +62,16 @@ def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
         place = words.index(INSTANCES)
         del words[place : place + 2]
     return tuple(words)
+
+
+def wrong_size(argv: Sequence[str]) -> str | None:
+    """Return a size of parallelism that is no whole number above 0, such as `--tensor-parallel-size x`; else None."""
+    words = one_spelling(argv)
+    for flag in SIZES:
+        text = (value_after(flag, words) or "") if flag in words else "1"
+        if not text.isdecimal() or not int(text):
+            return f"{flag} {text}".rstrip()
+    return None
 
 
 def _size(words: Sequence[str], flag: str) -> int:

@@ -48,6 +48,8 @@ _NAMES = {
     "-ctv": "--cache-type-v",
     "-fa": "--flash-attn",
     "-nocb": "--no-cont-batching",
+    "-kvu": "--kv-unified",
+    "-no-kvu": "--no-kv-unified",
     "-np": "--parallel",
     "-t": "--threads",
     "-tb": "--threads-batch",
@@ -59,6 +61,8 @@ No short name belongs to parameters of two engines. Other flags may clash: `-n` 
 `--predict`.
 """
 
+_ATTENTION_COPIES, _ATTENTION_SIZE = "--enable-dp-attention", "--attention-data-parallel-size"
+
 _LEVEL = re.compile(r"-O=?(\w+)")
 _NUMBER = re.compile(r"-[\d.]")
 
@@ -67,7 +71,8 @@ def one_spelling(argv: Sequence[str]) -> list[str]:
     """Return the words with the long name of each flag and with its value as a word of its own.
 
     A flag's name has dashes, except behind a dot, where it is a key of a JSON object. vLLM's `-O3` is an optimization
-    level, and `-O.KEY` a key of `--compilation-config`.
+    level, and `-O.KEY` a key of `--compilation-config`. SGLang's `--enable-dp-attention` makes its data parallelism one
+    of the attention alone, on the GPUs of tensor parallelism.
     """
     words: list[str] = []
     for word in argv:
@@ -79,6 +84,9 @@ def one_spelling(argv: Sequence[str]) -> list[str]:
         else:
             name, equals, value = word.partition("=")
             words += [long_name(name), *([value] if equals else [])]
+    if _ATTENTION_COPIES in words:
+        words = [_ATTENTION_SIZE if word == _NAMES["--dp-size"] else word for word in words]
+        words += [_NAMES["--dp-size"], "1"]
     return words
 
 
@@ -90,14 +98,31 @@ def long_name(name: str) -> str:
     return _NAMES.get(base, base) + dot + keys
 
 
+def last_place(flag: str, words: Sequence[str]) -> int:
+    """Return the place of the last use of a flag.
+
+    Raises:
+        ValueError: if the flag is not among the words.
+    """
+    return len(words) - 1 - list(reversed(words)).index(flag)
+
+
 def value_after(flag: str, words: Sequence[str]) -> str | None:
     """Return the word after the last use of a flag; None if that word is another flag, or there is none.
 
     Raises:
         ValueError: if the flag is not among the words.
     """
-    index = len(words) - list(reversed(words)).index(flag)
+    index = last_place(flag, words) + 1
     return words[index] if index < len(words) and not words[index].startswith("--") else None
+
+
+def object_of(flag: str, words: Sequence[str]) -> object:
+    """Return the JSON value of a flag, given as a whole or in parts; None without the flag, text that is not JSON."""
+    parts = dotted_object(flag, words)
+    if parts is not None or flag not in words:
+        return parts
+    return _json_or_text(value_after(flag, words) or "")
 
 
 def dotted_object(flag: str, words: Sequence[str]) -> dict[str, Any] | None:

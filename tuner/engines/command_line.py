@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from search_spaces import ENGINE
-from search_spaces.rendering.words import long_name
+from search_spaces.rendering.words import long_name, one_spelling
 from search_spaces.schema import VLLM
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
@@ -181,6 +182,8 @@ RESERVED_FLAGS = {
 }
 """Flags of each engine's server that the tuner sets itself."""
 
+_SHORT = re.compile(r"-[A-Za-z]")
+
 _HIDDEN = ("a study would not know the flags in the file", "give them here")
 _ONE_NODE = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
 _NODES = ("the tuner sets this flag", "give {nodes_per_trial}")
@@ -242,18 +245,26 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
     """
     if engine.flags is None:
         return
-    for argument in arguments:
-        if not argument.startswith("--"):
-            continue
+    has_short = any(not name.startswith("--") for name in engine.flags)
+    for before, argument in zip(("", *arguments), arguments, strict=False):
         name = argument.split("=")[0]
-        flag = "--" + name.removeprefix("--").split(".")[0].replace("_", "-")
-        if flag not in engine.flags and name.split(".")[0] not in engine.flags:
-            near = difflib.get_close_matches(flag, sorted(engine.flags), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"see {_HELP.get(engine.name, _HELP[VLLM])}"
-            simulated = engine.provenance is Provenance.SIMULATED
-            rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
-            hint = hint if near or not simulated else "measure it with {engine} vllm"
-            raise SettingError("server_arguments", name, rule, hint)
+        is_flag = name.startswith("--") or (has_short and _SHORT.match(name) is not None)
+        if not is_flag or before.endswith("+") or _is_known(name, engine.flags):  # `+` adds values such as -rms_norm
+            continue
+        near = difflib.get_close_matches(long_name(name), sorted(engine.flags), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see {_HELP.get(engine.name, _HELP[VLLM])}"
+        simulated = engine.provenance is Provenance.SIMULATED
+        rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
+        hint = hint if near or not simulated else "measure it with {engine} vllm"
+        raise SettingError("server_arguments", name, rule, hint)
+
+
+def _is_known(name: str, flags: Collection[str]) -> bool:
+    """Return whether an engine has a flag, by one of its names, or its keys if the name has dots."""
+    flag = name.split(".")[0]
+    dashed = "--" + flag.removeprefix("--").replace("_", "-")
+    level = one_spelling([name])[0]  # -O3 is vLLM's --optimization-level
+    return flag in flags or (flag.startswith("--") and dashed in flags) or level.split(".")[0] in flags
 
 
 def sampling_arguments(temperature: float | None, engine: str) -> tuple[str, ...]:

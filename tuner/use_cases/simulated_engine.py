@@ -79,7 +79,7 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
         server.arguments, server.environment, shape, card, version_tuple(version), SIMULATED_PACKAGES, settings.gpus
     )
     if refusal is not None:
-        raise SettingError("server_arguments", None, refusal)
+        raise SettingError("server_arguments", None, refusal, "change the flags after `--`")
     for request_class in request_classes(plan.workload):
         refuse_unmodelled(request_class)
 

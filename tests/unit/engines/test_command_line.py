@@ -84,3 +84,13 @@ def test_a_flag_that_the_installed_engine_lacks_is_refused_with_its_own_help() -
         check_known_flags(["--paralel", "4"], engine)
     with pytest.raises(SettingError, match=r"llama\.cpp 6711 has no such flag; see `llama-server --help`"):
         check_known_flags(["--zzz"], engine)
+
+
+def test_short_flags_are_checked_where_the_engine_s_are_known() -> None:
+    names = frozenset({"--quantization", "-q", "--optimization-level", "--compilation-config", "-cc", "--max-num-seqs"})
+    engine = EngineInfo("vllm", "0.32.0", "vllm", names, Provenance.MEASURED)
+    known = ["-q", "fp8", "-O3", "-O", "1", "-O.mode", "3", "-cc.custom_ops+", "-rms_norm", "--max_num_seqs=-1"]
+    check_known_flags(known, engine)
+    for wrong in ("-qfp8", "-s", "-n2"):
+        with pytest.raises(SettingError, match=f"server_arguments='{wrong}': vllm 0.32.0 has no such flag"):
+            check_known_flags([wrong, "1"], engine)

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces import Context, ModelShape, ResolvedSpace, hardware_named, load_space
 from search_spaces.memory import memory_need
-from search_spaces.rendering.shape import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size
+from search_spaces.rendering.shape import data_parallel_size, gpus_of, nodes_of, tensor_parallel_size, wrong_size
 from tests.contracts.space_contract import QWEN
 
 SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -37,12 +37,26 @@ def offered(resolved: ResolvedSpace) -> dict[str, list[Any]]:
         (["-tp", "0"], 1),
         (["-tp"], 1),
         (["--data-parallel-size-local", "2"], 1),
+        (["-tp", "2", "-pcp", "2"], 4),
         (["--tp-size", "4", "--dp-size", "2"], 8),
         (["--tp-size", "4", "--dp-size", "2", "--enable-dp-attention"], 4),  # SGLang's copies of the attention alone
     ],
 )
 def test_the_gpus_of_a_command_line(argv: list[str], gpus: int) -> None:
     assert gpus_of(argv) == gpus
+
+
+@pytest.mark.parametrize(
+    ("argv", "wrong"),
+    [
+        (["-tp", "2", "-dp=1"], None),
+        (["-tp", "x"], "--tensor-parallel-size x"),
+        (["--pp-size", "0"], "--pipeline-parallel-size 0"),
+        (["-tp"], "--tensor-parallel-size"),
+    ],
+)
+def test_a_size_that_is_no_number_is_named(argv: list[str], wrong: str | None) -> None:
+    assert wrong_size(argv) == wrong
 
 
 def test_tensor_parallelism_is_read_alone() -> None:

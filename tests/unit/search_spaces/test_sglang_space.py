@@ -173,6 +173,13 @@ def test_a_rule_knows_the_gpus_of_a_trial(config: dict[str, ParameterValue], rul
     assert [violation.rule for violation in space.violations(config)] == rules
 
 
+def test_copies_of_the_attention_alone_add_no_gpus() -> None:
+    fixed = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+    space = load_space("sglang").resolve(replace(CONTEXT, gpus=2, base_argv=fixed))
+    assert space.violations({}) == []
+    assert "data_parallel_size" not in [each.name for each in space.parameters]
+
+
 def test_stages_run_without_the_overlap_that_sglang_turns_off_with_them() -> None:
     space = load_space("sglang").resolve(replace(CONTEXT, gpus=2))
     assert space.render({"pipeline_parallel_size": 2, "overlap_schedule": False}).argv == (

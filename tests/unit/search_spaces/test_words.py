@@ -68,9 +68,23 @@ VLLM = [
     (["--device-memory-utilization=0.8"], {"gpu_memory_utilization": 0.8}),
     (["-q", "fp8"], {"quantization": "fp8"}),
     (["--no_enable_prefix_caching"], {"prefix_caching": False}),
+    (["--no-enable-prefix-caching", "--enable-prefix-caching"], {"prefix_caching": True}),  # the last one counts
+    (["--enforce-eager"], {"cudagraph_mode": "eager"}),
+    (["--no-enforce-eager"], {"cudagraph_mode": None}),
+    (["--enforce-eager", "--no-enforce-eager"], {"cudagraph_mode": None}),
+    (["--no-enable-expert-parallel"], {"expert_parallel": None}),
+    (["--cudagraph-capture-sizes", "1", "2"], {"capture_sizes": UNKNOWN}),
+    (["--max-cudagraph-capture-size", "16"], {"capture_sizes": UNKNOWN, "capture_size_max": 16}),
+    (["-ac.backend", "FLASH_ATTN"], {"attention_backend": "FLASH_ATTN"}),
+    (["-tp", "x"], {"tensor_parallel_size": UNKNOWN}),
 ]
 OTHERS = [
     ("sglang", ["--tp-size", "4"], {"tensor_parallel_size": 4}),
+    ("sglang", ["--dp-size", "2"], {"data_parallel_size": 2}),
+    ("sglang", ["--dp-size", "2", "--enable-dp-attention"], {"data_parallel_size": 1}),
+    ("llama.cpp", ["-kvu"], {"kv_unified": True}),
+    ("llama.cpp", ["-no-kvu"], {"kv_unified": False}),
+    ("llama.cpp", ["-np", "x"], {"parallel": UNKNOWN}),
     ("llama.cpp", ["-np", "4", "-ub", "256", "-c", "8192"], {"parallel": 4, "ubatch_size": 256, "ctx_size": 8192}),
     ("tensorrt-llm", ["--max_batch_size", "64"], {"max_batch_size": 64}),
 ]
@@ -92,6 +106,13 @@ def test_a_part_of_a_json_object_fixes_all_that_the_space_has_of_it() -> None:
         if spec.json_target is not None and spec.json_target.flag == "--speculative-config"
     }
     assert fixed_values(specs, ["--speculative-config", "no json"])["speculative"] is UNKNOWN
+
+
+def test_sizes_in_the_compilation_config_leave_no_others_to_choose() -> None:
+    fixed = fixed_values(specs_of("vllm"), ["-cc.cudagraph_capture_sizes", "[1,2]", "-cc.cudagraph_mode=FULL"])
+    assert (fixed["capture_sizes"], fixed["cudagraph_mode"]) == (UNKNOWN, "FULL")
+    graphs = fixed_values(specs_of("vllm"), ["--no-enforce-eager", "-cc", '{"cudagraph_mode": "FULL"}'])
+    assert graphs["cudagraph_mode"] == "FULL"
 
 
 def test_a_fixed_parallelism_counts_in_the_rule_of_a_trial_s_gpus() -> None:

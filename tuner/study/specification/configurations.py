@@ -109,14 +109,22 @@ def _config_of_flags(space: ResolvedSpace, text: str) -> dict[str, ParameterValu
     while words:
         count, name, value = _match(space, words)
         if not count:
-            rule = f"{words[0]} is no flag of the search space"
-            raise SettingError("baseline", text, rule, "give flags that all servers need after `--`")
+            raise SettingError("baseline", text, *_why_unknown(space, words[0]))
         config[name] = value
         words = words[count:]
     try:
         return space.complete(config)
     except SpaceError as error:
         raise SettingError("baseline", text, str(error)) from None
+
+
+def _why_unknown(space: ResolvedSpace, flag: str) -> tuple[str, str]:
+    """Return why no offered parameter has a flag, and what to do."""
+    left_out = {each.parameter: each.reason for each in space.dropped if each.value is None}
+    for name, spec in space.specs.items():
+        if name in left_out and flag in {long_name(each) for each in (spec.flag, spec.no_flag) if each is not None}:
+            return f"{flag} is not offered: {left_out[name]}", "leave it out of the baseline"
+    return f"{flag} is no flag of the search space", "give flags that all servers need after `--`"
 
 
 def _match(space: ResolvedSpace, words: Sequence[str]) -> tuple[int, str, ParameterValue]:

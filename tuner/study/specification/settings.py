@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from search_spaces.rendering.shape import INSTANCES, gpus_of, instances_of, nodes_of, tensor_parallel_size
+from search_spaces.rendering.shape import INSTANCES, gpus_of, instances_of, nodes_of, tensor_parallel_size, wrong_size
 from tuner.errors import SettingError
 from tuner.specs import Limits
 
@@ -212,6 +212,11 @@ def check_gpus(settings: StudySettings, heads: int | None) -> None:
     given, arguments = settings.gpus_per_trial, settings.server.arguments
     if given is not None and given < 1:
         raise SettingError("gpus_per_trial", given, "at least 1 is needed")
+    wrong = wrong_size(arguments)
+    if wrong is not None:
+        raise SettingError(
+            "server_arguments", wrong, "a whole number of at least 1 is needed", "give one after the flag"
+        )
     needed, size = gpus_of(arguments), tensor_parallel_size(arguments)
     if given is not None and needed > given:
         rule = f"the server's own flags need {needed} GPUs"

@@ -64,6 +64,7 @@ def launches(resolved: ServeConfig, decodes: int, mixed: int) -> tuple[LaunchMod
         (["-O", "1"], LaunchMode.PIECEWISE, LaunchMode.PIECEWISE),
         (["-cc.cudagraph_mode=NONE"], LaunchMode.COMPILED, LaunchMode.COMPILED),
         (["-cc.cudagraph_mode=FULL"], LaunchMode.FULL, LaunchMode.FULL),
+        (["-O.cudagraph_mode", "FULL"], LaunchMode.FULL, LaunchMode.FULL),
         (["-cc.cudagraph_mode=FULL_DECODE_ONLY"], LaunchMode.FULL, LaunchMode.COMPILED),
         (["-O0", "-cc.cudagraph_mode=FULL_DECODE_ONLY"], LaunchMode.FULL, LaunchMode.EAGER),
         (["-O0", "-cc.cudagraph_mode=FULL_AND_PIECEWISE"], LaunchMode.EAGER, LaunchMode.EAGER),

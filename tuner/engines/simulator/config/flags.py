@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from search_spaces.rendering.words import VLLM_NAMES
+from search_spaces.rendering.words import VLLM_NAMES, one_spelling
 
 _NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _SUFFIX_FACTORS = {
@@ -35,7 +35,6 @@ _INTEGER_FLAGS = (
 )
 _FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb", "swap-space")
 _JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
-_LEVEL = re.compile(r"-O(\d+)")
 _MOST_DOTS = 20
 
 
@@ -62,9 +61,10 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         UnknownFlagError: for a flag that is not simulated, which vLLM may have.
         FlagError: for a value of the wrong type.
     """
-    flags, rest = _parser().parse_known_args([word for each in arguments for word in _with_long_name(each)])
+    flags, rest = _parser().parse_known_args(_joined_keys(one_spelling(arguments)))
     if rest:
-        near = difflib.get_close_matches(rest[0].partition("=")[0], sorted(flag_names()), n=1)
+        known = sorted(name for name in flag_names() if name.startswith("--"))
+        near = difflib.get_close_matches(rest[0], known, n=1)
         hint = f"did you mean {near[0]}?" if near else "measure that with the engine vllm"
         raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {hint}")
     return vars(flags)
@@ -93,22 +93,25 @@ def _parser() -> _Parser:
     return parser
 
 
-def _with_long_name(argument: str) -> list[str]:
-    """Return an argument under its flag's long name: `-O2`, `-cc.cudagraph_mode=NONE`, `--max_num_seqs=8`."""
-    level = _LEVEL.fullmatch(argument)
-    if level:
-        return ["--optimization-level", level[1]]
-    flag, equals, value = argument.partition("=")
-    if not flag.startswith("-"):
-        return [argument]
-    flag, dot, key = flag.partition(".")
-    flag = flag.replace("_", "-") if flag.startswith("--") else flag
-    flag = VLLM_NAMES.get(flag, flag)
-    if dot and equals:
+def _joined_keys(words: Sequence[str]) -> list[str]:
+    """Return the words with `--flag.key VALUE` as `--flag {"key": VALUE}`; a key that ends in `+` adds to a list."""
+    joined: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        flag, dot, key = word.partition(".")
+        if not dot or not flag.startswith("--"):
+            joined.append(word)
+            continue
+        value = next(rest, None)
+        if flag.removeprefix("--") not in _JSON_FLAGS:
+            raise FlagError(f"argument {word}: {flag} has no keys")
+        if value is None:
+            raise FlagError(f"argument {word}: expected one argument")
         if key.count(".") > _MOST_DOTS:
             raise FlagError(f"argument {flag}: a key with more than {_MOST_DOTS} dots")
-        return [flag, json.dumps(_nested(key.split("."), _json_value(value)))]
-    return [flag, value] if equals else [flag]
+        read = value.split(",") if key.endswith("+") else _json_value(value)
+        joined += [flag, json.dumps(_nested(key.removesuffix("+").split("."), read))]
+    return joined
 
 
 def _nested(keys: list[str], value: object) -> object:
