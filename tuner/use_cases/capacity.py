@@ -105,7 +105,7 @@ def search_capacity(
     folder = _new_folder(output)
     engine = EngineFactory(replace(engine_settings, secrets=plan.secrets))(0)
     try:
-        observer.opened(engine.info(), devices.profile.name)
+        observer.opened(engine.info(), devices.profile.name if devices.each == 1 else devices.names[0])
         price = study_price(None, devices.profile, plan.goals, engine.info().provenance)
         trial = _trial(plan, folder)
         used = trial.launch.gpus(trial.gpus)

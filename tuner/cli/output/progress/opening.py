@@ -24,7 +24,8 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     spec, engine = start.spec, start.engine
     lines = []
     if engine.provenance is Provenance.SIMULATED:
-        lines.append(simulation_line(engine, spec.facts["hardware"]))
+        hardware = spec.facts["hardware"]
+        lines.append(simulation_line(engine, hardware if spec.gpus == 1 else f"{spec.gpus} × {hardware}"))
     parts = [
         text.count(start.budget.trials, "trial") + (f" ({done} finished before)" if done else ""),
         text.count(start.workers, "worker"),
@@ -34,7 +35,8 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     lines.append(f"study {spec.name}: {', '.join(parts)}")
     if spec.space.dropped:
         dropped, hardware = text.count(len(spec.space.dropped), "choice"), spec.space.context.hardware
-        command = f"tuner space --gpu {hardware.key} {_engine_words(engine)}"
+        several = f" --gpus-per-trial {spec.gpus}" if spec.gpus > 1 else ""
+        command = f"tuner space --gpu {hardware.key} {_engine_words(engine)}{several}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
     lines += unused_models(spec.space)
     if spec.search_prompts:
@@ -76,5 +78,6 @@ def _engine_words(engine: EngineInfo) -> str:
 
 
 def simulation_line(engine: EngineInfo, hardware: str) -> str:
-    """Return what is simulated, and how to measure instead."""
-    return f"{text.BANNER}: vLLM {engine.version} on one {hardware}; use --engine vllm to measure"
+    """Return what is simulated, and how to measure instead; `hardware` is a card, or such as `2 × NVIDIA H200`."""
+    place = hardware if " × " in hardware else f"one {hardware}"
+    return f"{text.BANNER}: vLLM {engine.version} on {place}; use --engine vllm to measure"
