@@ -57,7 +57,7 @@ def instances_of(argv: Sequence[str]) -> int:
 
 def without_instances(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of each of the instances."""
-    words = list(argv)
+    words = [word for word in argv if not word.startswith(f"{INSTANCES}=")]
     while INSTANCES in words:
         place = words.index(INSTANCES)
         del words[place : place + 2]

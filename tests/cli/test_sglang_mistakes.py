@@ -51,6 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--input-len", "9999"), "requests of 9999 + 512 tokens exceed the model's context of 2048"),
         (("--gpus-per-trial", "2"), "--gpus-per-trial 2: this machine has no GPU; leave it out"),
         (("--", "--tp-size", "8"), "the model has 4 attention heads, which 8 does not divide; choose a divisor"),
+        (("--", "--page-size", "small"), "--page-size: 'small' is not a whole number; correct it after `--`"),
         (("--", "--enable-metrics"), "server argument '--enable-metrics': the tuner sets this flag"),
         (("--", "--api-key", "literal"), "server argument '--api-key': a secret is not given literally"),
         (("--enqueue", "seqs-256"), "--enqueue 'seqs-256': "),

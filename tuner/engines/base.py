@@ -6,6 +6,7 @@ An engine is a program that serves one model over the OpenAI HTTP API: `tuner.en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,11 +21,19 @@ from tuner.specs import Limits, TrialSpec
 from tuner.workloads.spec import SingleWorkload
 
 
+class FlagParser(Protocol):
+    """Checks arguments as the engine's own parser does."""
+
+    def problem(self, argv: Sequence[str]) -> str | None:
+        """Return why the parser would refuse the arguments, with the flag's name; None if it would accept them."""
+
+
 @dataclass(frozen=True)
 class EngineInfo:
     """The installation: name, version, executable, the engine's flags and the packages beside it (None: unknown).
 
-    `others` are further engines of a study of several, of which this one is the default.
+    `others` are further engines of a study of several, of which this one is the default. `parser` checks values of
+    flags; None: nothing is known about them.
     """
 
     name: str
@@ -34,6 +43,7 @@ class EngineInfo:
     provenance: Provenance
     packages: frozenset[str] | None = None
     others: tuple[EngineInfo, ...] = ()
+    parser: FlagParser | None = None
 
     @property
     def every(self) -> tuple[EngineInfo, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ENGINE
+from search_spaces.rendering.shape import without_instances
 from search_spaces.rendering.words import long_name, one_spelling
 from search_spaces.schema import VLLM
 from storage.records import Provenance
@@ -257,6 +258,17 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
         rule = "this flag is not simulated" if simulated else f"{engine.name} {engine.version} has no such flag"
         hint = hint if near or not simulated else "measure it with {engine} vllm"
         raise SettingError("server_arguments", name, rule, hint)
+
+
+def check_values(arguments: Sequence[str], engine: EngineInfo) -> None:
+    """Refuse arguments that the engine's own parser would refuse in every trial, as far as it is known.
+
+    Raises:
+        SettingError: with the flag and the rule.
+    """
+    refused = None if engine.parser is None else engine.parser.problem(without_instances(arguments))
+    if refused is not None:
+        raise SettingError("server_arguments", None, refused, "correct it after `--`")
 
 
 def _is_known(name: str, flags: Collection[str]) -> bool:

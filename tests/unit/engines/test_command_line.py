@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from storage.records import Provenance
@@ -10,9 +12,11 @@ from tuner.engines.command_line import (
     PROGRAMS,
     check_known_flags,
     check_server_arguments,
+    check_values,
     program_of,
     sampling_arguments,
 )
+from tuner.engines.vllm.installation.flags import load_flags
 from tuner.errors import SettingError
 
 
@@ -94,3 +98,31 @@ def test_short_flags_are_checked_where_the_engine_s_are_known() -> None:
     for wrong in ("-qfp8", "-s", "-n2"):
         with pytest.raises(SettingError, match=f"server_arguments='{wrong}': vllm 0.32.0 has no such flag"):
             check_known_flags([wrong, "1"], engine)
+
+
+def test_values_that_the_engine_s_parser_refuses_end_a_study_before_its_first_launch() -> None:
+    """`--instances` is a flag of the tuner's own launcher."""
+    flags = load_flags(Path(__file__).parents[2] / "data" / "vllm_flags" / "0.32.0.json")
+    assert flags is not None
+    engine = EngineInfo("vllm", "0.32.0", "vllm", flags.names, Provenance.MEASURED, parser=flags)
+    good = [
+        "--max-num-seqs",
+        "8",
+        "-O3",
+        "-cc.mode",
+        "3",
+        "--instances",
+        "2",
+        "--instances=2",
+        "--max-model-len",
+        "32k",
+    ]
+    check_values(good, engine)
+    for wrong, rule in (
+        (["--max_num_seqs", "é"], "'é' is not a whole number; correct it after `--`"),
+        (["--max-num-seqs"], "--max-num-seqs: a value is missing; correct it after `--`"),
+        (["--kv-cache-dtype", "fp7"], "--kv-cache-dtype: 'fp7' is not one of"),
+    ):
+        with pytest.raises(SettingError, match=rule):
+            check_values(wrong, engine)
+    check_values(["--max-num-seqs", "é"], EngineInfo("openai", "1", None, None, Provenance.MEASURED))

@@ -48,6 +48,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
             flags=self._flags.names if self._flags else None,
             provenance=Provenance.MEASURED,
             packages=found.packages,
+            parser=self._flags,
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:

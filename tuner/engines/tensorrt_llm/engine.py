@@ -51,6 +51,7 @@ class TensorRtLlmEngine(ProgramEngine[TensorRtLlmServer]):
             flags=self._flags.names if self._flags else None,
             provenance=Provenance.MEASURED,
             packages=found.packages,
+            parser=self._flags,
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:

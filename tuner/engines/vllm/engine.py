@@ -94,6 +94,7 @@ class VllmEngine:
             flags=flags.names | {INSTANCES} if flags else None,
             provenance=Provenance.MEASURED,
             packages=None if found.packages is None else found.packages | _programs(),
+            parser=flags,
         )
 
     def check(self, spec: TrialSpec) -> Failure | None:

@@ -33,6 +33,7 @@ from tuner.engines.command_line import (
     SPACE_ENGINES,
     check_known_flags,
     check_server_arguments,
+    check_values,
     sampling_arguments,
 )
 from tuner.engines.openai.installation import UNKNOWN
@@ -156,6 +157,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     settings = plan.settings
     for each in plan.every:
         check_known_flags(each.settings.needed_flags, engine.named(each.engine))
+        check_values(each.settings.server.arguments, engine.named(each.engine))
     space = resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
