@@ -102,9 +102,8 @@ def _parse(spec: ParameterSpec, text: str | None) -> object:
     for choice in full_choices(spec):
         if choice.value is not None and str(choice.value) == text:
             return choice.value
-    numbers = spec.type in ("int", "float") or all(
-        isinstance(choice.value, int | float) for choice in full_choices(spec) if choice.value is not None
-    )
+    values = [choice.value for choice in full_choices(spec) if choice.value is not None]
+    numbers = spec.type in ("int", "float") or (values and all(isinstance(value, int | float) for value in values))
     number, factor = (text[:-1], _SUFFIXES[text[-1]]) if text[-1:] in _SUFFIXES else (text, 1)
     try:
         value = float(number) * factor

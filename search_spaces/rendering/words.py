@@ -71,8 +71,8 @@ def one_spelling(argv: Sequence[str]) -> list[str]:
     """Return the words with the long name of each flag and with its value as a word of its own.
 
     A flag's name has dashes, except behind a dot, where it is a key of a JSON object. vLLM's `-O3` is an optimization
-    level, and `-O.KEY` a key of `--compilation-config`. SGLang's `--enable-dp-attention` makes its data parallelism one
-    of the attention alone, on the GPUs of tensor parallelism.
+    level, and `-O.KEY` a key of `--compilation-config`. With SGLang's
+    `--enable-dp-attention`, data parallelism is of the attention alone and adds no GPUs.
     """
     words: list[str] = []
     for word in argv:

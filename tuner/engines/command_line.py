@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,7 @@ def check_known_flags(arguments: Sequence[str], engine: EngineInfo) -> None:
     if engine.flags is None:
         return
     has_short = any(not name.startswith("--") for name in engine.flags)
-    for before, argument in zip(("", *arguments), arguments, strict=False):
+    for before, argument in pairwise(("", *arguments)):
         name = argument.split("=")[0]
         is_flag = name.startswith("--") or (has_short and _SHORT.match(name) is not None)
         if not is_flag or before.endswith("+") or _is_known(name, engine.flags):  # `+` adds values such as -rms_norm

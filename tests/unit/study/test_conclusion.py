@@ -68,7 +68,7 @@ def test_a_gain_of_one_round_is_not_called_noise() -> None:
     finalists = [record(0, [100.0]), record(3, [190.0], score=1.9)]
     found = conclude(GOALS, [*finalists, *rounds((0, [100]), (3, [190]))], finalists, "finals")
     assert (found.winner, found.keep_defaults) == (0, True)
-    gain = "a gain in one round may be noise, and two rounds or more can show it (the best finalist's score is 1.671)"
+    gain = "one round cannot tell a gain from noise, two or more can (the best finalist's score is 1.671)"
     assert found.reason == f"keep the defaults: {gain}"  # 1.9 ** 0.8
     worse = conclude(GOALS, [*finalists, *rounds((0, [100]), (3, [90]))], finalists, "finals")
     assert worse.reason.startswith("keep the defaults: no finalist is better beyond the noise")

@@ -147,7 +147,7 @@ def _decide(
 def _not_better(scores: Mapping[int, Ratio]) -> str:
     """Return why no finalist is better than the reference: a single round cannot show a gain."""
     if any(score.low is None and score.ratio > 1 for score in scores.values()):
-        return "a gain in one round may be noise, and two rounds or more can show it"
+        return "one round cannot tell a gain from noise, two or more can"
     return "no finalist is better beyond the noise"
 
 

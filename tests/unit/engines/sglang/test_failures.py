@@ -68,28 +68,30 @@ def test_a_lack_of_memory_under_load_is_of_another_kind() -> None:
     assert classify(error, -9, Phase.BENCHMARK).kind is K.OUT_OF_MEMORY_LOAD
 
 
-def test_the_facts_of_a_start_are_those_of_its_log() -> None:
-    facts = facts_from_log(read_log(LOGS / "healthy_start.log"))
-    assert facts == ServerFacts(
-        kv_cache_tokens=10887379,
-        kv_cache_gib=62.30 + 62.30,
-        max_concurrency=10887379 / 32768,
-        weights_gib=0.98,
-        graph_gib=0.68 + 0.20,
-        graph_capture_s=4.61 + 4.16,
-        attention_backend="fa3",
-    )
-
-
-def test_the_facts_of_two_gpus_are_those_of_one_although_their_lines_are_mixed() -> None:
-    facts = facts_from_log(read_log(LOGS / "two_gpus.log"))
-    assert facts == ServerFacts(
-        kv_cache_tokens=952093,
-        kv_cache_gib=25.42 + 25.42,
-        max_concurrency=952093 / 32768,
-        weights_gib=14.30,
-        graph_gib=1.62 + 0.23,
-        graph_capture_s=11.53 + 5.48,
+@pytest.mark.parametrize(
+    ("name", "tokens", "kv", "weights", "graphs", "seconds"),
+    [
+        ("healthy_start", 10887379, 62.30 + 62.30, 0.98, 0.68 + 0.20, 4.61 + 4.16),
+        (
+            "two_gpus",
+            952093,
+            25.42 + 25.42,
+            14.30,
+            1.62 + 0.23,
+            11.53 + 5.48,
+        ),  # of one; the lines of both are mixed
+    ],
+)
+def test_the_facts_of_a_start_are_those_of_its_log(
+    name: str, tokens: int, kv: float, weights: float, graphs: float, seconds: float
+) -> None:
+    assert facts_from_log(read_log(LOGS / f"{name}.log")) == ServerFacts(
+        kv_cache_tokens=tokens,
+        kv_cache_gib=kv,
+        max_concurrency=tokens / 32768,
+        weights_gib=weights,
+        graph_gib=graphs,
+        graph_capture_s=seconds,
         attention_backend="fa3",
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from search_spaces import hardware_named, known_models
 from tests.unit.engines.simulator.helpers import config
 from tuner.engines.simulator.config.cuda_graphs import LaunchMode
+from tuner.engines.simulator.config.flags import FlagError, parse_flags
 from tuner.engines.simulator.config.precision import ConfigRefused, find_backend
 from tuner.engines.simulator.config.serve_config import ServeConfig
 
@@ -172,3 +175,21 @@ def test_only_triton_serves_kv_caches_with_scales_per_token_and_head() -> None:
     assert list(backends.values()) == ["FLASH_ATTN", "FLASH_ATTN", *["TRITON_ATTN"] * 3]
     with pytest.raises(ConfigRefused, match="FLASH_ATTN is not valid"):
         find_backend("FLASH_ATTN", card, version, "int8_per_token_head", frozenset())
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        (["-cc.pass_config.a=1", "-O.pass_config.b", "text"], {"pass_config": {"a": 1, "b": "text"}}),
+        (["-cc.custom_ops+", "+a,-b"], {"custom_ops": ["+a", "-b"]}),
+        (["-cc.mode=3", "-cc", '{"level": 1}'], {"mode": 3}),  # vLLM appends the joined keys, and the last flag counts
+    ],
+)
+def test_keys_with_dots_are_one_object(words: list[str], config: dict[str, Any]) -> None:
+    assert parse_flags(words)["compilation_config"] == config
+
+
+@pytest.mark.parametrize("words", [["-tp.a", "2"], ["-cc."], ["-cc.mode"], ["-cc." + "a." * 30 + "b", "1"]])
+def test_keys_that_no_object_can_have_are_refused(words: list[str]) -> None:
+    with pytest.raises(FlagError):
+        parse_flags(words)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from search_spaces.rendering.words import VLLM_NAMES, one_spelling
+from search_spaces.rendering.words import VLLM_NAMES, dotted_object, one_spelling
 
 _NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _SUFFIX_FACTORS = {
@@ -87,49 +87,30 @@ def _parser() -> _Parser:
     for name in _FLOAT_FLAGS:
         parser.add_argument(f"--{name}", type=float)
     for name in _JSON_FLAGS:
-        parser.add_argument(f"--{name}", type=_json_object, action=_MergeKeys)
+        parser.add_argument(f"--{name}", type=_json_object)
     parser.add_argument("--optimization-level", type=_integer)
     parser.add_argument("--cudagraph-capture-sizes", type=_integer, nargs="+")
     return parser
 
 
 def _joined_keys(words: Sequence[str]) -> list[str]:
-    """Return the words with `--flag.key VALUE` as `--flag {"key": VALUE}`; a key that ends in `+` adds to a list."""
-    joined: list[str] = []
+    """Return the words, with all `--flag.key VALUE` of a flag joined to one `--flag {"key": VALUE}` at the end."""
+    others: list[str] = []
+    flags: dict[str, None] = {}
     rest = iter(words)
     for word in rest:
         flag, dot, key = word.partition(".")
         if not dot or not flag.startswith("--"):
-            joined.append(word)
+            others.append(word)
             continue
-        value = next(rest, None)
         if flag.removeprefix("--") not in _JSON_FLAGS:
             raise FlagError(f"argument {word}: {flag} has no keys")
-        if value is None:
+        if next(rest, None) is None:
             raise FlagError(f"argument {word}: expected one argument")
         if key.count(".") > _MOST_DOTS:
             raise FlagError(f"argument {flag}: a key with more than {_MOST_DOTS} dots")
-        read = value.split(",") if key.endswith("+") else _json_value(value)
-        joined += [flag, json.dumps(_nested(key.removesuffix("+").split("."), read))]
-    return joined
-
-
-def _nested(keys: list[str], value: object) -> object:
-    return {keys[0]: _nested(keys[1:], value)} if keys else value
-
-
-def _json_value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-class _MergeKeys(argparse.Action):
-    """Merges the keys of a repeated JSON flag, as vLLM does for `-cc.mode=… -cc.cudagraph_mode=…`."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), **values})
+        flags[flag] = None
+    return [*others, *(word for flag in flags for word in (flag, json.dumps(dotted_object(flag, words))))]
 
 
 def _integer(text: str) -> int:
