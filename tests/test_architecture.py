@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,7 @@ from tuner.engines.simulator.config.flags import flag_names
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tuner", "search_spaces", "storage", "dashboards")
 RESIDENT = "tuner.engines.vllm.resident"
-MAX_FILE_LINES = 320
 MAX_FUNCTION_LINES = 40
-MAX_FOLDER_FILES = 12
 
 HOMES = {
     "optuna": (
@@ -210,22 +207,15 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 @pytest.mark.parametrize(
     "file", sorted(str(p.relative_to(ROOT)) for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 )
-def test_files_and_functions_stay_small(file: str) -> None:
+def test_functions_stay_small(file: str) -> None:
     """A function's lines are counted after its docstring; a command's signature is its table of options."""
     text = (ROOT / file).read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_FILE_LINES
     long = [
         f"{node.name} has {body_lines(node)} lines"
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > MAX_FUNCTION_LINES
     ]
     assert long == []
-
-
-def test_folders_stay_small() -> None:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    files = Counter(str(path.parent.relative_to(ROOT)) for path in paths)
-    assert {folder: count for folder, count in files.items() if count > MAX_FOLDER_FILES} == {}
 
 
 def own_options() -> set[str]:
