@@ -50,6 +50,11 @@ class Space:
         return tuple(self._parameters)
 
     @property
+    def specs(self) -> Mapping[str, ParameterSpec]:
+        """The declarations of all parameters by their names."""
+        return self._parameters
+
+    @property
     def named(self) -> Mapping[str, NamedConfig]:
         """Every declared configuration by its name, whether or not a context allows it."""
         return self._named

@@ -30,7 +30,9 @@ NODE_LIMIT = 20_000
 NUMBER_LIMIT = 2**63
 """Whole numbers are below this, and above its negative."""
 
-NAMING_FILES = ("file", "include")
+INCLUDE = "include"
+
+NAMING_FILES = ("file", INCLUDE)
 """Keys of traffic files and search spaces whose values are names of files."""
 
 _SHOWN_CHARS = 200
@@ -176,12 +178,12 @@ class _PlainDumper(yaml.SafeDumper):
 _PlainDumper.add_representer(str, _PlainDumper.represent_text)
 
 
-def named_files(value: object) -> Iterator[object]:
-    """Yield the value of each key that names a file, at any depth of a document."""
+def named_files(value: object) -> Iterator[tuple[str, object]]:
+    """Yield each key that names a file, at any depth of a document, and its value; the values of a list one by one."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             if key in NAMING_FILES:
-                yield from each if isinstance(each, list) else [each]
+                yield from ((key, name) for name in (each if isinstance(each, list) else [each]))
             else:
                 yield from named_files(each)
     elif isinstance(value, list):

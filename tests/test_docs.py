@@ -194,3 +194,12 @@ def test_ci_installs_uv_as_the_readme_says() -> None:
     readme = [step.line for step in steps_of(ROOT / "README.md")]
     assert line in readme
     assert line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    defined = {name for text in texts for name in re.findall(r"def (test_\w+)\(", text)}
+    assert named
+    assert named - defined == set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from search_spaces.expressions.names import Names
 from search_spaces.parameter import Parameter, ParameterValue, round_to_six_digits
 from search_spaces.rendering.capture_sizes import reachable_sizes
 from search_spaces.rendering.json_keys import put
-from search_spaces.schema import ChoiceSpec
+from search_spaces.schema import ChoiceSpec, ParameterSpec
 
 CAPTURE_SIZES_FLAG = "--cudagraph-capture-sizes"
 _SPECULATION_FLAG = "--speculative-config"
@@ -120,3 +120,44 @@ def render_values(chosen: Sequence[tuple[Parameter, ParameterValue]], names: Nam
     for parameter, value in chosen:
         builder.add(parameter, value)
     return builder.finish()
+
+
+@dataclass(frozen=True)
+class Written:
+    """A place that a parameter writes to, and a value that it writes there.
+
+    Attributes:
+        flag: of the command line; None for an environment variable.
+        key: of the flag's JSON object; None where the value is a word of its own.
+        variable: environment variable; None for a flag.
+        value: None where the place gets no value, or a number of a range.
+    """
+
+    flag: str | None = None
+    key: str | None = None
+    variable: str | None = None
+    value: ParameterValue = None
+
+
+def written(spec: ParameterSpec) -> Iterator[Written | tuple[str, ...]]:
+    """Yield everything that a parameter can render to, whatever the context; words of a choice come as a tuple."""
+    target = spec.json_target
+    values = [choice.value for choice in spec.choices if not choice.renders_itself] or [None]
+    for value in values:
+        if target is not None:
+            yield Written(target.flag, target.key, value=value)
+        elif spec.env is not None:
+            yield Written(variable=spec.env, value=value)
+        elif spec.flag is not None:
+            yield Written(spec.flag, value=None if isinstance(value, bool) else value)
+    if spec.no_flag is not None:
+        yield Written(spec.no_flag)
+    for choice in spec.choices:
+        if choice.args:
+            yield choice.args
+        for name, text in (choice.env or {}).items():
+            yield Written(variable=name, value=text)
+        for key, value in (choice.json_object or {}).items():
+            yield Written(None if target is None else target.flag, key, value=value)
+        if choice.compute is not None:
+            yield Written(CAPTURE_SIZES_FLAG)

@@ -194,6 +194,10 @@ class Token:
     revoked_at: datetime | None = None
     used_at: datetime | None = None
 
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether the token is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
 
 @dataclass(frozen=True)
 class Lease:

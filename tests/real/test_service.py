@@ -39,8 +39,8 @@ def opened() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def service(vllm: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service whose users may name the made model, raw flags, and the size of the cache on a CPU."""
-    permits = ("--model-folder", str(tiny_model.parent), "--allow-server-arguments")
+    """A service whose users may name the made model, its load format, and the size of the cache on a CPU."""
+    permits = ("--model-folder", str(tiny_model.parent), "--allow-flag", "load-format")
     variables = {"TUNER_VLLM": str(vllm), "HF_HUB_OFFLINE": "1"}
     folder = tmp_path_factory.mktemp("three")
     with running_service(folder, *permits, "--allow-env", "VLLM_CPU_KVCACHE_SPACE", environment=variables) as found:

@@ -124,7 +124,7 @@ def _named_files(path: Path, text: str) -> list[object]:
     from search_spaces.yaml_file import YamlError, named_files, parse_yaml
 
     try:
-        return [*named_files(parse_yaml(text.encode(), path).data)]
+        return [name for _, name in named_files(parse_yaml(text.encode(), path).data)]
     except YamlError:
         return []  # the server says what is wrong
 

@@ -244,7 +244,7 @@ def _scheduling(
         yield
         return
     vllm = None if settings.vllm is None else os.path.abspath(settings.vllm)
-    launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address)
+    launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address, settings.rules)
     scheduler = Scheduler(service, launcher, devices, _note, queue)
     stop = threading.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,7 +76,13 @@ class OptimizeResult:
     report: Path | None = None
 
 
-def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver, wishes: Wishes) -> OptimizeResult:
+def optimize(
+    settings: StudySettings,
+    run: RunSettings,
+    observer: StudyObserver,
+    wishes: Wishes,
+    permit: Callable[[StudySpec], None] = lambda spec: None,
+) -> OptimizeResult:
     """Run or resume a study, and write the script of its winner.
 
     Every setting is checked before anything is written.
@@ -85,6 +92,7 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         run: settings of this run.
         observer: receives the study's events.
         wishes: end the run early; the study is saved.
+        permit: raises a `UserError` for a study that may not run, before any of its servers starts.
 
     Raises:
         UserError: for a setting that cannot work.
@@ -123,6 +131,7 @@ def optimize(settings: StudySettings, run: RunSettings, observer: StudyObserver,
         stack.callback(store.close)
         spec = named_as_before(plan, spec, engine, list(devices.names), store)
         prepared = prepare_study(spec, engine, store)
+        permit(prepared.spec)
         runner = _checked(executor, prepared.spec, task, checked, store, observer, stop, stack)
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from search_spaces.schema import VLLM
 from tuner.engines.command_line import OTHER_ENGINES
 from tuner.errors import SettingError
-from tuner.service.asked.contents import with_files
-from tuner.study.specification.builder import plan_study
+from tuner.service.asked.contents import check_contents, read_only
+from tuner.service.asked.rules import ServerRules, check_rules
+from tuner.study.specification.builder import declared_space, plan_study
 from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.optimize import check_budget
 from tuner.use_cases.simulated_engine import simulated_engine
+from tuner.workloads.presets import load_preset
+
+
+def check_asked(keywords: Keywords, files: Mapping[str, str], rules: ServerRules) -> None:
+    """Refuse settings that this server does not allow, and contents that name other files than the submission's.
+
+    Raises:
+        UserError: with the setting and the rule.
+    """
+    check_rules(keywords, rules)
+    check_contents(keywords, files)
+    with read_only(keywords, files) as own:
+        rules.check_space(declared_space(own.space, load_preset(own.preset), VLLM, on_cpu=False).specs)
 
 
 def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simulated: bool) -> None:
@@ -21,7 +34,7 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
     The model of a study that measures is left to its driver: only its machine knows whether it has it.
 
     Args:
-        keywords: the settings.
+        keywords: the settings, which `check_asked` accepts.
         files: of the submission.
         kind: of the devices.
         simulated: whether the study is simulated.
@@ -37,6 +50,5 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
         simulated_engine(keywords.gpu, keywords.vllm_version, keywords.preset, None)
     if not simulated and keywords.model is not None:
         return
-    with TemporaryDirectory(prefix="tuner-check-") as folder:
-        settings = with_files(keywords, files, Path(folder)).study_settings()
-        plan_study(settings, on_cpu=kind == "cpu", simulated=True, card=None if simulated else kind)
+    with read_only(keywords, files) as own:
+        plan_study(own.study_settings(), on_cpu=kind == "cpu", simulated=True, card=None if simulated else kind)

@@ -7,13 +7,15 @@ submission's own files, so that no file of the server is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from search_spaces.yaml_file import YamlError, named_files, parse_yaml
-from tuner.errors import SettingError
+from search_spaces.yaml_file import INCLUDE, YamlError, named_files, parse_yaml
+from tuner.errors import SettingError, UserError, as_text
 from tuner.service.asked.settings import FILES, LARGEST_CONTENT
 from tuner.use_cases.keywords import Keywords
 
@@ -43,23 +45,36 @@ def files_of(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_contents(keywords: Keywords, files: Mapping[str, str]) -> None:
-    """Refuse contents that refer to a file that the submission does not have.
+    """Refuse contents that refer to a file that the submission does not have, and so on for each file they refer to.
 
     Raises:
         SettingError: with the content that does, or that is not YAML.
     """
-    own = {name: text for name, text in files.items() if name.endswith((".yaml", ".yml"))}
     space = keywords.space if keywords.space is not None and "\n" in keywords.space else None
-    parts = [*(("workload", text) for text in keywords.workload), *((FILES, text) for text in own.values())]
-    for field, text in [*parts, *([] if space is None else [("space", space)])]:
-        try:
-            document = parse_yaml(text.encode(), Path(field)).data
-        except YamlError as error:
-            raise SettingError(field, None, f"{field}: {error}") from None
-        for name in named_files(document):
+    parts = [*(("workload", text) for text in keywords.workload), *([] if space is None else [("space", space)])]
+    parts += [(FILES, text) for name, text in files.items() if name.endswith((".yaml", ".yml"))]
+    seen = {name for name in files if name.endswith((".yaml", ".yml"))}
+    while parts:
+        field, text = parts.pop()
+        for key, name in _named(field, text):
             if not isinstance(name, str) or name not in files:
-                rule = f"{field}: {str(name)[:100]!r} is not one of the submission's files"
+                rule = as_text(f"{field}: {str(name)[:100]!r} is not one of the submission's files")
                 raise SettingError(field, None, rule, "send its content in `files`, under that name")
+            if key == INCLUDE and name not in seen:
+                seen.add(name)
+                parts.append((FILES, files[name]))
+
+
+def _named(field: str, text: str) -> list[tuple[str, object]]:
+    """Return the key and the value of each name of a file in a content.
+
+    Raises:
+        SettingError: about the field, if the content is not YAML.
+    """
+    try:
+        return list(named_files(parse_yaml(text.encode(), Path(field)).data))
+    except YamlError as error:
+        raise SettingError(field, None, as_text(f"{field}: {error}")) from None
 
 
 def with_files(keywords: Keywords, files: Mapping[str, str], folder: Path) -> Keywords:
@@ -74,6 +89,24 @@ def with_files(keywords: Keywords, files: Mapping[str, str], folder: Path) -> Ke
         if text is not None and "\n" in text:
             changed[name] = _written(folder / f"{name}{suffix}", text)
     return replace(keywords, **changed)
+
+
+@contextmanager
+def read_only(keywords: Keywords, files: Mapping[str, str]) -> Iterator[Keywords]:
+    """Yield the keywords with the paths of their contents, which are removed afterwards; errors do not name the folder.
+
+    Raises:
+        UserError: as the code of the context, with names of files instead of their paths.
+    """
+    with TemporaryDirectory(prefix="tuner-asked-") as folder:
+        try:
+            yield with_files(keywords, files, Path(folder))
+        except SettingError as error:
+            value = error.value.replace(f"{folder}/", "") if isinstance(error.value, str) else error.value
+            rule, remedy = (text.replace(f"{folder}/", "") for text in (error.rule, error.remedy))
+            raise SettingError(error.field, value, rule, remedy) from None
+        except UserError as error:
+            raise UserError(str(error).replace(f"{folder}/", "")) from None
 
 
 def _written(path: Path, content: str) -> str:

@@ -1,79 +1,104 @@
-"""The rules of a server: what a submission may ask to be started, see docs/service.md.
+"""The rules of a server: what a submission may ask to be started, see docs/security.md.
 
-A study starts programs. Executables, models, raw arguments and the environment of servers are therefore the server's to
-allow; a submission never names a file of the server, except a model's folder below an allowed one.
+A study starts programs. Each setting is therefore a name from a list or a content of the submission; no setting names a
+file of the server, except a model's folder below an allowed one. The rules are the same for every role.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from search_spaces.yaml_file import YamlError, parse_yaml
+from search_spaces import known_hardware, space_names
+from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError
+from tuner.quality.harness import PREFIX as HARNESS
+from tuner.service.asked.allowed import check_space, check_variable, check_words
 from tuner.use_cases.keywords import Keywords
+from tuner.workloads.presets import preset_names
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 """A model of a hub: `owner/name`."""
 
-FORBIDDEN_FLAGS = ("trust-remote-code", "config", "hf-overrides", "worker-cls", "worker-extension-cls", "middleware")
-"""Flags that load code, or files of the server, by their names without dashes in front; also their short forms."""
-
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
+
+_CONFIGURATION = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}", re.ASCII)
+_TASKS = re.compile(rf"{re.escape(HARNESS)}[A-Za-z0-9_-]+(,[A-Za-z0-9_-]+)*", re.ASCII)
+_VERSION = re.compile(r"[0-9][0-9.]{0,20}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ServerRules:
-    """What plain users may ask; admins may ask everything but what `FORBIDDEN_FLAGS` lists.
+    """What a server adds to the lists of what submissions may ask.
 
     Attributes:
         model_folders: folders below which a model may lie.
         hub_models: whether models may be names of a hub.
-        arguments: whether raw flags of the server are allowed.
-        variables: names of environment variables that may be set for the server.
+        flags: flags of the engine beside the list in `tuner.service.asked.allowed`, with every value.
+        variables: variables of the engine beside that list, with every value.
         secrets: names of the service's own variables that `${NAME}` may refer to.
     """
 
     model_folders: tuple[Path, ...] = ()
     hub_models: bool = True
-    arguments: bool = False
+    flags: frozenset[str] = field(default_factory=frozenset)
     variables: frozenset[str] = field(default_factory=frozenset)
     secrets: frozenset[str] = field(default_factory=frozenset)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rules as JSON, for the driver of a submission."""
+        return {
+            "model_folders": [os.fspath(folder) for folder in self.model_folders],
+            "hub_models": self.hub_models,
+            **{name: sorted(getattr(self, name)) for name in ("flags", "variables", "secrets")},
+        }
 
-def check_rules(keywords: Keywords, rules: ServerRules, *, admin: bool) -> None:
-    """Refuse what this server does not allow.
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ServerRules:
+        """Return the rules that `to_dict` gave."""
+        folders = tuple(Path(folder) for folder in values["model_folders"])
+        names = (frozenset(values[name]) for name in ("flags", "variables", "secrets"))
+        return cls(folders, values["hub_models"], *names)
+
+    def check_space(self, specs: Mapping[str, ParameterSpec]) -> None:
+        """Refuse a search space with a flag or a variable that this server does not allow.
+
+        Raises:
+            SettingError: about `space`.
+        """
+        check_space(specs, self.flags, self.variables)
+
+
+def check_rules(keywords: Keywords, rules: ServerRules) -> None:
+    """Refuse settings that this server does not allow. What a search space writes is checked by `check_space`.
 
     Raises:
         SettingError: with the first setting that breaks a rule.
     """
     for name in ("model", "tokenizer"):
         _check_model(name, getattr(keywords, name), rules)
-    for name in ("space", "quality_task", "gpu", "baseline"):
-        _check_no_path(name, getattr(keywords, name))
-    _check_arguments("server_arguments", keywords.server_arguments, rules, admin=admin)
-    if keywords.baseline is not None and keywords.baseline.lstrip().startswith("-"):
-        _check_arguments("baseline", words_of(keywords.baseline), rules, admin=admin)
-    _check_own_space(keywords.space, rules, admin=admin)
+    _check_names(keywords)
+    check_words("server_arguments", keywords.server_arguments, rules.flags)
+    if keywords.baseline is not None and _are_flags(keywords.baseline):
+        check_words("baseline", words_of(keywords.baseline), rules.flags)
     for variable, value in keywords.env.items():
-        if not admin and variable not in rules.variables:
-            allowed = ", ".join(sorted(rules.variables)) or "none"
-            rule = f"this server does not allow the variable; allowed: {allowed}"
-            raise SettingError("env", variable, rule, "ask an admin of the server")
         _check_references("env", value, rules)
+        check_variable("env", variable, value, rules.variables)
     for argument in keywords.server_arguments:
         _check_references("server_arguments", argument, rules)
 
 
 def _check_model(name: str, value: str | None, rules: ServerRules) -> None:
     """Refuse a model that is neither a hub's nor below an allowed folder."""
-    if value is None or (rules.hub_models and HUB_NAME.fullmatch(value) and not Path(value).exists()):
+    if value is None or (rules.hub_models and HUB_NAME.fullmatch(value)):
         return
-    path = Path(os.path.realpath(value))
+    path = Path(os.path.realpath(value)) if "\0" not in value else Path()
     if Path(value).is_absolute() and any(path.is_relative_to(os.path.realpath(each)) for each in rules.model_folders):
         return
     kinds = [*(["a hub name such as Qwen/Qwen2.5-0.5B"] if rules.hub_models else [])]
@@ -81,13 +106,40 @@ def _check_model(name: str, value: str | None, rules: ServerRules) -> None:
     raise SettingError(name, value, "this server does not allow the model", f"give {' or '.join(kinds) or 'none'}")
 
 
-def _check_no_path(name: str, value: str | None) -> None:
-    """Refuse a name that is a path: it would be a file of the server."""
-    if value is None or "\n" in value or value.startswith(("{", "-", "lm-eval:")):
+def _check_names(keywords: Keywords) -> None:
+    """Refuse a value that is no name from its list, where it is no content either; no file is looked for."""
+    _check_listed("preset", keywords.preset, preset_names())
+    _check_listed("gpu", keywords.gpu, known_hardware())
+    if not _is_content(keywords.space):
+        _check_listed("space", keywords.space, space_names())
+    task, version, baseline = keywords.quality_task, keywords.vllm_version, keywords.baseline
+    if task is not None and not _is_content(task) and not _TASKS.fullmatch(task):
+        remedy = f"give {HARNESS}NAME, with letters, digits, _ and -, or send the file's content"
+        raise SettingError("quality_task", task, "neither the name of a task nor lines of questions", remedy)
+    if version is not None and not _VERSION.fullmatch(version):
+        raise SettingError("vllm_version", version, "no version of vLLM", "give for example 0.25.1")
+    for field_name, text in [*(("enqueue", each) for each in keywords.enqueue), ("baseline", baseline)]:
+        if text is None or _CONFIGURATION.fullmatch(text) or text.lstrip().startswith("{"):
+            continue
+        if field_name == "enqueue" or not _are_flags(text):
+            rule = "neither the name of a configuration nor one as JSON"
+            raise SettingError(field_name, text, rule, 'give a name, or for example {"max_num_seqs": 64}')
+
+
+def _check_listed(name: str, value: str | None, known: Collection[str]) -> None:
+    if value is None or value in known:
         return
-    if "/" in value or "\\" in value or value.startswith(".") or value.endswith((".yaml", ".yml", ".jsonl", ".json")):
-        rule = "a path would be one of the server"
-        raise SettingError(name, value, rule, "give a name, or send the file's content")
+    near = difflib.get_close_matches(value, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(known))}"
+    raise SettingError(name, value, "this server has none of that name", hint)
+
+
+def _is_content(value: str | None) -> bool:
+    return value is not None and "\n" in value
+
+
+def _are_flags(text: str) -> bool:
+    return text.lstrip().startswith("-")
 
 
 def words_of(flags: str) -> tuple[str, ...]:
@@ -100,51 +152,6 @@ def words_of(flags: str) -> tuple[str, ...]:
         return tuple(shlex.split(flags))
     except ValueError as error:
         raise SettingError("baseline", flags[:100], f"not a command line: {error}") from None
-
-
-def _check_own_space(space: str | None, rules: ServerRules, *, admin: bool) -> None:
-    """Refuse a search space of the user's own where raw flags are not allowed: it can declare any flag."""
-    if space is None or "\n" not in space:
-        return
-    if not (rules.arguments or admin):
-        rule = "this server allows only shipped search spaces, because one of your own can declare any flag"
-        raise SettingError("space", None, f"space: {rule}", "give the name of one, or ask an admin of the server")
-    try:
-        document = parse_yaml(space.encode(), Path("space")).data
-    except YamlError as error:
-        raise SettingError("space", None, f"space: {error}") from None
-    words = tuple(word for text in _texts(document) for word in text.split())
-    _check_arguments("space", words, rules, admin=admin)
-
-
-def _texts(value: object) -> Iterator[str]:
-    """Yield every text of a document, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _texts(key)
-            yield from _texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-
-
-def _check_arguments(name: str, arguments: tuple[str, ...], rules: ServerRules, *, admin: bool) -> None:
-    """Refuse raw flags where they are not allowed, and flags that load code for everybody."""
-    if arguments and not (rules.arguments or admin):
-        rule = "this server does not allow raw flags"
-        raise SettingError(name, arguments[0], rule, "leave them out, or ask an admin of the server")
-    for argument in arguments:
-        flag = argument.lstrip("-").partition("=")[0].partition(".")[0].replace("_", "-").lower()
-        if argument.startswith("-") and any(_is_short_form(flag, each) for each in FORBIDDEN_FLAGS):
-            rule = "the flag loads code or files of the server"
-            raise SettingError(name, argument, rule, "leave it out")
-
-
-def _is_short_form(flag: str, name: str) -> bool:
-    """Return whether a command line would take `flag` for `name`: argparse accepts unambiguous beginnings."""
-    return bool(flag) and (name == flag or (len(flag) >= 3 and name.startswith(flag)))
 
 
 def _check_references(name: str, text: str, rules: ServerRules) -> None:

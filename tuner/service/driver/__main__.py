@@ -31,8 +31,9 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: wishes.stop.set())
     set_up(LogFormat(os.environ.get(LOG_FORMAT, "text")), sys.stdout, times=True, study=job.submission)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(job.folder)
+    empty = job.folder / "work"  # in which no setting can name a file by a relative path
+    empty.mkdir(parents=True, exist_ok=True)
+    os.chdir(empty)
     wait = DatabaseWait(lambda text: say(logging.WARNING, text), wishes.stop)
     with closing(open_service_store(job.storage, wait)) as store:
         with suppress(NotYours):

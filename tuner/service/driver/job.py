@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from tuner.service.asked.rules import ServerRules
 
 VARIABLE = "TUNER_SERVICE_JOB"
 """The environment variable that holds a job as JSON: a command line, with the database's password, is public."""
@@ -23,6 +25,7 @@ class Job:
         folder: the driver's own folder, for the contents of the settings, its log and the winner's script.
         vllm: the vLLM executable; None: the one that the driver finds.
         ray_address: Ray cluster that runs the trials; None: this machine.
+        rules: what the submission may ask of this server.
     """
 
     storage: str
@@ -31,10 +34,12 @@ class Job:
     folder: Path
     vllm: str | None = None
     ray_address: str | None = None
+    rules: ServerRules = field(default_factory=ServerRules)
 
     def environment(self) -> dict[str, str]:
         """Return the variable that tells a driver this job."""
-        return {VARIABLE: json.dumps(asdict(self) | {"folder": os.fspath(self.folder)})}
+        plain = {"folder": os.fspath(self.folder), "rules": self.rules.to_dict()}
+        return {VARIABLE: json.dumps(asdict(self) | plain)}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Job:
@@ -44,4 +49,5 @@ class Job:
             KeyError: outside a driver.
         """
         values = json.loads(environment[VARIABLE])
-        return cls(**values | {"folder": Path(values["folder"])})
+        rules = ServerRules.from_dict(values["rules"])
+        return cls(**values | {"folder": Path(values["folder"]), "rules": rules})

@@ -16,12 +16,14 @@ from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
 from storage.records import Culprit
 from storage.service.errors import NotYours
-from storage.service.records import Driver, Request, Submission, SubmissionState
+from storage.service.records import Driver, Request, Role, Submission, SubmissionState
 from storage.service.store import ServiceStore
 from tuner.cancellation import Wishes
-from tuner.errors import InfrastructureError, TunerError, UserError
+from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.processes.identity import own_identity
-from tuner.service.asked.contents import files_of, with_files
+from tuner.service.asked.allowed import check_words
+from tuner.service.asked.contents import check_contents, files_of, with_files
+from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import read_settings
 from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
@@ -30,6 +32,7 @@ from tuner.service.watching.logs import say_event
 from tuner.study.lock import StudyIsRunning, wait_until_free
 from tuner.study.protocols import RunEnding
 from tuner.study.specification.settings import EngineChoice, RunSettings
+from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
@@ -125,6 +128,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     try:
         wait_until_free(job.storage, submission.id, LOCK_WAIT_S, wishes.stop)
         keywords = _keywords(job, submission)
+        _check_sources(keywords, submission, store)
         simulated = submission.kind == SIMULATED
         choice = EngineChoice(
             SIMULATED if simulated else "vllm",
@@ -135,7 +139,7 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
             ray_address=None if simulated else job.ray_address,
         )
         run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")
-        result = optimize(keywords.study_settings(), run, observer, wishes)
+        result = optimize(keywords.study_settings(), run, observer, wishes, lambda spec: _permit(spec, job.rules))
     except (InfrastructureError, StorageUnavailable, StudyIsRunning) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
     except (UserError, SpaceError) as error:
@@ -146,9 +150,40 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
 
 
 def _keywords(job: Job, submission: Submission) -> Keywords:
-    """Return the submission's keywords, with its contents as files in the driver's folder."""
-    keywords = read_settings(submission.settings, submission.id)
-    return with_files(keywords, files_of(submission.settings), job.folder / "contents")
+    """Return the submission's keywords, with its contents as files in the driver's folder.
+
+    Raises:
+        UserError: for what this server does not allow; its rules may have changed since the submission.
+    """
+    keywords, files = read_settings(submission.settings, submission.id), files_of(submission.settings)
+    check_rules(keywords, job.rules)
+    check_contents(keywords, files)
+    return with_files(keywords, files, job.folder / "contents")
+
+
+def _permit(spec: StudySpec, rules: ServerRules) -> None:
+    """Refuse a study with a flag or a variable that this server does not allow, as the resolved plan has them.
+
+    Raises:
+        SettingError: with the flag or the variable.
+    """
+    rules.check_space(spec.space.specs)
+    check_words("server_arguments", spec.server.arguments, rules.flags)
+
+
+def _check_sources(keywords: Keywords, submission: Submission, store: ServiceStore) -> None:
+    """Refuse source studies that the owner may no longer read: sharing ends, and names are given again.
+
+    Raises:
+        SettingError: about `learn_from`.
+    """
+    tokens = [token for token in store.tokens() if token.owner == submission.owner]
+    if any(token.role is Role.ADMIN and token.is_valid(datetime.now(UTC)) for token in tokens):
+        return
+    for name in keywords.learn_from:
+        found = store.submission(name)
+        if found is None or not (found.owner == submission.owner or found.shared):
+            raise SettingError("learn_from", name, "there is no study of this name that you may read", "leave it out")
 
 
 def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:

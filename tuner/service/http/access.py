@@ -57,11 +57,6 @@ def _given_token(request: Request) -> tuple[str | None, bool]:
     return request.cookies.get(COOKIE), True
 
 
-def is_valid(token: Token | None, now: datetime) -> bool:
-    """Return whether a token exists and is neither revoked nor expired."""
-    return token is not None and token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
-
-
 def caller(request: Request, context: Annotated[ServiceContext, Depends(context_of)]) -> Caller:
     """Return who calls.
 
@@ -103,7 +98,7 @@ def caller_of(token: Token | None, now: datetime) -> Caller:
     Raises:
         Problem: 401 if it is not valid.
     """
-    if token is None or not is_valid(token, now):
+    if token is None or not token.is_valid(now):
         raise _no_token()
     return Caller(token.name, token.owner, token.role)
 
@@ -115,7 +110,7 @@ def _no_token() -> Problem:
 
 def touch(context: ServiceContext, token: Token, now: datetime) -> None:
     """Store that a token is used, once in `TOUCH`."""
-    if is_valid(token, now) and (token.used_at is None or now - token.used_at > TOUCH):
+    if token.is_valid(now) and (token.used_at is None or now - token.used_at > TOUCH):
         context.service.touch_token(token.name, now)
 
 
@@ -164,6 +159,16 @@ def readable(id: str, who: Caller, context: ServiceContext) -> Submission:
     if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
         raise Problem(404, f"there is no study {id!r} that you may read; list the studies to see their ids")
     return found
+
+
+def check_source(study: str, who: Caller, context: ServiceContext) -> None:
+    """Refuse a study to learn from that a caller may not read; admins may also name one of the command line.
+
+    Raises:
+        Problem: 404, as `readable`.
+    """
+    if not (who.is_admin and context.service.submission(study) is None and context.store.study(study) is not None):
+        readable(study, who, context)
 
 
 def changeable(id: str, who: Caller, context: ServiceContext) -> Submission:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from storage.service.records import ACTIVE, AuditEntry, SubmissionState, Token
 from tuner.errors import SettingError
-from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, digest_of, is_valid, log_action, new_token
+from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, digest_of, log_action, new_token
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewToken, OwnerBody, Session, TokenView, owner_of, token_view
 from tuner.service.http.problems import Problem
@@ -22,7 +22,7 @@ Context = Annotated[ServiceContext, Depends(context_of)]
 def log_in(body: Session, context: Context) -> Response:
     """Keep a token in a cookie that scripts cannot read, and other sites' pages do not send."""
     token = context.service.token(digest_of(body.token)) if TOKEN.fullmatch(body.token) else None
-    if not is_valid(token, datetime.now(UTC)):
+    if token is None or not token.is_valid(datetime.now(UTC)):
         context.service.audit(AuditEntry(datetime.now(UTC), None, None, "log in", "session", "refused"))
         raise Problem(401, "this token is not valid; ask an admin for one")
     response = Response(status_code=204)

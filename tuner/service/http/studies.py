@@ -11,12 +11,11 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from storage.service.records import Request, Submission, SubmissionState
 from tuner.errors import SettingError
-from tuner.service.asked.check import check_plan
-from tuner.service.asked.contents import check_contents, files_of
-from tuner.service.asked.rules import check_rules
+from tuner.service.asked.check import check_asked, check_plan
+from tuner.service.asked.contents import files_of
 from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
-from tuner.service.http.access import Caller, Known, User, changeable, log_action, readable
+from tuner.service.http.access import Caller, Known, User, changeable, check_source, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
@@ -34,9 +33,10 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
     keywords = read_settings(body.settings, id)
-    check_rules(keywords, context.rules, admin=who.is_admin)
     files = files_of(body.settings)
-    check_contents(keywords, files)
+    check_asked(keywords, files, context.rules)
+    for source in keywords.learn_from:
+        check_source(source, who, context)
     kind = kind_of(body, keywords.engine, context)
     check_plan(keywords, files, kind, simulated=kind == SIMULATED)
     _check_gpus(keywords, body, kind)

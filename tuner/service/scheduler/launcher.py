@@ -15,6 +15,7 @@ from typing import Protocol
 
 from storage.service.records import Driver, Submission
 from tuner.processes.identity import Identity, is_alive, send_signal
+from tuner.service.asked.rules import ServerRules
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import WITHOUT_GPU
 from tuner.service.watching.webhooks import PREFIX as WEBHOOKS
@@ -52,11 +53,14 @@ class ProcessLauncher:
         folder: the service's folder; each submission has one below `submissions/`.
         vllm: the vLLM executable; None: the one that a driver finds.
         ray_address: Ray cluster for the trials; None: this machine.
+        rules: what submissions may ask; a driver checks them again.
     """
 
-    def __init__(self, storage: str, folder: Path, vllm: str | None, ray_address: str | None) -> None:
+    def __init__(
+        self, storage: str, folder: Path, vllm: str | None, ray_address: str | None, rules: ServerRules
+    ) -> None:
         self._storage, self._folder = storage, folder
-        self._vllm, self._ray_address = vllm, ray_address
+        self._vllm, self._ray_address, self._rules = vllm, ray_address, rules
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
     def folder_of(self, submission: str) -> Path:
@@ -67,11 +71,11 @@ class ProcessLauncher:
         """Start the driver; its output goes to `driver.log` in the submission's folder."""
         folder = self.folder_of(submission.id)
         folder.mkdir(parents=True, exist_ok=True)
-        job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address)
+        job = Job(self._storage, submission.id, submission.runs, folder, self._vllm, self._ray_address, self._rules)
         environment = {**inherited(os.environ), **job.environment(), **self.variables_of(submission)}
         with (folder / LOG).open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "tuner.service.driver"],
+                [sys.executable, "-P", "-m", "tuner.service.driver"],  # -P: no module of the current folder
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tuner.errors import SettingError
-from tuner.service.asked.contents import check_contents, files_of, with_files
+from tuner.errors import SettingError, UserError
+from tuner.service.asked.contents import check_contents, files_of, read_only, with_files
 from tuner.service.asked.settings import read_settings
 
 
@@ -50,6 +50,26 @@ def test_no_content_reads_a_file_of_the_server(name: str) -> None:
         check(space=f"include: ['{name}']\nparameters: {{}}\n")
     with pytest.raises(SettingError, match="not one of the submission's files"):
         check(files={"a.yaml": f"x: [[{{file: '{name}'}}]]\n"})
+
+
+def test_an_included_file_includes_none_of_the_servers_whatever_its_name() -> None:
+    files = {"a.txt": "include: [b.data]\n", "b.data": "include: [/etc/passwd]\n"}
+    with pytest.raises(SettingError, match="'/etc/passwd' is not one of the submission's files"):
+        check(space="include: [a.txt]\nparameters: {}\n", files=files)
+
+
+def test_files_that_include_each_other_end() -> None:
+    check(space="include: [a.txt]\nparameters: {}\n", files={"a.txt": "include: [a.txt]\n"})
+
+
+def test_errors_in_contents_do_not_name_the_folder_of_the_server() -> None:
+    keywords = read_settings({"space": "parameters: 7\n"}, "s")
+    with pytest.raises(UserError) as caught, read_only(keywords, {}) as own:
+        raise UserError(f"{own.space}:1: parameters: not valid")
+    assert str(caught.value) == "space.yaml:1: parameters: not valid"
+    with pytest.raises(SettingError) as setting, read_only(keywords, {}) as own:
+        raise SettingError("space", own.space, f"{own.space} is not valid", f"see {own.space}")
+    assert str(setting.value) == "space='space.yaml': space.yaml is not valid; see space.yaml"
 
 
 @pytest.mark.parametrize("name", ["", "../a", "a/b", ".hidden", "a b", "x" * 101, "a\nb", "/a"])

@@ -11,11 +11,13 @@ from tuner.errors import SettingError
 from tuner.service.asked.rules import ServerRules, check_rules
 from tuner.service.asked.settings import read_settings
 
-OPEN = ServerRules(arguments=True, variables=frozenset({"VLLM_A"}), secrets=frozenset({"HF_TOKEN"}))
+OPEN = ServerRules(
+    flags=frozenset({"--chat-template"}), variables=frozenset({"VLLM_A"}), secrets=frozenset({"HF_TOKEN"})
+)
 
 
-def check(rules: ServerRules, admin: bool = False, /, **given: Any) -> None:
-    check_rules(read_settings(given, "s"), rules, admin=admin)
+def check(rules: ServerRules, /, **given: Any) -> None:
+    check_rules(read_settings(given, "s"), rules)
 
 
 def test_a_hub_model_is_allowed_unless_the_server_says_no() -> None:
@@ -44,86 +46,72 @@ def test_a_link_out_of_an_allowed_folder_is_refused(tmp_path: Path) -> None:
         check(rules, model=str(models / "link"))
 
 
-@pytest.mark.parametrize("name", ["space", "quality_task", "gpu", "baseline"])
-@pytest.mark.parametrize("path", ["/etc/passwd", "../space.yaml", "space.yaml", "./x", "a\\b"])
-def test_a_path_where_a_name_or_a_content_belongs_is_refused(name: str, path: str) -> None:
+@pytest.mark.parametrize("name", ["preset", "space", "quality_task", "gpu", "baseline", "enqueue", "vllm_version"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../space.yaml", "contents/p.yaml", "./x", "a\\b", "lm-eval:contents/task", "~/x", "x\0y"]
+)
+def test_a_path_where_a_name_belongs_is_refused(name: str, path: str) -> None:
     with pytest.raises(SettingError) as caught:
-        check(OPEN, **{name: path})
+        check(OPEN, **{name: [path] if name == "enqueue" else path})
     assert caught.value.field == name
 
 
-def test_raw_flags_need_an_admin_or_the_servers_consent() -> None:
-    flags = ["--max-num-seqs", "8"]
-    check(OPEN, server_arguments=flags)
-    check(ServerRules(), True, server_arguments=flags)
-    with pytest.raises(SettingError, match="does not allow raw flags"):
-        check(ServerRules(), server_arguments=flags)
+@pytest.mark.parametrize("name", ["preset", "space", "gpu"])
+def test_a_file_that_exists_is_refused_as_one_that_does_not(name: str, tmp_path: Path) -> None:
+    there, absent = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    there.write_text("model: [")
+    texts = []
+    for path in (there, absent):
+        with pytest.raises(SettingError) as caught:
+            check(OPEN, **{name: str(path)})
+        texts.append(str(caught.value).replace(str(path), "FILE"))
+    assert texts[0] == texts[1]
+    assert "FILE" in texts[0]
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "--trust-remote-code",
-        "--trust_remote_code",
-        "--trust-remote-code=true",
-        "--TRUST-REMOTE-CODE",
-        "--trust-rem",
-        "--tru",
-        "-trust-remote-code",
-        "--config=/etc/x.yaml",
-        "--conf",
-        "--hf-overrides.auto_map=x",
-        "--hf_overrides={}",
-        "--worker-cls=os.system",
-        "--worker-extension-cls",
-        "--middleware=x.y",
-    ],
-)
-@pytest.mark.parametrize("admin", [False, True])
-def test_flags_that_load_code_are_refused_in_every_spelling(flag: str, admin: bool) -> None:
+@pytest.mark.parametrize("task", ["lm-eval:gsm8k", "lm-eval:gsm8k,arc_easy", "lm-eval:mmlu-pro", '{"prompt": "a"}\n'])
+def test_a_quality_task_is_a_name_or_a_content(task: str) -> None:
+    check(ServerRules(), quality_task=task)
+
+
+@pytest.mark.parametrize("task", ["lm-eval:", "lm-eval:a.yaml", "lm-eval:a/b", "lm-eval:a,", "lm-eval:a,../b", "gsm8k"])
+def test_a_quality_task_names_no_file(task: str) -> None:
     with pytest.raises(SettingError) as caught:
-        check(OPEN, admin, server_arguments=[flag])
-    assert caught.value.field == "server_arguments"
+        check(ServerRules(), quality_task=task)
+    assert caught.value.field == "quality_task"
+
+
+def test_flags_and_variables_need_no_consent_if_shipped_spaces_have_them() -> None:
+    check(ServerRules(), server_arguments=["--max-num-seqs", "8"], env={"VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    check(ServerRules(), baseline="--max-num-seqs 8 --enable-prefix-caching")
+
+
+def test_a_server_adds_flags_with_every_value() -> None:
+    check(OPEN, server_arguments=["--chat-template", "/srv/chat.jinja"])
+    with pytest.raises(SettingError, match="does not allow the flag"):
+        check(ServerRules(), server_arguments=["--chat-template", "/srv/chat.jinja"])
 
 
 def test_a_baseline_of_flags_is_no_way_around_them() -> None:
     with pytest.raises(SettingError) as caught:
         check(OPEN, baseline="--trust-remote-code --max-num-seqs 8")
     assert caught.value.field == "baseline"
+    with pytest.raises(SettingError, match="not a command line"):
+        check(OPEN, baseline="--x 'open")
 
 
 def test_variables_and_secrets_are_the_servers_to_allow() -> None:
-    check(OPEN, env={"VLLM_A": "1"})
+    check(OPEN, env={"VLLM_A": "/any value"})
     check(OPEN, env={"VLLM_A": "${HF_TOKEN}"})
-    check(ServerRules(), True, env={"ANY": "1"})
-    for env in ({"LD_PRELOAD": "/x.so"}, {"VLLM_A": "${AWS_SECRET}"}):
+    refused = ({"LD_PRELOAD": "/x.so"}, {"VLLM_A": "${AWS_SECRET}"}, {"VLLM_USE_FLASHINFER_SAMPLER": "/x"})
+    for env in refused:
         with pytest.raises(SettingError) as caught:
             check(OPEN, env=env)
         assert caught.value.field == "env"
     with pytest.raises(SettingError):
-        check(ServerRules(), True, env={"ANY": "${TUNER_SERVICE_JOB}"})
-    with pytest.raises(SettingError):
-        check(OPEN, server_arguments=["--api-key", "${AWS_SECRET}"])
+        check(OPEN, server_arguments=["--chat-template", "${AWS_SECRET}"])
 
 
-SPACE = "parameters:\n  a: {kind: bool, flag: --%s}\n"
-
-
-def test_a_space_of_ones_own_needs_consent_and_declares_no_flag_that_loads_code() -> None:
-    check(OPEN, space=SPACE % "enforce-eager")
-    check(ServerRules(), True, space=SPACE % "enforce-eager")
-    with pytest.raises(SettingError, match="only shipped search spaces"):
-        check(ServerRules(), space=SPACE % "enforce-eager")
-    with pytest.raises(SettingError, match="loads code"):
-        check(OPEN, space=SPACE % "trust-remote-code")
-    with pytest.raises(SettingError, match="loads code"):
-        check(OPEN, space='parameters:\n  a: {kind: bool, flag: "\\x2d-trust_remote_code"}\n')
-
-
-def test_a_baseline_of_flags_needs_what_raw_flags_need() -> None:
-    check(OPEN, baseline="--max-num-seqs 8")
-    check(ServerRules(), baseline="defaults")
-    with pytest.raises(SettingError, match="does not allow raw flags"):
-        check(ServerRules(), baseline="--max-num-seqs 8")
-    with pytest.raises(SettingError, match="not a command line"):
-        check(OPEN, baseline="--x 'open")
+def test_the_rules_of_a_driver_are_those_of_its_server(tmp_path: Path) -> None:
+    rules = ServerRules((tmp_path,), False, frozenset({"--a"}), frozenset({"B"}), frozenset({"C"}))
+    assert ServerRules.from_dict(rules.to_dict()) == rules

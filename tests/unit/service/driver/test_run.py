@@ -72,6 +72,29 @@ def test_a_space_that_is_not_valid_is_a_configuration(store: ServiceStore, tmp_p
     assert (ending.state, ending.culprit) == (SubmissionState.FAILED, Culprit.CONFIGURATION)
 
 
+def test_a_driver_checks_the_plan_by_its_servers_rules(store: ServiceStore, tmp_path: Path) -> None:
+    """The door accepted the submission by other rules, or before the server was started with these."""
+    ending = run_it(store, tmp_path, server_arguments=["--chat-template", "/etc/passwd"])
+    assert (ending.state, ending.culprit) == (SubmissionState.FAILED, Culprit.CONFIGURATION)
+    assert "this server does not allow the flag" in str(ending.reason)
+
+
+def test_a_driver_checks_what_a_space_writes(store: ServiceStore, tmp_path: Path) -> None:
+    own = "parameters:\n  own:\n    description: x\n    type: bool\n    flag: --trust-remote-code\n"
+    ending = run_it(store, tmp_path, space=own)
+    assert (ending.state, ending.culprit) == (SubmissionState.FAILED, Culprit.CONFIGURATION)
+    assert str(ending.reason).startswith("space='--trust-remote-code': this server does not allow the flag")
+
+
+@pytest.mark.parametrize("name", ["theirs", "nobodys"])
+def test_a_source_study_is_checked_again_when_the_study_runs(store: ServiceStore, tmp_path: Path, name: str) -> None:
+    """Its owner may have stopped to share it, or have deleted it, and somebody else has the name now."""
+    store.submit(Submission("theirs", "ben", {}, "simulated", 1, 0, NOW, NOW))
+    ending = run_it(store, tmp_path, learn_from=[name])
+    assert (ending.state, ending.culprit) == (SubmissionState.FAILED, Culprit.CONFIGURATION)
+    assert f"learn_from='{name}': there is no study of this name that you may read" in str(ending.reason)
+
+
 @pytest.mark.parametrize(
     ("request_", "wish"), [(Request.STOP, "conclude"), (Request.CANCEL, "stop"), (Request.YIELD, "pause")]
 )

@@ -43,9 +43,10 @@ def serve(
         list[Path] | None, option(POLICY, "DIR", "Users may name models below this folder.", shown="none")
     ] = None,
     no_hub_models: Annotated[bool, flag(POLICY, "Users may not name models of a hub.", "--no-hub-models")] = False,
-    allow_server_arguments: Annotated[
-        bool, flag(POLICY, "Users may give raw flags of the server.", "--allow-server-arguments")
-    ] = False,
+    allow_flag: Annotated[
+        list[str] | None,
+        option(POLICY, "NAME", "Users may give servers this flag, too, with every value.", shown="none"),
+    ] = None,
     allow_env: Annotated[
         list[str] | None, option(POLICY, "NAME", "Users may set this variable of servers.", shown="none")
     ] = None,
@@ -76,6 +77,7 @@ def serve(
       tuner serve
       tuner serve --storage postgresql://tuner@db/tuner --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
     """
+    from search_spaces.rendering.words import long_name
     from tuner.errors import SettingError
     from tuner.service.asked.rules import ServerRules
     from tuner.service.serve import ServeSettings, serve
@@ -85,9 +87,9 @@ def serve(
     if (tls_certificate is None) != (tls_key is None):
         raise SettingError("tls_key", None, "a certificate and its key belong together", "give both")
     rules = ServerRules(
-        tuple(model_folder or ()),
+        tuple(folder.resolve() for folder in model_folder or ()),
         not no_hub_models,
-        allow_server_arguments,
+        frozenset(long_name(f"--{name.lstrip('-')}") for name in allow_flag or ()),
         frozenset(allow_env or ()),
         frozenset(allow_secret or ()),
     )

@@ -14,7 +14,6 @@ from fastapi.concurrency import run_in_threadpool
 from storage.errors import StorageError
 from storage.service.records import Event, EventPosition, Role, Token
 from storage.service.store import ServiceStore
-from tuner.service.http.access import is_valid
 from tuner.service.http.problems import Problem
 
 POLL_S = 0.25
@@ -167,7 +166,7 @@ class Streams:
         """Return the streams that have to end, with a query for the tokens and one for the studies of each owner."""
         now = self._clock()
         found = self._store.tokens_of({each.digest for each in streams})
-        tokens = {digest: token for digest, token in found.items() if is_valid(token, now)}
+        tokens = {digest: token for digest, token in found.items() if token.is_valid(now)}
         studies: dict[str | None, set[str]] = defaultdict(set)
         for each in streams:
             if each.digest in tokens:

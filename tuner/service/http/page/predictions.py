@@ -6,8 +6,6 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -18,10 +16,10 @@ from search_spaces import known_hardware, known_models, list_price
 from storage.metrics import METRICS
 from tuner.errors import SettingError
 from tuner.export.formats.registry import NAMES
-from tuner.service.asked.contents import check_contents, files_of, with_files
-from tuner.service.asked.rules import check_rules
+from tuner.service.asked.check import check_asked
+from tuner.service.asked.contents import files_of, read_only
 from tuner.service.asked.settings import read_settings
-from tuner.service.http.access import Caller, Known, User
+from tuner.service.http.access import Caller, Known, User, check_source
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy
 from tuner.service.http.problems import Problem
@@ -113,19 +111,17 @@ def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[s
 
 @contextmanager
 def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: str | None) -> Iterator[Keywords]:
-    """Yield checked keywords, whose contents are files for as long as the context is open.
-
-    Raw flags need no permission here: nothing is started.
-    """
+    """Yield checked keywords, whose contents are files for as long as the context is open."""
     keywords = read_settings(given, id)
-    check_rules(keywords, context.rules, admin=True)
     files = files_of(given)
-    check_contents(keywords, files)
+    check_asked(keywords, files, context.rules)
+    for source in keywords.learn_from:
+        check_source(source, who, context)
     if (keywords.num_prompts or 0) > MOST_PROMPTS:
         rule = f"at most {MOST_PROMPTS:,} requests are predicted"
         raise SettingError("num_prompts", keywords.num_prompts, rule, "lower it")
-    with TemporaryDirectory(prefix="tuner-preview-") as folder:
-        yield with_files(keywords, files, Path(folder))
+    with read_only(keywords, files) as own:
+        yield own
 
 
 @contextmanager
