@@ -29,11 +29,10 @@ from tuner.errors import UserError
 from tuner.export.serve_script import without_trial_settings
 from tuner.scoring.objectives import parse_objective
 from tuner.scoring.slo import parse_slo
-from tuner.workloads.arrivals import read_trace
 from tuner.workloads.lengths import read_lengths
 from tuner.workloads.presets import load_preset
 from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import find_requests, read_requests
+from tuner.workloads.reading.traces import read_recording, read_times
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import load_traffic
 
@@ -273,9 +272,11 @@ rows = st.lists(
 def test_lengths_and_times(values: list[str], tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_bytes("\n".join(values).encode("utf-8", "surrogatepass"))
-    for read in (read_lengths, read_trace):
-        with contextlib.suppress(UserError):
-            assert read(path)
+    read_recording.cache_clear()
+    with contextlib.suppress(UserError):
+        assert read_lengths(path)
+    with contextlib.suppress(UserError):
+        assert read_times(path, None)
 
 
 HEADERS = ("TIMESTAMP,ContextTokens,GeneratedTokens", "Timestamp,Request tokens,Response tokens", "")
@@ -289,11 +290,11 @@ def test_traces(header: str, rows: list[tuple[str, str, str]], tmp_path: Path) -
     texts = [",".join(row) if header else JSON_ROW.format(*row) for row in rows]
     path = tmp_path / "trace"
     path.write_bytes("\n".join([*([header] if header else []), *texts]).encode("utf-8", "surrogatepass"))
-    find_requests.cache_clear()
+    read_recording.cache_clear()
     with contextlib.suppress(UserError):
-        found = read_requests(path)
-        assert all(each.input_tokens > 0 and each.output_tokens > 0 for each in found)
-        assert read_trace(path) == sorted(each.at_s for each in found)
+        found = read_recording(path)
+        assert all(each.input_tokens > 0 and each.output_tokens > 0 for each in found.requests)
+        assert found.times_s(None if found.dates else "s") == sorted(each.at for each in found.requests)
 
 
 CSV_PIECES = (

@@ -26,6 +26,7 @@ from tuner.study.specification.resolve_workload import find_workload, too_long
 from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import load_preset
+from tuner.workloads.spec import Workload
 from tuner.workloads.suite import Suite
 
 
@@ -61,6 +62,7 @@ class Simulation:
     metrics: Mapping[str, float | None]
     offered: int
     completed: int
+    workload: Workload
     run: SimulatedRun
     roofline: Roofline
     machine: ConfiguredServer
@@ -130,6 +132,7 @@ def simulate(settings: SimulationSettings) -> Simulation:
         metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
         offered=len(done.requests),
         completed=sum(request.status == "completed" for request in done.requests),
+        workload=load,
         run=done,
         roofline=roofline_of(machine.config, done),
         machine=machine,

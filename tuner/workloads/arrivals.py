@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from numpy.random import Generator
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from tuner.workloads.reading.files import read_lines
-from tuner.workloads.reading.traces import FORMS, find_requests
+from tuner.workloads.reading.traces import Unit, read_times
 
 RequestRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -103,45 +101,32 @@ class TraceArrivals(_Process):
     """Times from a file; the first becomes 0, and `speed` 2 halves all gaps.
 
     The file has one time per line, in seconds and in order, or is a recorded trace (`tuner.workloads.reading.traces`).
+    `unit` is that of its times, where the file does not tell or tells it wrongly.
     """
 
     process: Literal["trace"]
     file: Path
     speed: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    unit: Unit | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave an unstated unit out, so that a study from before it existed has the same workload."""
+        fields: dict[str, Any] = dump(self)
+        return fields if self.unit is not None else {key: each for key, each in fields.items() if key != "unit"}
 
     def times(self, random: Generator, duration_s: float | None) -> Iterator[float]:
         """Yield the times of the file.
 
         Raises:
-            UserError: with file and line, if the file cannot be read, is empty, has a line that is not a number of
-                seconds, or is not sorted.
+            UserError: with file and line, if the file cannot be read, is empty, has a line that is not a time, or is
+                not sorted, and if the unit of its times is not known.
         """
-        times = read_trace(self.file)
+        times = read_times(self.file, self.unit)
         return iter([(at - times[0]) / self.speed for at in times])
 
 
 Arrivals = Annotated[Closed | Poisson | Gamma | Constant | Ramp | TraceArrivals, Field(discriminator="process")]
-
-
-def read_trace(file: Path) -> list[float]:
-    """Return the times of a trace file without its empty lines; raises as `TraceArrivals.times` does."""
-    with suppress(OSError, UnicodeDecodeError):  # `read_lines` reports them
-        requests = find_requests(file)
-        if requests is not None:
-            return [request.at_s for request in requests]
-    return read_lines(file, "trace", f"a file with one time in seconds per line, or {FORMS}", _next_time)
-
-
-def _next_time(text: str, before: list[float]) -> float:
-    try:
-        at = float(text)
-    except ValueError:
-        at = math.nan
-    if not math.isfinite(at):
-        raise ValueError(f"{text[:40]!r} is not a time in seconds; give one number per line")
-    if before and at < before[-1]:
-        raise ValueError(f"{at:g} s follows {before[-1]:g} s; sort the trace by time")
-    return at
 
 
 def _cumulated_gaps(random: Generator, shape: float, rate: float) -> Iterator[float]:

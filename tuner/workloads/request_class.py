@@ -19,7 +19,7 @@ from pydantic import (
 from tuner.workloads.lengths import LengthOrFixed, Tokens
 from tuner.workloads.reading.files import LARGEST_LENGTH
 from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_requests
+from tuner.workloads.reading.traces import read_recording
 
 _NAME_CHARS = 256
 _SCHEMA_CHARS = 65536
@@ -134,7 +134,7 @@ class RequestClass(BaseModel):
             if self.input is not None:
                 raise ValueError("prompts from a file have their own lengths; leave `input` out")
             if self.output is None and any(
-                t.output_tokens is None and not t.answer for t in read_texts(self.text.file)
+                t.output_tokens is None and not t.answer for t in read_texts(self.text.file).texts
             ):
                 raise ValueError("some prompts of the file state no length of their answer; give `output`")
         elif self.input is None or self.output is None:
@@ -150,15 +150,17 @@ class RequestClass(BaseModel):
         """Return the tokens of the longest request, as far as they are known without a tokenizer."""
         prefix = self.prefix.tokens if self.prefix else 0
         if self.trace is not None:
-            return prefix + max(each.input_tokens + each.output_tokens for each in read_requests(self.trace.file))
+            return prefix + max(
+                each.input_tokens + each.output_tokens for each in read_recording(self.trace.file).requests
+            )
         own = 0 if self.input is None else self.input.longest()
         return prefix + own + self.longest_output()
 
     def longest_output(self) -> int:
         """Return the tokens of the longest answer, as far as they are known without a tokenizer."""
         if self.trace is not None:
-            return max(each.output_tokens for each in read_requests(self.trace.file))
+            return max(each.output_tokens for each in read_recording(self.trace.file).requests)
         lengths = [1 if self.output is None else self.output.longest()]
         if isinstance(self.text, TextFile):
-            lengths += [text.output_tokens or 1 for text in read_texts(self.text.file)]
+            lengths += [text.output_tokens or 1 for text in read_texts(self.text.file).texts]
         return max(lengths)

@@ -18,7 +18,7 @@ from tuner.errors import UserError
 from tuner.workloads.arrivals import Closed
 from tuner.workloads.reading.files import MAX_REQUESTS
 from tuner.workloads.reading.texts import read_texts
-from tuner.workloads.reading.traces import read_requests
+from tuner.workloads.reading.traces import read_recording
 from tuner.workloads.request_class import RequestClass, TextFile
 from tuner.workloads.traffic import Traffic
 
@@ -59,7 +59,7 @@ def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
             requests are due.
     """
     arrivals, choice, lengths, documents, texts, adapters = _streams(seed, 6)
-    times = _times(traffic, arrivals)
+    times = due_times(traffic, arrivals)
     if not times:
         raise UserError(f"no request is due within {traffic.duration_s:g} s; raise the rate or the duration")
     names = list(traffic.classes)
@@ -80,11 +80,16 @@ def _streams(seed: int, count: int) -> list[Generator]:
     return [np.random.default_rng(child) for child in SeedSequence(seed).spawn(count)]
 
 
-def _times(traffic: Traffic, random: Generator) -> list[float] | list[None]:
+def due_times(traffic: Traffic, random: Generator | None = None) -> list[float] | list[None]:
+    """Return when each request is due, in seconds; None in a closed loop. A trace needs no random stream.
+
+    Raises:
+        UserError: if a file of times cannot be read, or too many requests are due.
+    """
     if isinstance(traffic.arrivals, Closed):
         assert traffic.requests is not None  # `Traffic` refuses a closed loop without them
         return [None] * traffic.requests
-    times = traffic.arrivals.times(random, traffic.duration_s)
+    times = traffic.arrivals.times(random or np.random.default_rng(0), traffic.duration_s)
     if traffic.duration_s is not None:
         end = traffic.duration_s
         times = takewhile(lambda at: at < end, times)
@@ -107,7 +112,7 @@ def _drawn(
         [None] * count if request_class.output is None else request_class.output.draw(lengths, count)
     )
     if request_class.trace is not None:
-        recorded = list(islice(cycle(read_requests(request_class.trace.file)), count))
+        recorded = list(islice(cycle(read_recording(request_class.trace.file).requests), count))
         inputs, outputs = [each.input_tokens for each in recorded], [each.output_tokens for each in recorded]
     picked: list[int | None] = [None] * count
     if request_class.prefix is not None:
@@ -116,7 +121,7 @@ def _drawn(
         ).tolist()
     chosen: list[int | None] = [None] * count
     if isinstance(request_class.text, TextFile):
-        chosen = _in_shuffled_rounds(len(read_texts(request_class.text.file)), count, texts)
+        chosen = _in_shuffled_rounds(len(read_texts(request_class.text.file).texts), count, texts)
     return zip(inputs, outputs, picked, chosen, strict=True)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tuner.errors import UserError
-from tuner.workloads.reading.texts import UserText, read_texts
+from tuner.workloads.file_notes import file_notes
+from tuner.workloads.reading.texts import UserText, UserTexts, read_texts
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.traffic import load_traffic
 
@@ -17,13 +20,84 @@ SHARED = '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "
 def test_lines_and_conversations(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "One", "output_tokens": 5}\n\n{"prompt": "Two"}\n' + SHARED + "\n")
-    assert read_texts(file) == (UserText("One", 5), UserText("Two"), UserText("Hi", None, "Hello to you"))
+    assert read_texts(file).texts == (UserText("One", 5), UserText("Two"), UserText("Hi", None, "Hello to you"))
 
 
 def test_a_list_in_sharegpts_format(tmp_path: Path) -> None:
     file = tmp_path / "share.json"
     file.write_text(f"[{SHARED}]")
-    assert read_texts(file) == (UserText("Hi", None, "Hello to you"),)
+    assert read_texts(file).texts == (UserText("Hi", None, "Hello to you"),)
+
+
+HELLO = {"from": "human", "value": "Hi"}
+YO = {"from": "gpt", "value": "yo"}
+HI = UserText("Hi", None, "yo")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"conversations": []}, None),
+        ({"conversations": None}, None),
+        ({"conversations": [{}, None, "x", {"from": "human"}]}, None),
+        ({"conversations": [{"from": "human", "value": None}, YO]}, None),
+        ({"conversations": [{"from": "human", "value": " "}, YO]}, None),
+        ({"prompt": ""}, None),
+        ({"conversations": [YO, HELLO, YO]}, HI),
+        ({"conversations": [{"from": "system", "value": "s"}, HELLO, YO]}, HI),
+        ({"conversation": [HELLO, {"from": "tool", "value": "{}"}, YO]}, HI),
+        ({"conversations": [HELLO, {"from": "human", "value": "again"}, YO]}, UserText("Hi")),
+        ({"conversations": [HELLO, {"from": "gpt", "value": None}]}, UserText("Hi")),
+        ({"conversations": [{"from": "Human", "value": "Hi"}, {"from": "bing", "value": "yo"}]}, HI),
+        ({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]}, HI),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": "Hi"}]}]},
+            UserText("Hi"),
+        ),
+        ({"body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 7}}, UserText("Hi", 7)),
+        ({"prompt": "Hi", "output_tokens": 7.0}, UserText("Hi", 7)),
+        ({"prompt": "Hi", "output_tokens": None, "max_tokens": 7}, UserText("Hi", 7)),
+        ({"prompt": "a\ud83d"}, UserText("a?")),
+        ({"prompt": "a\u2028b\x85c"}, UserText("a\u2028b\x85c")),
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_an_entry_is_read_or_left_out_and_counted(
+    tmp_path: Path, entry: dict[str, Any], expected: UserText | None, ascii_only: bool
+) -> None:
+    file = tmp_path / "p.jsonl"
+    text = "".join(json.dumps(each, ensure_ascii=ascii_only) + "\r\n" for each in ({"prompt": "first"}, entry))
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode("utf-8", "replace"))
+    texts = (UserText("first"), expected) if expected else (UserText("first"),)
+    assert read_texts(file) == UserTexts(texts, 0 if expected else 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe{\x00", "this is UTF-16; save it as UTF-8"),
+        (b"\x1f\x8b\x08", "this is compressed with gzip; unpack it"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+            "this is a pointer of Git LFS, not the file; run `git lfs pull`",
+        ),
+        (b"PAR1", "this is a Parquet file"),
+        (b'{"prompt": "\xe4"}', "byte 0xe4 at position 12 is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"prompts '.*p\.jsonl' cannot be read: {reason}"):
+        read_texts(file)
+
+
+def test_entries_that_are_left_out_are_counted_in_the_notes(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(f'[{SHARED}, {{"conversations": []}}, {{"conversations": []}}]')
+    (tmp_path / "t.yaml").write_text(
+        "arrivals: {process: closed}\nrequests: 2\nclasses: {a: {text: {file: p.json}, output: 3}}\n"
+    )
+    assert file_notes(load_traffic(tmp_path / "t.yaml")) == ["p.json: 2 entries without text of a human left out"]
 
 
 @pytest.mark.parametrize(
@@ -32,11 +106,15 @@ def test_a_list_in_sharegpts_format(tmp_path: Path) -> None:
         ("a.jsonl", "", r"a\.jsonl' is empty; give a file of lines such as"),
         ("a.jsonl", '{"prompt": "x"}\n{"prompt": \n', r"a\.jsonl:2: not JSON: Expecting value"),
         ("a.jsonl", '{"text": "x"}\n', r"a\.jsonl:1: no text under 'prompt'"),
-        ("a.jsonl", '["x"]\n', r"a\.jsonl:1: no text under 'prompt'"),
+        ("a.jsonl", '["x"]\n', r"a\.jsonl: entry 1: no text under 'prompt'"),
         ("a.jsonl", '{"prompt": "x", "output_tokens": 0}\n', r"a\.jsonl:1: output_tokens 0 is not a length"),
-        ("a.jsonl", '{"conversations": [{"from": "gpt", "value": "x"}]}\n', r"a conversation without a human turn"),
+        ("a.jsonl", '{"conversations": [{"from": "gpt", "value": "x"}]}\n', r"a\.jsonl:1: no entry has a prompt"),
+        ("a.jsonl", '{"conversations": {"human": "x"}}\n', r"a\.jsonl:1: conversations .* is not a list of turns"),
+        ("a.jsonl", '{"prompt": "x"}\n{"prompt": [1, 2]}\n', r"a\.jsonl:2: prompt '\[1, 2\]' is not a text"),
+        ("a.jsonl", '{"prompt": "x", "output_tokens": 1.5}\n', r"a\.jsonl:1: output_tokens 1.5 is not a length"),
+        ("a.json", '{"prompt": "x"}\n{"id": 3}', r"a\.json:2: no text under 'prompt'"),
         ("a.json", "[", r"a\.json:1: not JSON"),
-        ("a.json", "[]", r"is not a list of prompts"),
+        ("a.json", "[]", r"is an empty list"),
         ("a.json", '[{"prompt": "x"}, 3]', r"a\.json: entry 2: no text under 'prompt'"),
     ],
 )

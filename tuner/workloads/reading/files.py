@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,14 +55,54 @@ def read_model(path: Path, model: type[Model], what: str, prepare: Callable[[dic
         raise UserError(f"{path}: {place}: {_reason(first['type'], first['msg'])}") from None
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file.
+def read_text(path: Path, what: str, form: str) -> str:
+    """Return the text of a file, without the mark that spreadsheets write at its beginning.
+
+    Args:
+        path: the file.
+        what: the file's name in messages.
+        form: the expected form, in messages.
 
     Raises:
-        OSError: if it cannot be read, is not a regular file, or is larger than `TEXT_LIMIT`.
-        UnicodeDecodeError: if it is not UTF-8.
+        UserError: if it cannot be read, is not a regular file, is larger than `TEXT_LIMIT`, or is not UTF-8.
     """
-    return read_regular_file(path, TEXT_LIMIT).decode()
+    try:
+        content = read_regular_file(path, TEXT_LIMIT)
+        reason = next((reason for start, reason in _NO_TEXT if content.startswith(start)), None)
+        text = "" if reason else content.decode("utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or "the file system refuses it"
+    except UnicodeDecodeError as error:
+        reason = f"byte {content[error.start]:#04x} at position {error.start} is not UTF-8"
+    if reason:
+        raise UserError(f"{what} {str(path)!r} cannot be read: {reason}; give {form}")
+    return text
+
+
+_NO_TEXT = (
+    (b"version https://git-lfs.github.com/", "this is a pointer of Git LFS, not the file; run `git lfs pull`"),
+    ((b"\xff\xfe", b"\xfe\xff"), "this is UTF-16; save it as UTF-8"),
+    (b"\x1f\x8b", "this is compressed with gzip; unpack it"),
+    (b"PK\x03\x04", "this is a ZIP archive; unpack it"),
+    (b"\x28\xb5\x2f\xfd", "this is compressed with Zstandard; unpack it"),
+    (b"PAR1", "this is a Parquet file; convert it"),
+)
+"""Beginnings of files that people have in the place of a text, and what to do."""
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text. `str.splitlines` would also split at characters that JSON may have in a string."""
+    return _LINE_END.split(text)
+
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+def json_reason(error: Exception) -> str:
+    """Return why a text is not JSON, from the exception of `json.loads`."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
 
 
 def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Value]], Value]) -> list[Value]:
@@ -75,12 +117,8 @@ def read_lines(path: Path, what: str, form: str, parse: Callable[[str, list[Valu
     Raises:
         UserError: with file and line, if the file cannot be read, is empty, or `parse` refuses a line.
     """
-    try:
-        lines = read_text(path).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{what} {str(path)!r} cannot be read: {error}; give {form}") from None
     values: list[Value] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(split_lines(read_text(path, what, form)), 1):
         if not line.strip():
             continue
         try:

@@ -1,24 +1,32 @@
-"""Reads the user's own prompts: JSONL with one prompt per line, or conversations in ShareGPT's format.
+"""Reads the user's own prompts: JSONL or a list in JSON, of prompts or of conversations.
 
     {"prompt": "Summarise …", "output_tokens": 200}
     {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
+    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}], "max_tokens": 200}
 
-A JSONL line has either form; a `.json` file is a list of them. In a conversation, the first human turn is the prompt.
-The turn after it is the recorded answer, and its length under the model's tokenizer is the length of the answer.
+Conversations are those of ShareGPT, or OpenAI's, also within the `body` of a line of its batch files. The first turn of
+a human with text is the prompt. The next turn of the assistant, if no other human turn comes before it, is the recorded
+answer, and its length under the model's tokenizer is the length of the answer. An entry without text of a human is left
+out, as vLLM and FastChat do, and counted.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import UserError
-from tuner.workloads.reading.files import LARGEST_LENGTH, read_lines, read_text
+from tuner.workloads.reading.files import LARGEST_LENGTH, json_reason, read_text, split_lines
 
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
+_TURNS = ("conversations", "conversation", "messages")
+_LENGTHS = ("output_tokens", "max_tokens", "max_completion_tokens")
+_HUMAN = ("human", "user")
+_ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
 
 
 @dataclass(frozen=True)
@@ -30,67 +38,116 @@ class UserText:
     answer: str | None = None
 
 
+@dataclass(frozen=True)
+class UserTexts:
+    """The prompts of a file, and the number of entries that have none and are left out."""
+
+    texts: tuple[UserText, ...]
+    left_out: int
+
+
 @cache
-def read_texts(file: Path) -> tuple[UserText, ...]:
+def read_texts(file: Path) -> UserTexts:
     """Return the prompts of a JSONL or JSON file.
 
     Raises:
-        UserError: with file and line (or entry), if the file cannot be read, is empty, or has another form.
+        UserError: with file and line (or entry), if the file cannot be read, has no prompt, or has another form.
     """
-    if file.suffix == ".json":
-        return tuple(_read_list(file))
-    return tuple(read_lines(file, "prompts", f"a file of {_FORM}", lambda line, _: _text(_json(line))))
+    text = read_text(file, "prompts", f"a file of {_FORM}")
+    if not text.strip():
+        raise UserError(f"prompts {str(file)!r} is empty; give a file of {_FORM}")
+    entries = list(_list(file, text) if text.lstrip()[0] == "[" else _lines(file, text))
+    found = []
+    for place, entry in entries:
+        try:
+            made = _text(entry)
+        except ValueError as error:
+            raise UserError(f"{place}: {error}") from None
+        found += [made] if made is not None else []
+    if not found:
+        rule = "no entry has a prompt, or a conversation with text of a human"
+        raise UserError(f"{entries[0][0]}: {rule}; give {_FORM}")
+    return UserTexts(tuple(found), len(entries) - len(found))
 
 
-def _read_list(file: Path) -> list[UserText]:
+def _list(file: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the value of each entry of a list."""
     try:
-        data = json.loads(read_text(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"prompts {str(file)!r} cannot be read: {error}; give a file of {_FORM}") from None
+        entries = json.loads(text)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise UserError(f"{file}:{line}: not JSON: {_json_reason(error)}; give a list of {_FORM}") from None
-    if not isinstance(data, list) or not data:
-        raise UserError(f"{file}: is not a list of prompts; give a list of {_FORM}")
-    texts = []
-    for number, entry in enumerate(data, 1):
-        try:
-            texts.append(_text(entry))
-        except ValueError as error:
-            raise UserError(f"{file}: entry {number}: {error}") from None
-    return texts
+        raise UserError(f"{file}:{line}: not JSON: {json_reason(error)}; give a list of {_FORM}") from None
+    if not entries:
+        raise UserError(f"{file}: is an empty list; give a list of {_FORM}")
+    yield from ((f"{file}: entry {number}", entry) for number, entry in enumerate(entries, 1))
 
 
-def _json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {_json_reason(error)}; give {_FORM}") from None
+def _lines(file: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the value of each line that is not empty."""
+    for number, line in enumerate(split_lines(text), 1):
+        if line.strip():
+            try:
+                yield f"{file}:{number}", json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{file}:{number}: not JSON: {json_reason(error)}; give {_FORM}") from None
 
 
-def _json_reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return error.msg
-    return "nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
-
-
-def _text(entry: Any) -> UserText:
-    if isinstance(entry, dict) and isinstance(entry.get("conversations"), list):
-        return _conversation(entry["conversations"])
-    prompt = entry.get("prompt") if isinstance(entry, dict) else None
-    if not isinstance(prompt, str) or not prompt:
+def _text(entry: Any) -> UserText | None:
+    """Return the prompt of an entry; None if it has no text of a human."""
+    if isinstance(entry, dict) and isinstance(entry.get("body"), dict):
+        entry = entry["body"]
+    names = [name for name in ("prompt", *_TURNS) if isinstance(entry, dict) and name in entry]
+    if not names:
         raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
-    tokens = entry.get("output_tokens", entry.get("max_tokens"))
-    if tokens is not None and (
-        isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= LARGEST_LENGTH
+    name, tokens = names[0], _tokens(entry)
+    prompt, answer = entry[name], None
+    if name in _TURNS and isinstance(prompt, list):
+        prompt, answer = _conversation(prompt)
+    if prompt is not None and not isinstance(prompt, str):
+        kind = "list of turns" if name in _TURNS else "text"
+        raise ValueError(f"{name} {str(prompt)[:40]!r} is not a {kind}; give {_FORM}")
+    return UserText(_encodable(prompt), tokens, answer) if prompt and prompt.strip() else None
+
+
+def _tokens(entry: dict[str, Any]) -> int | None:
+    tokens = next((entry[name] for name in _LENGTHS if entry.get(name) is not None), None)
+    if tokens is None:
+        return None
+    if (
+        isinstance(tokens, bool)
+        or not isinstance(tokens, int | float)
+        or not 1 <= tokens <= LARGEST_LENGTH
+        or tokens % 1
     ):
         raise ValueError(f"output_tokens {str(tokens)[:40]} is not a length; give a whole number of tokens from 1")
-    return UserText(prompt, tokens)
+    return int(tokens)
 
 
-def _conversation(turns: list[Any]) -> UserText:
-    speakers = [(str(turn.get("from", "")), turn.get("value")) for turn in turns if isinstance(turn, dict)]
-    for (speaker, prompt), (_, answer) in zip(speakers, [*speakers[1:], ("", None)], strict=True):
-        if speaker in ("human", "user") and isinstance(prompt, str) and prompt:
-            return UserText(prompt, None, answer if isinstance(answer, str) and answer else None)
-    raise ValueError("a conversation without a human turn; give [{'from': 'human', 'value': …}, …]")
+def _conversation(turns: list[Any]) -> tuple[str | None, str | None]:
+    """Return the first text of a human and the assistant's answer to it; None for what there is not."""
+    prompt = None
+    for turn in turns:
+        if not isinstance(turn, dict):
+            continue
+        speaker = str(turn.get("from") or turn.get("role") or "").lower()
+        said = _said(turn.get("value", turn.get("content")))
+        if speaker in _HUMAN:
+            if prompt is not None:
+                break
+            prompt = said
+        elif prompt is not None and speaker in _ASSISTANT and said is not None:
+            return prompt, _encodable(said)
+    return prompt, None
+
+
+def _said(content: Any) -> str | None:
+    """Return the text of a turn, also of one in parts; None if it has none."""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content.strip() else None
+
+
+def _encodable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which JSON may have and no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,15 +1,23 @@
 """Reads recorded traces: when requests arrived, and the lengths of their prompts and answers.
 
-The first line of a file tells which of three published formats it has:
+A trace is a table: CSV with a line of names, JSONL, or a list in JSON. Names differ between the published traces, and
+so do the units of time (`_UNITS`):
 
-- Azure's LLM inference traces, CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`
+- Azure's LLM inference traces, CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`, times as dates
   (https://github.com/Azure/AzurePublicDataset);
 - BurstGPT, CSV with at least `Timestamp,Request tokens,Response tokens`, times in seconds
   (https://github.com/HPMLL/BurstGPT);
-- Mooncake, JSONL with `timestamp` in ms, `input_length` and `output_length`
-  (https://github.com/kvcache-ai/Mooncake). Its `hash_ids`, the blocks that prompts share, are not reproduced.
+- Mooncake, JSONL with `timestamp` in ms, `input_length`, `output_length` and `hash_ids`
+  (https://github.com/kvcache-ai/Mooncake);
+- Qwen's traces of Bailian, JSONL with the same names, `chat_id` and `turn`, times in seconds
+  (https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon);
+- Splitwise, CSV with `arrival_timestamp,prompt_size,token_size`, times in seconds
+  (https://github.com/mutinifni/splitwise-sim);
+- Vidur, CSV with `arrived_at,num_prefill_tokens,num_decode_tokens`, times in seconds
+  (https://github.com/microsoft/vidur).
 
-A row without tokens of an answer is a request that failed. It is left out.
+`hash_ids`, the blocks that prompts share, are not reproduced. A row without tokens of an answer is a request that
+failed. It is left out.
 """
 
 from __future__ import annotations
@@ -17,124 +25,277 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tuner.errors import UserError
-from tuner.workloads.reading.files import LARGEST_LENGTH, read_text
+from tuner.workloads.reading.files import LARGEST_LENGTH, json_reason, read_lines, read_text, split_lines
 
-FORMS = "a trace of Azure or BurstGPT (CSV) or of Mooncake (JSONL)"
+FORMS = "a trace of Azure, BurstGPT, Splitwise or Vidur (CSV), or of Mooncake or Bailian (JSONL)"
+
+Unit = Literal["s", "ms", "us", "ns"]
+PER_SECOND: dict[Unit, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+FASTEST = 1000.0
+SLOWEST = 1 / 86_400
+"""Rates in requests/s beyond which a unit that was not stated is suspect: published traces have 0.1 to 100."""
+
+_EPOCHS = (1.2e9, 2.2e9)
+"""Seconds since 1970 of the years 2008 to 2039: times of such a size are those of a clock, whatever their unit."""
+
+_TIME, _PROMPT, _ANSWER = range(3)
+_NAMES = (
+    ("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
+    (
+        *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
+        *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
+    ),
+    (
+        *("generated tokens", "response tokens", "output length", "token size", "num decode tokens"),
+        *("completion tokens", "output tokens", "output len", "num output tokens", "num generated tokens"),
+    ),
+)
+"""The names of the three columns, as `_plain` writes them."""
+
+_UNITS: tuple[tuple[frozenset[str], Unit], ...] = (
+    (frozenset({"timestamp", "request tokens", "response tokens"}), "s"),
+    (frozenset({"timestamp", "input length", "output length", "chat id", "turn"}), "s"),
+    (frozenset({"timestamp", "input length", "output length", "hash ids"}), "ms"),
+    (frozenset({"arrival timestamp", "prompt size", "token size"}), "s"),
+    (frozenset({"arrived at", "num prefill tokens", "num decode tokens"}), "s"),
+)
+"""The unit of each published format, by names that it has; the first one applies. Mooncake's times are whole ms."""
+
+_UNIT_WORDS: dict[str, Unit] = {
+    **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
+    **{"us": "us", "usec": "us", "microseconds": "us", "ns": "ns", "nsec": "ns", "nanoseconds": "ns"},
+}
 
 
 @dataclass(frozen=True)
 class RecordedRequest:
-    """One request of a trace: its arrival in seconds on the trace's own clock, and its lengths in tokens."""
+    """One request of a trace: its arrival on the trace's own clock and in its unit, and its lengths in tokens."""
 
-    at_s: float
+    at: float
     input_tokens: int
     output_tokens: int
 
 
 @dataclass(frozen=True)
-class _Form:
-    """A format: its names of the time, the prompt's tokens and the answer's, and how it writes a time."""
+class Recording:
+    """A trace.
 
-    names: tuple[str, str, str]
-    seconds: Callable[[Any], float]
+    Attributes:
+        file: of the trace.
+        requests: in the order of their arrival.
+        unit: of the times, by the format; None: the format does not tell.
+        dates: whether the times are dates, in seconds since 1970.
+        left_out: rows without tokens of a prompt or an answer.
+    """
+
+    file: Path
+    requests: tuple[RecordedRequest, ...]
+    unit: Unit | None
+    dates: bool
+    left_out: int
+
+    def times_s(self, unit: Unit | None) -> list[float]:
+        """Return the times in seconds; see `in_seconds`."""
+        if self.dates and unit is not None:
+            raise UserError(f"{self.file}: its times are dates, which have no unit {unit}; leave `unit` out")
+        return in_seconds(self.file, [each.at for each in self.requests], unit, self.unit, dates=self.dates)
 
 
-def _date(value: Any) -> float:
-    at = datetime.fromisoformat(str(value))
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+def in_seconds(
+    file: Path, times: Sequence[float], stated: Unit | None, known: Unit | None, *, dates: bool = False
+) -> list[float]:
+    """Return sorted times in seconds.
+
+    Args:
+        file: for messages.
+        times: of which there is at least one.
+        stated: the unit that the user states.
+        known: the unit by the file's format; None: the format does not tell.
+        dates: whether the times were dates, whose unit is no guess.
+
+    Raises:
+        UserError: if nobody tells the unit, or the rate is not plausible in a unit that the user did not state.
+    """
+    clock = next((unit for unit, each in PER_SECOND.items() if _EPOCHS[0] <= times[0] / each <= _EPOCHS[1]), None)
+    unit = stated or clock or known
+    span, gaps = times[-1] - times[0], len(times) - 1
+    rates = {each: gaps * per / span for each, per in PER_SECOND.items()} if span > 0 else {}
+    if unit is None:
+        as_units = ", ".join(f"{rate:.3g} requests/s in {each}" for each, rate in rates.items())
+        raise UserError(f"{file}: the unit of its times is not known ({as_units or 'all are equal'}); {_STATE}")
+    if stated is None and not dates and rates and not SLOWEST <= rates[unit] <= FASTEST:
+        rule = f"read in {unit}, its {len(times)} requests arrive at {rates[unit]:.3g} requests/s"
+        raise UserError(f"{file}: {rule}; the unit is suspect: {_STATE}")
+    return [at / PER_SECOND[unit] for at in times]
 
 
-_AZURE = _Form(("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _date)
-_BURST_GPT = _Form(("Timestamp", "Request tokens", "Response tokens"), float)
-_MOONCAKE = _Form(("timestamp", "input_length", "output_length"), lambda value: float(value) / 1000)
+_STATE = f"give `unit`, one of {', '.join(PER_SECOND)}, beside `file` in `arrivals`"
 
 
-def read_requests(file: Path) -> tuple[RecordedRequest, ...]:
-    """Return the requests of a trace in the order of their arrival.
+def read_times(file: Path, unit: Unit | None) -> list[float]:
+    """Return the times of a file in seconds: of a recorded trace, or one number per line, in order.
+
+    Raises:
+        UserError: with file and line, if the file cannot be read, is empty or has another form, and as `in_seconds`.
+    """
+    first = next((line for line in split_lines(read_text(file, "trace", _TIMES)) if line.strip()), "").strip()
+    if first and _number(first.rstrip(",")) is None:
+        return read_recording(file).times_s(unit)
+
+    def next_time(text: str, before: list[float]) -> float:
+        at = _number(text.rstrip(","))
+        if at is None:
+            raise ValueError(f"{text[:40]!r} is not a time in {unit or 'seconds'}; give one number per line")
+        if before and at < before[-1]:
+            raise ValueError(f"{at:g} {unit or 's'} follows {before[-1]:g} {unit or 's'}; sort the trace by time")
+        return at
+
+    return in_seconds(file, read_lines(file, "trace", _TIMES, next_time), unit, "s")
+
+
+_TIMES = f"a file with one time in seconds per line, or {FORMS}"
+
+
+@cache
+def read_recording(file: Path) -> Recording:
+    """Return a recorded trace.
 
     Raises:
         UserError: with file and line, if the file cannot be read, has another form, or has no request.
     """
-    try:
-        found = find_requests(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"trace {str(file)!r} cannot be read: {error}; give {FORMS}") from None
-    if found is None:
-        raise UserError(f"{file}:1: this is not the first line of a trace with lengths; give {FORMS}")
-    return found
-
-
-@cache
-def find_requests(file: Path) -> tuple[RecordedRequest, ...] | None:
-    """Return the requests of a trace in the order of their arrival; None if the first line is not that of a trace.
-
-    Raises:
-        OSError, UnicodeDecodeError: if the file cannot be read.
-        UserError: with file and line, if a line has another form, or the trace has no request.
-    """
-    lines = read_text(file).removeprefix("\ufeff").splitlines()  # spreadsheets write this mark
-    form = _form(lines[0]) if lines else None
-    if form is None:
-        return None
-    found = []
-    for number, row in (_json_rows if form is _MOONCAKE else _csv_rows)(file, lines):
+    rows = _rows(file, read_text(file, "trace", FORMS))
+    names = [] if rows is None else list(rows[0][1])
+    columns = _columns(file, names)
+    found, dates = [], set()
+    for number, row in rows or ():
         try:
-            request = _request(row, form)
+            at, is_date = _time(row[columns[_TIME]])
+            lengths = [_length(row[columns[place]]) for place in (_PROMPT, _ANSWER)]
+            dates.add(is_date)
+            if len(dates) > 1:
+                raise ValueError(at)
         except (ValueError, TypeError, KeyError, OverflowError):
-            rule = f"{', '.join(form.names)} are not a time and two lengths from 0 to {LARGEST_LENGTH}"
+            rule = f"{', '.join(columns)} are not a time and two lengths from 0 to {LARGEST_LENGTH}"
             raise UserError(f"{file}:{number}: {rule}; correct or remove that line") from None
-        found += [request] if request.output_tokens and request.input_tokens else []
-    if not found:
+        found.append(RecordedRequest(at, *lengths))
+    kept = tuple(sorted((each for each in found if each.input_tokens and each.output_tokens), key=lambda each: each.at))
+    if not kept:
         raise UserError(f"trace {str(file)!r} has no request with tokens; give {FORMS}")
-    return tuple(sorted(found, key=lambda each: each.at_s))
+    unit = "s" if dates == {True} else _unit(names, columns[_TIME], kept)
+    return Recording(file, kept, unit, dates == {True}, len(found) - len(kept))
 
 
-def _form(line: str) -> _Form | None:
-    """Return the format of a file by its first line; None for another file."""
-    if line.lstrip().startswith("{"):
-        return _MOONCAKE if all(f'"{name}"' in line for name in _MOONCAKE.names) else None
-    columns = set(line.strip().split(","))
-    return next((form for form in (_AZURE, _BURST_GPT) if columns.issuperset(form.names)), None)
+def _columns(file: Path, names: Sequence[str]) -> tuple[str, str, str]:
+    """Return the names of the time, the prompt's tokens and the answer's tokens."""
+    found: list[str] = []
+    for place, known in zip(("time", "tokens of the prompt", "tokens of the answer"), _NAMES, strict=True):
+        name = next((name for each in known for name in names if _without_unit(name) == each), None)
+        if name is None:
+            shown = ", ".join(str(name)[:40] for name in names[:12]) or "there are none"
+            rule = f"this is not the first line of a trace with lengths: no column has the {place} ({shown})"
+            raise UserError(f"{file}:1: {rule}; give {FORMS}")
+        found.append(name)
+    return found[0], found[1], found[2]
 
 
-def _csv_rows(file: Path, lines: list[str]) -> list[tuple[int, Any]]:
-    reader = csv.DictReader(lines)
+def _unit(names: Sequence[str], time: str, requests: Sequence[RecordedRequest]) -> Unit | None:
+    last = _plain(time).split()[-1]
+    if last in _UNIT_WORDS:
+        return _UNIT_WORDS[last]
+    plain = {_plain(name) for name in names}
+    unit = next((unit for marks, unit in _UNITS if marks <= plain), None)
+    return None if unit == "ms" and any(each.at % 1 for each in requests) else unit
+
+
+def _without_unit(name: str) -> str:
+    words = _plain(name).split()
+    return " ".join(words[:-1] if len(words) > 1 and words[-1] in _UNIT_WORDS else words)
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case with spaces between its words: `context tokens` for `ContextTokens`."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", str(name))
+    return " ".join(re.findall(r"[a-z0-9]+", spaced.lower()))
+
+
+def _rows(file: Path, text: str) -> list[tuple[int, Mapping[str, Any]]] | None:
+    """Return the rows with the numbers of their lines (of their entries, in a list); None if there are none."""
+    start = text.lstrip()[:1]
+    rows = list(_listed(file, text) if start == "[" else _json_lines(file, text) if start == "{" else _csv(file, text))
+    for number, row in rows:
+        if not isinstance(row, Mapping):
+            raise UserError(f"{file}:{number}: this is no row with names; correct or remove that line")
+    return rows or None
+
+
+def _listed(file: Path, text: str) -> Iterator[tuple[int, Any]]:
     try:
-        return [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise UserError(f"{file}:{reader.line_num + 1}: not CSV: {error}; correct or remove that line") from None
+        yield from enumerate(json.loads(text), 1)
+    except (ValueError, RecursionError) as error:
+        place = getattr(error, "lineno", 1)
+        raise UserError(f"{file}:{place}: not JSON: {json_reason(error)}; correct or remove that line") from None
 
 
-def _json_rows(file: Path, lines: list[str]) -> list[tuple[int, Any]]:
-    rows = []
-    for number, line in enumerate(lines, 1):
+def _json_lines(file: Path, text: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(split_lines(text), 1):
         if line.strip():
             try:
-                rows.append((number, json.loads(line)))
-            except (ValueError, RecursionError):
-                raise UserError(f"{file}:{number}: not JSON; correct or remove that line") from None
-    return rows
+                yield number, json.loads(line.strip().removesuffix(","))
+            except (ValueError, RecursionError) as error:
+                reason = f"not JSON: {json_reason(error)}"
+                raise UserError(f"{file}:{number}: {reason}; correct or remove that line") from None
 
 
-def _request(row: Mapping[str, Any], form: _Form) -> RecordedRequest:
-    time, prompt, answer = form.names
-    lengths = [_length(row[name]) for name in (prompt, answer)]
-    at = form.seconds(row[time])
-    if not math.isfinite(at):
-        raise ValueError(at)
-    return RecordedRequest(at, *lengths)
+_NO_CELL = "no cell"
+"""Stands for the cells that a short line lacks; it is no number, unlike an empty cell."""
+
+
+def _csv(file: Path, text: str) -> Iterator[tuple[int, Any]]:
+    lines = split_lines(text)
+    head = next((index for index, line in enumerate(lines) if line.strip()), 0)
+    first = lines[head] if lines else ""
+    reader = csv.DictReader(lines[head:], restval=_NO_CELL, delimiter=max(",;\t", key=first.count))
+    try:
+        for row in reader:
+            if any(row.values()):
+                yield head + reader.line_num, row
+    except csv.Error as error:
+        raise UserError(f"{file}:{head + reader.line_num + 1}: not CSV: {error}; correct or remove that line") from None
+
+
+def _time(value: Any) -> tuple[float, bool]:
+    """Return a time, and whether it was a date."""
+    number = _number(value)
+    if number is not None:
+        return number, False
+    at = datetime.fromisoformat(str(value).strip())
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp(), True
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number; None for anything else."""
+    try:
+        number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _length(value: Any) -> int:
-    number = float(value)  # some of BurstGPT's files have 12.0
-    if isinstance(value, bool) or not 0 <= number <= LARGEST_LENGTH or number != int(number):
+    """Return a number of tokens; 0 for an empty cell, which a request without an answer has."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return 0
+    number = _number(value)  # some of BurstGPT's files have 12.0
+    if number is None or not 0 <= number <= LARGEST_LENGTH or number != int(number):
         raise ValueError(value)
     return int(number)

@@ -8,6 +8,7 @@ from tuner.cli.output.parts.console import new_table, show
 from tuner.errors import EXIT_OURS
 from tuner.results import text
 from tuner.use_cases.load import LoadResult
+from tuner.workloads.file_notes import file_notes
 from tuner.workloads.suite import Suite
 
 SHOWN = (
@@ -41,6 +42,8 @@ def _document(result: LoadResult) -> dict[str, object]:
 def _print(result: LoadResult) -> None:
     repeat, traffic = result.repeat, result.traffic
     print(f"{repeat.completed} of {repeat.offered} requests completed (measured); records are in {result.folder}")
+    for line in file_notes(traffic):
+        print(line)
     loads = traffic.loads if isinstance(traffic, Suite) else ()
     table = new_table()
     table.add_column("metric", no_wrap=True)

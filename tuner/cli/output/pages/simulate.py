@@ -10,6 +10,7 @@ from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.results import text
 from tuner.use_cases.preview.documents import simulation_document
 from tuner.use_cases.simulate import Simulation
+from tuner.workloads.file_notes import file_notes
 
 SHOWN = (
     "output_throughput",
@@ -37,8 +38,9 @@ def _print(simulation: Simulation) -> None:
     print(
         f"{text.BANNER}: {_servers(machine)}vLLM {simulation.vllm_version} serving {simulation.model} on "
         f"{'one' if machine.gpus == 1 else f'{machine.gpus} ×'} {simulation.card.name}\n"
-        f"{simulation.completed} of {simulation.offered} requests completed\n"
+        f"{simulation.completed} of {simulation.offered} requests completed"
     )
+    print("".join(f"{line}\n" for line in file_notes(simulation.workload)))
     bands = simulation.error_bands
     table = new_table()
     for heading in ("metric", "predicted", "error of nine in ten recorded runs"):

@@ -12,10 +12,11 @@ from tuner.engines.command_line import OPENAI, OTHER_ENGINES
 from tuner.results import text
 from tuner.results.cost_lines import price_lines
 from tuner.study.protocols import StudyStart
+from tuner.workloads.file_notes import file_notes
 
 
 def opening_lines(start: StudyStart, done: int) -> list[str]:
-    """Return what is simulated, the study's size, what its search and rounds send, and the price if a goal is a cost.
+    """Return what is simulated, the study's size, what it reads and sends, and the price if a goal is a cost.
 
     Args:
         start: the study.
@@ -38,7 +39,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         several = f" --gpus-per-trial {spec.gpus}" if spec.gpus > 1 else ""
         command = f"tuner space --gpu {hardware.key} {_engine_words(engine)}{several}"
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
-    lines += unused_models(spec.space)
+    lines += [*file_notes(spec.workload), *unused_models(spec.space)]
     if spec.search_prompts:
         rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")

@@ -92,7 +92,7 @@ def _estimated_lengths(
     """Return the tokens of prompt and answer of the user's own text, estimated from its characters where unknown."""
     assert isinstance(request_class.text, TextFile)
     assert offered.text is not None
-    text = read_texts(request_class.text.file)[offered.text]
+    text = read_texts(request_class.text.file).texts[offered.text]
     return (
         own_tokens if own_tokens is not None else max(1, len(text.prompt) // _CHARACTERS_PER_TOKEN),
         output if output is not None else text.output_tokens or max(1, len(text.answer or "") // _CHARACTERS_PER_TOKEN),

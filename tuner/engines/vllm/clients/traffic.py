@@ -173,7 +173,9 @@ def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]
 
 def _text(traffic: Traffic, offered: OfferedRequest) -> UserText | None:
     kind = traffic.classes[offered.name].text
-    return read_texts(kind.file)[offered.text] if isinstance(kind, TextFile) and offered.text is not None else None
+    return (
+        read_texts(kind.file).texts[offered.text] if isinstance(kind, TextFile) and offered.text is not None else None
+    )
 
 
 def _planned_request(
