@@ -1,4 +1,10 @@
-"""Parse the bytes of a streamed answer, each piece with its time, into token times, usage and errors."""
+"""Parse the bytes of a streamed answer, each piece with its time, into token times, usage and errors.
+
+The events are those of the WHATWG's server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html):
+lines end with LF, CR or CRLF, an empty line ends an event, and its data lines are joined. Three things are read beyond
+that, because servers and proxies send them: an event without data is a sign of life; a `[DONE]` at the end needs no
+empty line; and a data line that is a whole object is an event, even if no empty line separates it from the next one.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +18,16 @@ Piece = tuple[float, bytes]
 """The time at which some bytes had arrived, in seconds, and the bytes."""
 
 _DATA = b"data:"
-_FIELD = re.compile(rb"[\w-]*:.*", re.DOTALL)
+_DONE = b"[DONE]"
+_MARK = b"\xef\xbb\xbf"
+_FIELD = re.compile(rb"[\w-]*:.*|data|event|id|retry", re.DOTALL)
 _BEGINNING = re.compile(rb"[\w-]*(:.*)?", re.DOTALL)
+_COUNTS = ("prompt_tokens", "completion_tokens")
 _COUNT_LIMIT = 2**63
 _SHOWN = 200
+_SIGNS_OF_LIFE = ("ping", "heartbeat", "keepalive", "keep-alive")
+_PARTS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
+"""What a chunk of a chat can have of the answer: text, thoughts, and calls of tools, whose arguments are tokens."""
 
 
 class MalformedError(ValueError):
@@ -45,38 +57,50 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         MalformedError: for a line that is no event, and for an event that is no JSON object of that API.
     """
     times: list[float] = []
-    usage: dict[str, Any] = {}
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     finished, error, cut = False, None, False
-    for at, data in _events(pieces):
-        if data == b"[DONE]":
+    for at, data, name in _events(pieces):
+        if data == _DONE:
             finished = True
             continue
         event = _object(data)
-        if event.get("error") is not None:
+        if event.get("error") is not None or event.get("object") == "error" or name == b"error":
             error = data[:_SHOWN].decode("utf-8", "replace")
             continue
-        usage = _usage(event, data) or usage
+        usage = event.get("usage")
+        if usage:
+            input_tokens, output_tokens = (_count(usage, each, data) for each in _COUNTS)
         choices = event.get("choices")
-        if not isinstance(choices, list):
-            raise MalformedError(f"an event without choices: {data[:80]!r}")
-        counted = isinstance(event.get("usage"), dict)
-        cut = cut or any(isinstance(each, dict) and each.get("finish_reason") == "length" for each in choices)
-        if any(_has_text(choice, counted) for choice in choices):
-            times.append(at)
-        elif choices and counted and not times and usage.get("completion_tokens"):
+        if type(choices) is not list:
+            _check_no_choices(event, choices, name, data)
+            continue
+        has_text = False
+        for choice in choices:
+            has_text = _has_text(choice, bool(usage)) or has_text
+            if (end := choice.get("finish_reason")) is not None:
+                cut = cut or end == "length"
+                error = data[:_SHOWN].decode("utf-8", "replace") if end in ("error", "abort") else error
+        if has_text or (choices and usage and not times and output_tokens):
             times.append(at)  # an answer of bytes that are no text is complete with its last event
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return StreamedAnswer(tuple(times), *counts, finished, error, cut)
+    return StreamedAnswer(tuple(times), input_tokens, output_tokens, finished, error, cut)
 
 
-def _usage(event: dict[str, Any], data: bytes) -> dict[str, Any]:
-    usage = event.get("usage") or {}
-    if not isinstance(usage, dict) or not all(
-        count is None or (type(count) is int and 0 <= count < _COUNT_LIMIT)
-        for count in (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    ):
-        raise MalformedError(f"a usage without token counts: {data[:80]!r}")
-    return usage
+def _check_no_choices(event: dict[str, Any], choices: Any, name: bytes, data: bytes) -> None:
+    """Refuse an event without choices that is neither a usage nor a sign of life."""
+    known = "usage" in event or event.get("type") in _SIGNS_OF_LIFE or name not in (b"", b"message")
+    if choices is not None or not known:
+        raise MalformedError(f"an event without choices: {data[:_SHOWN]!r}")
+
+
+def _count(usage: Any, name: str, data: bytes) -> int | None:
+    """Return a count of tokens, which may be written as 4.0; None if the usage does not have it."""
+    count = usage.get(name) if isinstance(usage, dict) else -1
+    if type(count) is float and count.is_integer():
+        count = int(count)
+    if count is not None and not (type(count) is int and 0 <= count < _COUNT_LIMIT):
+        raise MalformedError(f"a usage without token counts: {data[:_SHOWN]!r}")
+    return count
 
 
 def _has_text(choice: Any, counted: bool) -> bool:
@@ -84,47 +108,90 @@ def _has_text(choice: Any, counted: bool) -> bool:
 
     llama.cpp ends a stream with an event that has the usage and a choice with an empty text.
     """
-    if not isinstance(choice, dict):
+    if type(choice) is not dict:
         raise MalformedError(f"a choice that is no object but a {type(choice).__name__}")
     if "text" in choice:
-        return bool(choice["text"]) or not counted
+        text = choice["text"]
+        return bool(text) or not (counted or text is None)
     delta = choice.get("delta")
-    return isinstance(delta, dict) and bool(delta.get("content") or delta.get("reasoning_content"))
+    return type(delta) is dict and any(map(delta.get, _PARTS))
 
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
         event = json.loads(data)
     except (ValueError, RecursionError):
-        raise MalformedError(f"an event that is no JSON: {data[:80]!r}") from None
-    if not isinstance(event, dict):
-        raise MalformedError(f"an event that is no object: {data[:80]!r}")
+        raise MalformedError(f"an event that is no JSON: {data[:_SHOWN]!r}") from None
+    if type(event) is not dict:
+        raise MalformedError(f"an event that is no object: {data[:_SHOWN]!r}")
     return event
 
 
-def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes]]:
-    """Yield each event's data with the time at which its last byte had arrived."""
-    event: list[bytes] = []
-    begun: list[bytes] = []
-    for at, piece in pieces:
-        *ends, rest = piece.split(b"\n")
-        for end in ends:
-            line = b"".join((*begun, end)).removesuffix(b"\r")
-            begun.clear()
-            if line:
-                event.extend(_data(line))
+def _events(pieces: Sequence[Piece]) -> Iterator[tuple[float, bytes, bytes]]:
+    """Yield the data and the name of each event that has data, with the time at which its last byte had arrived."""
+    data: list[bytes] = []
+    name, data_at = b"", 0.0
+    for at, lines in _lines(pieces):
+        for line in lines:
+            if line.startswith(_DATA):
+                if len(data) == 1 and _is_whole(data[0]):
+                    yield data_at, data.pop(), name
+                data.append(line[5:].strip())
+                data_at = at
+            elif line:
+                name = _name(line, name)
             else:
-                yield from ((at, data) for data in event)
-                event.clear()
-        begun.append(rest)
-    beginning = b"".join(begun).strip()
-    if not _BEGINNING.fullmatch(beginning):
-        raise MalformedError(f"a line that is no field of an event: {beginning[:80]!r}")
+                if data and (joined := data[0] if len(data) == 1 else b"\n".join(data).strip()):
+                    yield at, joined, name
+                data.clear()
+                name = b""
+    if data == [_DONE] or (len(data) == 2 and data[1] == _DONE):
+        yield from ((data_at, each, name) for each in data)
 
 
-def _data(line: bytes) -> Iterator[bytes]:
-    """Yield the data that a line adds to its event."""
-    if line.startswith(_DATA):
-        yield line[len(_DATA) :].strip()
-    elif line.strip() and not _FIELD.fullmatch(line):
-        raise MalformedError(f"a line that is no field of an event: {line[:80]!r}")
+def _name(line: bytes, name: bytes) -> bytes:
+    """Return the event's name after a line that has no data: `error` for `event: error`."""
+    if not line.isspace() and not _FIELD.fullmatch(line):
+        raise MalformedError(f"a line that is no field of an event: {line[:_SHOWN]!r}")
+    return line[6:].strip() if line.startswith(b"event:") else name
+
+
+def _is_whole(data: bytes) -> bool:
+    """Return whether a data line is an event of its own, which the next data line does not continue."""
+    try:
+        return type(json.loads(data)) is dict
+    except (ValueError, RecursionError):
+        return False
+
+
+def _lines(pieces: Sequence[Piece]) -> Iterator[tuple[float, list[bytes]]]:
+    """Yield the lines that each piece completes; at the end, a `[DONE]` whose line has no end."""
+    begun: list[bytes] = []
+    at, after_cr = 0.0, False
+    for at, piece in _without_mark(pieces) if pieces and pieces[0][1][:1] == _MARK[:1] else pieces:
+        if after_cr or b"\r" in piece:
+            text = piece[1:] if after_cr and piece[:1] == b"\n" else piece
+            after_cr = piece.endswith(b"\r") or (after_cr and not piece)
+            piece = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        if begun and lines:
+            lines[0] = b"".join((*begun, lines[0]))
+            begun.clear()
+        if lines:
+            yield at, lines
+        if rest:
+            begun.append(rest)
+    last = b"".join(begun).strip()
+    if last.startswith(_DATA) and last[5:].strip() == _DONE:
+        yield at, [last]
+    elif not _BEGINNING.fullmatch(last):
+        raise MalformedError(f"a line that is no field of an event: {last[:_SHOWN]!r}")
+
+
+def _without_mark(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of a stream without the mark of UTF-8 at its beginning; a cut stream may end within it."""
+    left = len(_MARK) if _MARK.startswith(b"".join(piece for _, piece in pieces[:3])[:3]) else 0
+    for at, piece in pieces:
+        yield at, piece[left:]
+        left = max(0, left - len(piece))

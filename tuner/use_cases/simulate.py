@@ -25,8 +25,8 @@ from tuner.study.specification.prices import check_price, find_price
 from tuner.study.specification.resolve_workload import find_workload, too_long
 from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
-from tuner.workloads.presets import load_preset
-from tuner.workloads.spec import Workload
+from tuner.workloads.presets import Preset, load_preset
+from tuner.workloads.spec import SingleWorkload
 from tuner.workloads.suite import Suite
 
 
@@ -62,7 +62,7 @@ class Simulation:
     metrics: Mapping[str, float | None]
     offered: int
     completed: int
-    workload: Workload
+    workload: SingleWorkload
     run: SimulatedRun
     roofline: Roofline
     machine: ConfiguredServer
@@ -107,11 +107,7 @@ def simulate(settings: SimulationSettings) -> Simulation:
             raise SettingError(field, given, "at least 1 is needed")
     card = find_card(settings.gpu or preset.hardware)
     version = find_version(settings.vllm_version, card)
-    load = find_workload(preset, settings.workload)
-    if isinstance(load, Suite):
-        rule = "one workload is simulated at a time"
-        raise SettingError("workload", list(settings.workload.files), rule, "give one traffic file")
-    load = load.model_copy(update={"seed": settings.seed})
+    load = _single_workload(preset, settings)
     reference, shape = find_simulated_model(settings.model or preset.model, None)
     words = (*sampling_arguments(load.temperature, VLLM), *settings.server.arguments)
     try:
@@ -141,3 +137,11 @@ def simulate(settings: SimulationSettings) -> Simulation:
         model=reference.name,
         price=price,
     )
+
+
+def _single_workload(preset: Preset, settings: SimulationSettings) -> SingleWorkload:
+    load = find_workload(preset, settings.workload)
+    if isinstance(load, Suite):
+        rule = "one workload is simulated at a time"
+        raise SettingError("workload", list(settings.workload.files), rule, "give one traffic file")
+    return load.model_copy(update={"seed": settings.seed})

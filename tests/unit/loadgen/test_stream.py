@@ -16,8 +16,8 @@ SECOND = b'data: {"choices": [{"text": " b"}]}\r\n\r\n'
 USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
 DONE = b"data: [DONE]\n\n"
 WHOLE = b": hello\n\n" + FIRST + b": ping\r\n\r\n" + SECOND + USAGE + DONE
-ENDS = (len(b": hello\n\n") + len(FIRST), len(WHOLE) - len(USAGE) - len(DONE))
-"""The number of bytes after which each of the two tokens is whole."""
+ENDS = (len(b": hello\n\n") + len(FIRST), len(WHOLE) - len(USAGE) - len(DONE) - 1)
+"""The number of bytes after which each of the two tokens is whole: a CR ends a line, before its LF."""
 
 ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 """No deadline, so that a busy machine fails no test; the same examples in every run."""
@@ -51,8 +51,8 @@ def test_a_cut_at_any_byte_changes_the_times_only() -> None:
 
 
 def test_single_bytes_give_the_same_answer() -> None:
-    # ": hello\n\n" has 9 bytes and the first event 36, ": ping\r\n\r\n" has 10 and the second event 39.
-    assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == StreamedAnswer((45.0, 94.0), 7, 2, True)
+    # ": hello\n\n" has 9 bytes and the first event 36, ": ping\r\n\r\n" has 10 and the second event 39, less its LF.
+    assert read_answer(cut(WHOLE, *range(1, len(WHOLE)))) == StreamedAnswer((45.0, 93.0), 7, 2, True)
 
 
 @ANY_PACE
@@ -62,10 +62,10 @@ def test_any_cuts_change_the_times_only(places: set[int]) -> None:
     assert read_answer(cut(WHOLE, *at)) == StreamedAnswer(times_of(*at), 7, 2, True)
 
 
-def test_a_beginning_of_an_answer_is_unfinished_and_not_malformed() -> None:
+def test_a_beginning_of_an_answer_is_not_malformed_and_ends_with_its_mark() -> None:
     for end in range(len(WHOLE)):
         answer = answer_to(WHOLE[:end])
-        assert not answer.finished, end
+        assert answer.finished == (end >= len(WHOLE) - len(b"\n\n")), end
         assert len(answer.times_s) == sum(end >= whole for whole in ENDS), end
 
 
@@ -79,9 +79,67 @@ def test_an_empty_stream() -> None:
     assert read_answer([(1.0, b"")]) == StreamedAnswer((), None, None, False)
 
 
-def test_an_end_without_its_empty_line_is_no_end() -> None:
-    assert not answer_to(FIRST, b"data: [DONE]\n").finished
-    assert answer_to(FIRST, b"data: [DONE]\n\n").finished
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE]\r", b"data: [DONE] \r\n"])
+@pytest.mark.parametrize("before", [b"", b": ping\n\n", b"event: end\n", USAGE[:-1]])
+def test_the_last_event_needs_no_empty_line(end: bytes, before: bytes) -> None:
+    answer = answer_to(FIRST, before, end)
+    assert (answer.finished, answer.times_s) == (True, (1.0,))
+    assert answer.output_tokens == (2 if before.startswith(b"data") else None)
+
+
+@pytest.mark.parametrize("end", [b"data: [DON", b"[DONE]\n\n"[:0], b": [DONE]\n\n", FIRST[:-1], USAGE[:-2]])
+def test_another_end_is_none(end: bytes) -> None:
+    answer = answer_to(FIRST, end)
+    assert (answer.finished, answer.times_s, answer.output_tokens) == (False, (1.0,), None)
+
+
+WORD = '{"choices": [{"text": "a"}]}'
+ENDED = "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("stream", "times"),
+    [
+        (f"data: {WORD}\n\ndata: {WORD}\n\n{ENDED}", (1, 2)),
+        (f"data\n\ndata:\n\n: ping\n:\n\ndata: {WORD}\n\ndata: \n\n{ENDED}", (1,)),
+        ('data: {"choices":\ndata: [{"text": "a"}\ndata:]}\n\n' + ENDED, (1,)),
+        ('data: {"choices":\n: ping\nid: 7\ndata: [{"text": "a"}]}\n\n' + ENDED, (1,)),
+        (f"data: {WORD}\ndata: {WORD}\ndata: [DONE]\n", (1, 2)),
+        (f"event: completion\nretry\ndata: {WORD}\n\nevent: end\n{ENDED}", (1,)),
+        (f'event: ping\ndata: {{"now": 1}}\n\ndata: {{"type": "ping"}}\n\ndata: {WORD}\n\n{ENDED}', (1,)),
+    ],
+)
+def test_the_forms_of_a_stream(stream: str, times: tuple[int, ...], mark: str, line_end: str) -> None:
+    content = (mark + stream).replace("\n", line_end).encode()
+    places, counted = [], 0
+    for place in range(1, len(content)):  # the shortest beginning with one more token ends with that token's event
+        pieces = [(float(each + 1), content[each : each + 1]) for each in range(place)]
+        found = len(read_answer(pieces).times_s)
+        places += [place] if found > counted else []
+        counted = found
+    assert len(read_answer([(1.0, content)]).times_s) == len(times)
+    whole = read_answer([(float(place), content[place - 1 : place]) for place in range(1, len(content) + 1)])
+    assert (whole.finished, len(whole.times_s), whole.error) == (True, len(times), None)
+    assert all(at <= place for at, place in zip(whole.times_s, places, strict=True))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        'event: error\ndata: {"message": "overloaded"}\n\n',
+        'event: error\ndata: {"error": {"message": "overloaded"}}\n\n',
+        'data: {"object": "error", "message": "overloaded", "code": 500}\n\n',
+        'data: {"error": "overloaded", "choices": [{"text": "", "finish_reason": "error"}]}\n\n',
+        'data: {"choices": [{"text": "", "finish_reason": "abort"}], "why": "overloaded"}\n\n',
+    ],
+)
+def test_an_error_within_a_stream_is_kept(event: str) -> None:
+    answer = answer_to(FIRST, event.encode(), DONE)
+    assert answer.finished
+    assert answer.error is not None
+    assert "overloaded" in answer.error
 
 
 def test_fields_other_than_data_are_ignored() -> None:
@@ -106,6 +164,11 @@ def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
     [
         ({"content": "a"}, 1),
         ({"reasoning_content": "hm"}, 1),
+        ({"reasoning": "hm", "content": None}, 1),
+        ({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}, 1),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}], "content": None}, 1),
+        ({"tool_calls": []}, 0),
+        ({"refusal": "no"}, 1),
         ({"role": "assistant", "content": ""}, 0),
         ({"role": "assistant"}, 0),
         ({}, 0),
@@ -134,7 +197,21 @@ def test_a_usage_that_counts_nothing_is_malformed(usage: str) -> None:
         answer_to(f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode())
 
 
-@pytest.mark.parametrize("count", ["true", "2.0", "NaN", "9223372036854775808"])
+@pytest.mark.parametrize("count", ["4", "4.0", "4e0"])
+@pytest.mark.parametrize(
+    "form", ['{{"choices": [], "usage": {}}}', '{{"usage": {}}}', '{{"choices": null, "usage": {}}}']
+)
+def test_a_usage_needs_no_choices_and_a_whole_count_may_be_a_float(count: str, form: str) -> None:
+    usage = form.format(f'{{"completion_tokens": {count}}}')
+    answer = answer_to(FIRST, f"data: {usage}\n\n".encode(), b'data: {"usage": null}\n\n', DONE)
+    assert (answer.output_tokens, type(answer.output_tokens), answer.finished) == (4, int, True)
+
+
+def test_a_text_of_null_is_no_token() -> None:
+    assert answer_to(b'data: {"choices": [{"text": null}]}\n\n', FIRST, DONE).times_s == (1.0,)
+
+
+@pytest.mark.parametrize("count", ["true", "2.5", "NaN", "Infinity", "9223372036854775808", "1e19"])
 def test_a_count_is_a_whole_number_that_a_column_holds(count: str) -> None:
     with pytest.raises(MalformedError, match="a usage without token counts"):
         answer_to(f'data: {{"choices": [], "usage": {{"completion_tokens": {count}}}}}\n\n'.encode())
@@ -161,7 +238,7 @@ def test_any_error_text_can_be_stored() -> None:
     ("event", "message"),
     [
         (b'data: {"choices": [\n\n', "no JSON"),
-        (b"data:\n\n", "no JSON"),
+        (b"data: a\ndata: b\n\n", "no JSON"),
         (b"data: \xff\n\n", "no JSON"),
         (b"data: " + b"[" * 100_000 + b"\n\n", "no JSON"),
         (b'data: "text"\n\n', "no object"),
