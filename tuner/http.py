@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import httpx
 
+from tuner.transport import Unreached, explained
+
 Answer = TypeVar("Answer")
 
 BODY_LIMIT = 2**20
@@ -20,11 +22,18 @@ JSON = ("application/json",)
 
 
 class HttpError(Exception):
-    """There is no valid answer; the message says why. `connected` is False if nothing accepts connections there."""
+    """There is no valid answer; the message says why, with what to do if that is known.
 
-    def __init__(self, message: str, *, connected: bool = True) -> None:
-        super().__init__(message)
+    `problem` and `remedy` are the parts of the message. `connected` is False if nothing accepts connections there,
+    and `lasting` True if trying again cannot help.
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "", connected: bool = True, lasting: bool = False) -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
         self.connected = connected
+        self.lasting = lasting
 
 
 @dataclass(frozen=True)
@@ -165,10 +174,10 @@ def _in_time(reading: Coroutine[None, None, Answer], deadline_s: float) -> Answe
         return _in_own_loop(reading)
     except TimeoutError:
         raise HttpError(f"no whole answer within {deadline_s:.3g} s") from None
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise HttpError(_reason(error), connected=False) from None
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        raise HttpError(str(error) or type(error).__name__) from None
+        found = explained(error) or Unreached(" ".join(str(error).split()) or type(error).__name__)
+        connected = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        raise HttpError(found.problem, remedy=found.remedy, connected=connected, lasting=found.lasting) from None
 
 
 def _in_own_loop(reading: Coroutine[None, None, Answer]) -> Answer:
@@ -211,13 +220,6 @@ def _check_head(response: httpx.Response, limits: ReadLimits) -> None:
     announced = response.headers.get("content-length", "")
     if response.request.method != "HEAD" and announced.isdecimal() and int(announced) > limits.size:
         raise _too_large(limits)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the text of the first cause, which has the system's reason."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return str(error) or type(error).__name__
 
 
 def _too_large(limits: ReadLimits) -> HttpError:

@@ -204,3 +204,49 @@ def test_a_wrapper_of_vllm_needs_the_package_for_the_prompts_of_traffic(
     check_prompts(ClosedLoop(), wrapper, str(tokenizer))
     with pytest.raises(SettingError, match=r"this wrapper's Python is not known, .*; `pip install tokenizers`"):
         check_prompts(traffic, wrapper, str(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "first"),
+    [
+        (200, b'{"error": {"message": "model overloaded"}}', "3 malformed; the first: "),
+        (503, b"model overloaded", "3 refused; the first: HTTP 503: model overloaded"),
+        (
+            200,
+            b'data: {"error": "model overloaded"}\n\ndata: [DONE]',
+            "3 malformed; the first: the stream held an error",
+        ),
+    ],
+)
+def test_the_first_reason_of_failed_requests_is_printed(
+    folder: Path, tokenizer: Path, status: int, body: bytes, first: str
+) -> None:
+    class Failing(BaseHTTPRequestHandler):
+        def _answer(self, code: int, content: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            self._answer(200, b'{"data": [{"id": "m"}]}')
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(status, body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    (folder / "three.yaml").write_text(
+        "arrivals: {process: constant, rate: 50}\nrequests: 3\nwarmup_requests: 0\nclasses: {c: {input: 4, output: 2}}"
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        argv = ["load", "--url", f"http://127.0.0.1:{server.server_port}", "--workload", "three.yaml"]
+        printed = run_here(folder, *argv, "--tokenizer", str(tokenizer))
+        server.shutdown()
+    assert printed.code == 1, printed.err
+    line = next(line for line in printed.out.splitlines() if " failed: " in line)
+    assert line.startswith(f"3 failed: {first}")
+    assert "model overloaded" in line

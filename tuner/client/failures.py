@@ -11,7 +11,8 @@ import httpx
 
 from tuner.client.calls import Call
 from tuner.client.streams import EventPlace
-from tuner.errors import InfrastructureError, SettingError, UserError
+from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
+from tuner.transport import Unreached, explained
 
 WAITS_S = (0.2, 0.5, 1.0, 2.0)
 """Seconds before each further attempt of a request."""
@@ -51,7 +52,7 @@ def wait_before_repeating(
         waits: seconds before each further attempt.
 
     Raises:
-        UserError: if the server refuses it.
+        UserError: if the server refuses it, or its address or certificate is wrong.
         InfrastructureError: if the server is not reached, or fails.
     """
     last = attempt >= len(waits)
@@ -63,8 +64,9 @@ def wait_before_repeating(
             raise error_of(outcome, server)
         return max(_jittered(waits[attempt]), _asked_wait(outcome))
     unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
-    if last or not (unsent or call.repeatable):
-        raise _unreached(outcome, server, unsent=unsent)
+    found = explained(outcome) or Unreached(" ".join(str(outcome).split()) or type(outcome).__name__)
+    if last or found.lasting or not (unsent or call.repeatable):
+        raise _unreached(found, server, unsent=unsent)
     return _jittered(waits[attempt])
 
 
@@ -89,12 +91,14 @@ def _asked_wait(reply: httpx.Response) -> float:
     return min(float(asked), MOST_WAIT_S) if asked.isdigit() else 0.0
 
 
-def _unreached(error: httpx.RequestError, server: str, *, unsent: bool) -> InfrastructureError:
-    why = " ".join(str(error).split()) or type(error).__name__
+def _unreached(found: Unreached, server: str, *, unsent: bool) -> TunerError:
+    if found.lasting:
+        return UserError(f"no answer from {server}: {found}")
     if unsent:
-        return InfrastructureError(f"no server answers at {server} ({why}); start `tuner serve`, or check the address")
+        remedy = "start `tuner serve`, or check the address"
+        return InfrastructureError(f"no server answers at {server} ({found.problem}); {remedy}")
     remedy = "see with `tuner status` what the server has, then try again"
-    return InfrastructureError(f"the connection to {server} was lost ({why}); {remedy}")
+    return InfrastructureError(f"the connection to {server} was lost ({found.problem}); {remedy}")
 
 
 def error_of(reply: httpx.Response, server: str) -> Exception:

@@ -22,6 +22,7 @@ from storage.errors import first_line
 from tuner.errors import InfrastructureError, SettingError
 from tuner.executors.node_facts import NodeFacts, read_node_facts
 from tuner.executors.ray_start import join_cluster
+from tuner.transport import Unreached, explained
 
 CONNECT_S = 10.0
 """How long the connection to its head may take."""
@@ -126,7 +127,8 @@ def check_address(address: str) -> None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
             pass
     except (OSError, ValueError) as error:
-        raise SettingError("ray_address", address, f"{rule} ({error})", remedy) from None
+        reason = explained(error) or Unreached("it has no port" if not port.isdecimal() else "it cannot be used")
+        raise SettingError("ray_address", address, f"{rule} ({reason.problem})", remedy) from None
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
         code = subprocess.run(command, capture_output=True, timeout=ANSWER_S, check=False).returncode

@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tuner.loadgen.plan import PlannedRequest
 from tuner.loadgen.stream import MalformedError, Piece, StreamedAnswer, read_answer
+from tuner.transport import explained
 from tuner.workloads.results.requests import RequestRecord, RequestStatus
 
 API_KEY_VARIABLE = "TUNER_API_KEY"
@@ -70,7 +71,8 @@ class RequestSender:
             cancelled = True
             status, error = RequestStatus.TIMED_OUT, "the run was ended before its last token"
         except (aiohttp.ClientError, HttpProcessingError, OSError) as reason:
-            status, error = RequestStatus.CONNECTION_LOST, f"{type(reason).__name__}: {reason}"
+            error = f"{type(reason).__name__}: {explained(reason) or reason}"
+            status = RequestStatus.CONNECTION_LOST
         except MalformedError as reason:
             pieces.clear()
             status, error = RequestStatus.MALFORMED, str(reason)

@@ -55,7 +55,7 @@ def unreachable(tracking_uri: str) -> str | None:
     try:
         fetch(f"{tracking_uri.rstrip('/')}/health", ReadLimits(REACH_S))
     except HttpError as error:
-        return str(error)
+        return str(error).replace("SSL_CERT_FILE", "SSL_CERT_FILE and REQUESTS_CA_BUNDLE")  # MLflow's library reads it
     return None
 
 

@@ -18,15 +18,17 @@ from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFile
 from tuner.engines.vllm.installation.environment import base_environment
 from tuner.engines.vllm.installation.executable import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
-from tuner.errors import SettingError, TrialFailed, TunerError, UserError
-from tuner.http import JSON, HttpError, ReadLimits, fetch
+from tuner.errors import SettingError, TrialFailed, TunerError, UserError, as_text
+from tuner.http import JSON, HttpError, ReadLimits, Reply, fetch
 from tuner.loadgen.client import API_KEY_VARIABLE
+from tuner.loadgen.result import read_records
 from tuner.processes.records import ProcessRecords
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.specification.resolve_workload import find_goals, find_workload
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
+from tuner.workloads.results.requests import failures_line
 from tuner.workloads.spec import ClosedLoop, Workload, read_workload
 from tuner.workloads.suite import Suite, merge_repeats
 from tuner.workloads.traffic import Traffic
@@ -35,6 +37,7 @@ HTTP_TIMEOUT_S = 10.0
 KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY", "LLAMA_API_KEY")
 """Environment variables with the server's API key, the first that is set; vLLM and llama.cpp read the others."""
 
+_NO_SERVER = "no OpenAI-compatible server answers there"
 GGUF_SUFFIX = ".gguf"
 
 
@@ -64,13 +67,18 @@ class LoadSettings:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The measurements of the traffic; `invalid` is the reason why they are not valid, None if they are."""
+    """The measurements of the traffic.
+
+    `invalid` is the reason why they are not valid, None if they are. `failures` has a line for each workload of which
+    requests failed, with their number by status and the first reason.
+    """
 
     repeat: Repeat
     invalid: str | None
     traffic: Traffic | Suite
     slos: tuple[Slo, ...]
     folder: Path
+    failures: tuple[str, ...] = ()
 
     @property
     def slos_met(self) -> dict[str, bool]:
@@ -96,9 +104,16 @@ def send_load(settings: LoadSettings) -> LoadResult:
         settings.output.mkdir(parents=True, exist_ok=True)
         try:
             repeat, late = _send_all(settings, tools, traffic, model, tokenizer)
+            failures = _failures(settings, traffic)
         except TrialFailed as error:
             raise TunerError(f"the load generator failed: {error.failure.message}") from None
-    return LoadResult(repeat, late, traffic, slos, settings.output)
+    return LoadResult(repeat, late, traffic, slos, settings.output, failures)
+
+
+def _failures(settings: LoadSettings, traffic: Traffic | Suite) -> tuple[str, ...]:
+    parts = traffic.loads if isinstance(traffic, Suite) else ("",)
+    lines = [(name, failures_line(read_records(_files(settings, place).records))) for place, name in enumerate(parts)]
+    return tuple(f"{name}: {line}" if name else line for name, line in lines if line is not None)
 
 
 def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
@@ -199,14 +214,10 @@ def served_model(url: str, model: str | None) -> tuple[str, str]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         reply = fetch(f"{url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
-        if reply.status in (401, 403):
-            rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
-            raise SettingError("url", url, rule, f"set {' or '.join(KEY_VARIABLES)}")
-        content = json.loads(reply.body)
-        listed = {str(each["id"]): str(each.get("root") or each["id"]) for each in content["data"]}
-    except (HttpError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        rule = f"no OpenAI-compatible server answers there ({error})"
-        raise SettingError("url", url, rule, "start one") from None
+    except HttpError as error:
+        rule = error.problem if error.lasting else f"{_NO_SERVER} ({error.problem})"
+        raise SettingError("url", url, as_text(rule), error.remedy or "start one") from None
+    listed = _listed(url, reply, key)
     name = model or next(iter(listed), None)
     if name is None or name not in listed:
         rule = f"the server at {url} serves {', '.join(listed) or 'none'}"
@@ -214,10 +225,23 @@ def served_model(url: str, model: str | None) -> tuple[str, str]:
     return name, listed[name]
 
 
+def _listed(url: str, reply: Reply, key: str | None) -> dict[str, str]:
+    """Return the models that a server lists, each with the location of its tokenizer."""
+    if reply.status in (401, 403):
+        rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
+        raise SettingError("url", url, rule, f"set {' or '.join(KEY_VARIABLES)}")
+    try:
+        return {str(each["id"]): str(each.get("root") or each["id"]) for each in json.loads(reply.body)["data"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        shown = " ".join(reply.text.split())[:80]
+        rule = f"{_NO_SERVER} (it answers {reply.status} to /v1/models: {shown or 'an empty text'})"
+        raise SettingError("url", url, as_text(rule), "give the address of one") from None
+
+
 def _send(
     settings: LoadSettings, tools: PromptTools, traffic: Traffic, index: int, model: str, tokenizer: str
 ) -> tuple[Repeat, str | None]:
-    files = TrafficFiles(settings.output.absolute(), f"requests-{index}")
+    files = _files(settings, index)
     url = f"{settings.url}/v1/completions"
     job = start_traffic(
         *(tools, traffic, index, files, url, model, tokenizer, settings.limit_s, server_key()),
@@ -228,3 +252,7 @@ def _send(
     finally:
         job.cancel()
     return read_traffic(traffic, index, files)
+
+
+def _files(settings: LoadSettings, index: int) -> TrafficFiles:
+    return TrafficFiles(settings.output.absolute(), f"requests-{index}")

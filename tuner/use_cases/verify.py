@@ -144,6 +144,8 @@ def _traffic(load: LoadSettings, index: int, repeats: int) -> Repeat:
         seed = load.seed + LOAD_SEED_STRIDE * (index + attempt * repeats)
         result = send_load(replace(load, seed=seed, output=load.output / f"requests-{seed}"))
         reason = result.invalid
+        if not result.repeat.completed and result.failures:
+            raise UserError(f"the traffic was not measured: {'; '.join(result.failures)}")
         if reason is None:
             return result.repeat
     raise UserError(f"the traffic was not measured: {reason}; run it on a machine with less work")

@@ -19,7 +19,7 @@ from storage.service.records import Role
 from storage.service.store import open_service_store
 from tests.cli.command import refused, run_here
 from tests.served import DEVICES, Served
-from tuner.errors import InfrastructureError
+from tuner.errors import UserError
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.server import make_server
@@ -74,7 +74,7 @@ def test_clients_with_the_authority_use_it(served: Served, files: Path, monkeypa
 def test_a_client_without_the_authority_refuses(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     client = tuner.Client(served.url, served.tokens["ada"])
-    with closing(client), pytest.raises(InfrastructureError, match="CERTIFICATE_VERIFY_FAILED"):
+    with closing(client), pytest.raises(UserError, match=r"the certificate is not trusted .*set SSL_CERT_FILE"):
         client.study("first")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -132,3 +133,14 @@ def stable_middle(records: Iterable[RequestRecord], users: int | None) -> Window
     else:
         window = Window(starts[min(users, len(starts)) - 1], starts[-1])
     return window if sum(window.holds(record) for record in offered) >= MIN_STABLE_REQUESTS else None
+
+
+def failures_line(records: Sequence[RequestRecord]) -> str | None:
+    """Return how many requests did not complete, by status, and the first reason; None if all completed."""
+    failed = [record for record in records if not record.completed]
+    if not failed:
+        return None
+    counts = Counter(str(record.status) for record in failed)
+    first = next((record for record in failed if record.error is not None), failed[0])
+    listed = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    return f"{len(failed)} failed: {listed}; the first: {' '.join((first.error or first.status).split())}"

@@ -35,14 +35,14 @@ def report(result: LoadResult, *, as_json: bool) -> int:
 def _document(result: LoadResult) -> dict[str, object]:
     repeat = result.repeat
     counts = {"offered": repeat.offered, "completed": repeat.completed, "duration_s": repeat.duration_s}
-    judged = {"slos": result.slos_met, "invalid": result.invalid, "provenance": "measured"}
+    judged = {"slos": result.slos_met, "failures": result.failures, "invalid": result.invalid, "provenance": "measured"}
     return {**counts, "metrics": repeat.metrics, **judged}
 
 
 def _print(result: LoadResult) -> None:
     repeat, traffic = result.repeat, result.traffic
     print(f"{repeat.completed} of {repeat.offered} requests completed (measured); records are in {result.folder}")
-    for line in file_notes(traffic):
+    for line in (*file_notes(traffic), *result.failures):
         print(line)
     loads = traffic.loads if isinstance(traffic, Suite) else ()
     table = new_table()
