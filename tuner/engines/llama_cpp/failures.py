@@ -13,35 +13,47 @@ from storage.records import Failure, FailureKind, Phase
 from tuner.engines.vllm.failures.classify import EVIDENCE_CHARS, EVIDENCE_LINES, MESSAGE_CHARS, without_cause
 from tuner.engines.vllm.failures.table import LOADED, STARTING, FailurePattern, rows
 
-_ERROR = re.compile(
-    r"^(?:[\d.]+ E |error: |terminate called)|GGML_ASSERT|error loading model|failed to |couldn't bind|"
-    r"requires flash_attn"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PREFIX = re.compile(
+    r"^(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]+\]?\s+)?(?:[\d.]+\s+)?(?:(?P<level>[EWID])\s+)?(?:(?:srv|slot|cmn|que)\s+)?"
+    r"(?:operator\(\): )?\s*"
 )
-"""Lines that state an error; a build may log them without time and level."""
+"""Time, level and subsystem, of which a build or the start of the server may write any or none."""
 
-_LEVEL = re.compile(r"^[\d.]+ E (?:(?:srv|slot|cmn|que)\s+)?(?:operator\(\): )?\s*")
+_ERROR = re.compile(
+    r"^error: |^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
+    r"couldn't bind|requires flash_attn|out of memory|CUDA error|ggml_cuda_error|Malloc failed|ROCm error|bad_alloc|"
+    r"invalid magic|bad magic|unknown model architecture|No such file or directory|[Uu]nsupported cache type|"
+    r"address already in use|no CUDA-capable|driver version is insufficient|cannot open shared object|unknown argument|"
+    r"invalid argument|No space left"
+)
+"""What states an error in a line without a level."""
+
 _FUNCTION = re.compile(r"^\w+(?:\(\))?: ")
 
 _OUT_OF_MEMORY = (
     r"insufficient memory \(attempted to allocate",
     r"failed to allocate (?:buffer|CPU|compute|\S+ buffer)",
     r"unable to allocate \S+ buffer",
-    r"cudaMalloc failed: out of memory",
-    r"CUDA error: out of memory",
+    r"(?:cuda|hip)Malloc failed: out of memory",
+    r"(?:CUDA|ROCm|HIP|Vulkan) error:? .*out of memory|ErrorOutOfDeviceMemory|OutOfHostMemory",
+    r"failed to allocate|failed to create (?:cuda|CUDA) (?:graph|memory) pool",
     r"std::bad_alloc|bad allocation",
 )
 
 CAUSES: tuple[FailurePattern, ...] = (
-    *rows(FailureKind.PORT_TAKEN, r"couldn't bind HTTP server socket", message="another program took the port"),
+    *rows(FailureKind.PORT_TAKEN, r"couldn't bind|address already in use", message="another program took the port"),
     *rows(FailureKind.DISK_FULL, r"No space left on device", message="no space left on disk"),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"failed to open GGUF file",
-        r"invalid magic characters",
+        r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
+        r"no CUDA-capable|driver version is insufficient|no kernel image is available|cannot open shared object",
+        r"no usable GPU found|ggml_cuda_init: failed|unsupported toolchain",
+        r"(?:invalid|bad) magic",
         r"this GGUF file is version",
-        r"model is corrupted or incomplete",
+        r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
         r"unknown model architecture",
         r"error loading model hyperparameters",
         r"error loading model vocabulary",
@@ -50,21 +62,21 @@ CAUSES: tuple[FailurePattern, ...] = (
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
-        r"^error: ",
+        r"^error: |^(?:unknown|invalid) argument",
         r"quantized V cache requires flash_attn",
         r"V cache quantization requires flash_attn",
         r"n_seq_max must be <=",
         r"cache type .* (?:does not|not) support",
         r"does not divide n_embd_head",
         r"failed to initialize the context",
-        r"Unsupported cache type",
+        r"unsupported cache type",
     ),
 )
 """For each causal line of a log, the first matching row applies; a row that names phases applies only in those."""
 
 CONSEQUENCES = re.compile(
     r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
-    r"encountered an error while trying to fit params|task id = \d+, error:"
+    r"encountered an error while trying to fit params|failed to fit params|task id = \d+, error:"
 )
 """Lines that are consequences of a failure, or are about one request, and never the cause of a server's end."""
 
@@ -81,8 +93,9 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
         exit_code: its exit code; -N if signal N ended it, None if unknown.
         phase: the trial's phase in which it ended.
     """
-    errors = [line for line in log_text.splitlines() if _ERROR.match(line)]
-    causes = list(dict.fromkeys(_plain(line) for line in errors if not CONSEQUENCES.search(line)))
+    lines = [_COLOUR.sub("", line) for line in log_text.splitlines()]
+    errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
+    causes = list(dict.fromkeys(_plain(line) for line in errors))
     evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
     for cause in causes:
         for row in CAUSES:
@@ -104,9 +117,17 @@ def context_problem(log_text: str) -> str | None:
     return None if cut_off is None else f"answers were cut off at {cut_off[1]} tokens, the context of a slot"
 
 
+def _is_error(line: str) -> bool:
+    """Return whether a line states an error: by its level, and if it has none, by its words."""
+    prefix = _PREFIX.match(line)
+    level = None if prefix is None else prefix["level"]
+    words = _plain(line)
+    return level == "E" or (level is None and not words.startswith("warning") and _ERROR.search(words) is not None)
+
+
 def _plain(line: str) -> str:
     """Return a line of the log without time, level and subsystem."""
-    return _LEVEL.sub("", line).strip()
+    return _PREFIX.sub("", line).strip()
 
 
 def _shown(cause: str) -> str:

@@ -42,12 +42,15 @@ CAUSES = (
         r"is not installed correctly|Please (?:re)?install|Please uninstall the old version",
         r"Could not load any common_ops library",
         r"Could not find CUDA installation|Error building extension|[Nn]inja (?:build|error)|ninja exited",
-        r"does not appear to have a file named config\.json",
-        r"HFValidationError",
     ),
     *rows(FailureKind.GPU_BUSY, r"The memory capacity is unbalanced\. Some GPUs may be occupied by other processes"),
     *PYTHON_CAUSES,
-    *rows(FailureKind.INVALID_CONFIGURATION, r"^(?:ValueError|AssertionError|NotImplementedError)\b", phases=STARTING),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^(?:ValueError|AssertionError|NotImplementedError)\b",
+        phases=STARTING,
+        general=True,
+    ),
 )
 """For each causal line of a log, the first matching row applies; those of every server in Python are vLLM's."""
 

@@ -37,8 +37,6 @@ CAUSES = (
         r"No module named 'tensorrt_llm",
         r"No package metadata was found for tensorrt.llm",
         r"MPI_Init|MPI_Comm_spawn|libmpi\.so",
-        r"does not appear to have a file named config\.json",
-        r"HFValidationError",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
@@ -48,7 +46,12 @@ CAUSES = (
         phases=STARTING,
     ),
     *PYTHON_CAUSES,
-    *rows(FailureKind.INVALID_CONFIGURATION, r"^(?:ValueError|AssertionError|NotImplementedError)\b", phases=STARTING),
+    *rows(
+        FailureKind.INVALID_CONFIGURATION,
+        r"^(?:ValueError|AssertionError|NotImplementedError)\b",
+        phases=STARTING,
+        general=True,
+    ),
 )
 """For each causal line of a log, the first matching row applies; those of every server in Python are vLLM's."""
 

@@ -84,3 +84,61 @@ def test_the_log_states_the_size_of_the_cache() -> None:
     assert (facts.kv_cache_tokens, facts.max_concurrency) == (4 * 512, 4.0)
     shared = facts_from_log("load_model: initializing, n_slots = 4, n_ctx_slot = 4096, kv_unified = 'true'")
     assert (shared.kv_cache_tokens, shared.max_concurrency) == (4096, 1.0)
+
+
+PREFIXES = {
+    "none": "{}",
+    "time and level": "0.01.881.728 E {}",
+    "level": "E {}",
+    "time, level and subsystem": "0.01.994.531 E srv  operator(): {}",
+    "a date": "2025-03-02 10:11:12 {}",
+    "colours": "\x1b[31m0.01.881.728 E {}\x1b[0m",
+    "colours alone": "\x1b[31m{}\x1b[0m",
+}
+LINES = [
+    ("alloc_buffer: allocating 9216.00 MiB on device 0: cudaMalloc failed: out of memory", K.OUT_OF_MEMORY_STARTUP),
+    ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", K.OUT_OF_MEMORY_STARTUP),
+    ("llama_kv_cache_init: failed to allocate buffer for kv cache", K.OUT_OF_MEMORY_STARTUP),
+    ("CUDA error: out of memory", K.OUT_OF_MEMORY_STARTUP),
+    ("ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory", K.OUT_OF_MEMORY_STARTUP),
+    ("start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080", K.PORT_TAKEN),
+    ("main: couldn't bind to server socket: hostname=127.0.0.1 port=8080", K.PORT_TAKEN),
+    ("llama_model_load: error loading model architecture: unknown model architecture: 'nova9'", K.ENVIRONMENT_BROKEN),
+    ("gguf_init_from_file: failed to open '/m/a.gguf': 'No such file or directory'", K.ENVIRONMENT_BROKEN),
+    ("gguf_init_from_file_impl: failed to read magic", K.ENVIRONMENT_BROKEN),
+    ("gguf_init_from_file: invalid magic characters 'hell'", K.ENVIRONMENT_BROKEN),
+    (
+        "llama_model_load: error loading model: tensor 'blk.3.ffn_up.weight' data is not within the file bounds, model is "
+        "corrupted or incomplete",
+        K.ENVIRONMENT_BROKEN,
+    ),
+    ("llama_model_load: error loading model: wrong number of tensors; expected 9, got 8", K.ENVIRONMENT_BROKEN),
+    ("ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected", K.ENVIRONMENT_BROKEN),
+    ("ggml_cuda_init: failed: CUDA driver version is insufficient", K.ENVIRONMENT_BROKEN),
+    ("error: invalid argument: --no-such-flag", K.INVALID_CONFIGURATION),
+    ("llama_init_from_model: V cache quantization requires flash_attn", K.INVALID_CONFIGURATION),
+    ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(("line", "kind"), LINES, ids=lambda value: str(value)[:50])
+def test_a_line_counts_with_and_without_time_and_level(line: str, kind: FailureKind, prefix: str) -> None:
+    log = "\n".join(
+        [
+            "build: 4823 (0d559580) with cc for x86_64-linux-gnu",
+            "warning: failed to mlock 98304-byte buffer: Cannot allocate memory",
+            PREFIXES[prefix].format(line),
+            "srv    load_model: failed to load model, '/m/a.gguf'",
+            "main: exiting due to model loading error",
+        ]
+    )
+    failure = classify(log, 1, Phase.READY)
+    assert failure.kind is kind
+    assert "\x1b" not in failure.message
+    assert "its log has no cause" not in failure.message
+
+
+def test_a_line_of_another_level_is_no_error() -> None:
+    log = "0.00.950.742 W common_fit_params: failed to fit params\n0.01 I srv init: failed to say hello\n"
+    assert "its log has no cause" in classify(log, 1, Phase.READY).message

@@ -205,3 +205,181 @@ def test_too_little_shared_memory_for_offloaded_blocks_is_a_lack_of_memory() -> 
     failure = classify(log, 1, Phase.READY)
     assert failure.kind is K.OUT_OF_MEMORY_STARTUP
     assert "64 MiB free" in failure.message
+
+
+MODEL = "acme/typo-7b"
+ENVIRONMENT = [
+    # the hub
+    f"ValueError: Invalid repository ID or local directory specified: '{MODEL}'.",
+    f"OSError: {MODEL} is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+    "OSError: You are trying to access a gated repo.",
+    "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-2)",
+    "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: Root=1-2)",
+    "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/x",
+    "httpx.HTTPStatusError: Server error '503 Service Unavailable' for url 'https://huggingface.co/x'",
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached",
+    "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/x: offline mode is enabled.",
+    "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub",
+    "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded",
+    "httpx.ConnectError: [Errno -2] Name or service not known",
+    "httpx.ConnectTimeout: timed out",
+    "requests.exceptions.ProxyError: Unable to connect to proxy",
+    "requests.exceptions.SSLError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",
+    f"OSError: PermissionError at /root/.cache/huggingface/hub when downloading {MODEL}.",
+    "OSError: Consistency check failed: file should be of size 9 but has size 5 (model.safetensors).",
+    f"OSError: {MODEL} does not appear to have a file named config.json. Checkout 'https://huggingface.co/{MODEL}'",
+    f"OSError: {MODEL} does not appear to have files named ('model-00002-of-00002.safetensors',).",
+    # the model's files
+    "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too small",
+    "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
+    "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+    "_pickle.UnpicklingError: invalid load key, 'v'.",
+    "FileNotFoundError: No such file or directory: '/models/a/model-00003-of-00004.safetensors'",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/models/a/tokenizer.json'",
+    "AssertionError: Attempted to load weight (torch.Size([9])) into parameter (torch.Size([8]))",
+    "ValueError: There is no module or parameter named 'lm_head.bias' in Qwen2ForCausalLM",
+    "ValueError: Following weights were not initialized from checkpoint: {'model.norm.weight'}",
+    "OSError: Can't load tokenizer for '/models/a'. If you were trying to load it from 'https://huggingface.co/models'",
+    "ValueError: Couldn't instantiate the backend tokenizer from one of: ",
+    "ValueError: Tokenizer class Nova9Tokenizer does not exist or is not currently imported.",
+    "OSError: It looks like the config file at '/models/a/config.json' is not a valid JSON file.",
+    "ValueError: Model architectures ['Nova9ForCausalLM'] are not supported for now. Supported architectures: [...]",
+    "ValueError: The checkpoint you are trying to load has model type `nova9` but Transformers does not recognize this "
+    "architecture.",
+    # the processes of a server
+    "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error",
+    "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect",
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+    "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
+    "RuntimeError: CUDA error: peer access is not supported between these two devices",
+    # driver and card
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver",
+    "RuntimeError: No CUDA GPUs are available",
+    "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+    "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+    "pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch",
+    "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
+    "ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /x/_C.abi3.so)",
+    "OSError: [Errno 99] error while attempting to bind on address ('10.0.0.1', 8000): Cannot assign requested address",
+]
+FORMS = {
+    "the server": "(APIServer pid=41) Traceback (most recent call last):\n(APIServer pid=41) {}\n",
+    "a worker": (
+        "(Worker_TP1 pid=9) ERROR 11-02 09:14:55 [multiproc_executor.py:772] WorkerProc failed to start.\n"
+        "(Worker_TP1 pid=9) ERROR 11-02 09:14:55 [multiproc_executor.py:772] Traceback (most recent call last):\n"
+        "(Worker_TP1 pid=9) ERROR 11-02 09:14:55 [multiproc_executor.py:772] {}\n"
+        "(EngineCore pid=7) ERROR 11-02 09:14:55 [core.py:936] EngineCore failed to start.\n"
+        "(EngineCore pid=7) ERROR 11-02 09:14:55 [core.py:936] Exception: WorkerProc initialization failed due to an "
+        "exception in a background process. See stack trace for root cause.\n"
+        "(APIServer pid=41) RuntimeError: Engine core initialization failed. See root cause above.\n"
+    ),
+    "a validation that hides it": (
+        "Traceback (most recent call last):\n{}\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n"
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        "  Value error, the model cannot be used [type=value_error, input_value=ArgsKwargs((), {{}})]\n"
+        "    For further information visit https://errors.pydantic.dev/2.12/v/value_error\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", ENVIRONMENT, ids=lambda text: text[:60])
+def test_what_no_flag_can_mend_is_not_the_configuration(text: str, form: str) -> None:
+    failure = classify(FORMS[form].format(text), 1, Phase.READY)
+    assert (failure.kind, failure.culprit) == (K.ENVIRONMENT_BROKEN, Culprit.INFRASTRUCTURE)
+    assert failure.message[:40] in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: Total number of attention heads (14) must be divisible by tensor parallel size (4).",
+        "NotImplementedError: No compiled cutlass_scaled_mm for CUDA device capability: 75",
+        "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
+        "ValueError: Unknown quantization method: nonsense. Must be one of [...]",
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_flags_can_mend_is_the_configuration(text: str, form: str) -> None:
+    failure = classify(FORMS[form].format(text), 1, Phase.READY)
+    assert (failure.kind, failure.culprit) == (K.INVALID_CONFIGURATION, Culprit.CONFIGURATION)
+
+
+NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "message"),
+    [
+        (
+            "host:2:2 [1] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 9), error: "
+            f"No space left on device (28)\n{FORMS['a worker'].format(NCCL)}",
+            K.ENVIRONMENT_BROKEN,
+            "NCCL has no room in /dev/shm",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled system error\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-X: No space left on device\n",
+            K.ENVIRONMENT_BROKEN,
+            "NCCL has no room in /dev/shm",
+        ),
+        (
+            f"host:2:2 [0] NCCL WARN Call to ibv_reg_mr failed with error Cannot register memory\n{NCCL}\n",
+            K.ENVIRONMENT_BROKEN,
+            f"{NCCL} NCCL WARN Call to ibv_reg_mr failed",
+        ),
+        (
+            f"host:2:2 [0] NCCL WARN Cuda failure 2 'out of memory'\n{NCCL}\n",
+            K.OUT_OF_MEMORY_STARTUP,
+            "NCCL error",
+        ),
+        (
+            f"host:2:2 [0] NCCL WARN Cuda failure 700 'an illegal memory access was encountered'\n{NCCL}\n",
+            K.ENGINE_CRASH,
+            "illegal memory access",
+        ),
+        (
+            'host:2:2 [0] NCCL WARN Missing "iommu=pt" from kernel command line\n'
+            "ValueError: No available memory for the cache blocks.\n",
+            K.KV_CACHE_TOO_SMALL,
+            "No available memory",
+        ),
+        (
+            "RuntimeError: unable to write to file </torch_9_8_0>: No space left on device (28)\n",
+            K.ENVIRONMENT_BROKEN,
+            "no room in /dev/shm",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/root/.cache/a'\n", K.DISK_FULL, "no space left on disk"),
+        ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
+        (
+            "[rank0]:[E1102 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1) ran for 600029 milliseconds before timing out.\n",
+            K.ENVIRONMENT_BROKEN,
+            "Watchdog caught collective operation timeout",
+        ),
+    ],
+)
+def test_an_error_of_nccl_has_its_cause(log: str, kind: FailureKind, message: str) -> None:
+    failure = classify(log, 1, Phase.READY)
+    assert failure.kind is kind
+    assert message in failure.message
+    assert "\n" not in failure.message
+
+
+@pytest.mark.parametrize(
+    ("cause", "summary"),
+    [
+        (NCCL, NCCL),
+        ("RuntimeError: CUDA error: an illegal memory access", "RuntimeError: CUDA error: an illegal memory access"),
+        ("vllm serve: error: argument --dtype: invalid choice", "argument --dtype: invalid choice"),
+        ("vllm: error: unrecognized arguments: --x", "unrecognized arguments: --x"),
+        ("python -m api_server.py: error: argument --x: y", "argument --x: y"),
+        ("OSError: error: x", "OSError: error: x"),
+    ],
+)
+def test_only_argparse_s_own_beginning_is_left_out(cause: str, summary: str) -> None:
+    assert error_summary(cause) == summary

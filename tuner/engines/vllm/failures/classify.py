@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.table import VLLM_TEXTS, LogTexts
+from tuner.engines.vllm.failures.table import VLLM_TEXTS, FailurePattern, LogTexts
 from tuner.processes.secrets import Secrets
 
 MESSAGE_CHARS = 400
@@ -25,12 +25,19 @@ EVIDENCE_CHARS = 2000
 _TAIL_BYTES = 2_000_000
 _LINE_CHARS = 4000
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources)\b(?::|$)"
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Interrupt|Exit|NotFound|OutOfResources|Timeout)\b(?::|$)|"
+    r"^[a-z]\w*\.(?:\w+\.)*[A-Z]\w+: "
 )
-_ARGUMENT = re.compile(r"^(?:\S+ ){1,3}error: ")
+_ARGUMENT = re.compile(r"^(?:\S+ ){0,2}\S+: error: ")
+"""How argparse begins a line: the program's name, a colon, and `error: `."""
 _OTHER = re.compile(
-    r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error"
+    r"address already in use|No space left on device|died unexpectedly|Segfault encountered|Fatal Python error|"
+    r"insufficient shared memory|Watchdog caught collective operation timeout"
 )
+_NCCL_WARNING = re.compile(r"NCCL WARN .+")
+_LAST_ERROR = "Last error:"
+_NCCL_LINES = 400
+"""How far before an error NCCL's warnings are its own reasons, in lines."""
 _PYDANTIC = re.compile(r"^\s+(?:Value error|Assertion failed), (.*)$|^\s+(Input should be .*)$")
 _CHAINED = re.compile(r"^During handling of the above exception|^The above exception was the direct cause")
 _FIELD = re.compile(r"^[\w.]+$")
@@ -68,14 +75,25 @@ def classify(log_text: str, exit_code: int | None, phase: Phase, texts: LogTexts
     chains = _chains(log_text, texts)
     causes = [cause for chain in chains for cause in chain]
     evidence = _evidence(causes) or _last_lines(log_text)
-    for cause in (cause for chain in chains for cause in reversed(chain)):
-        for row in texts.causes:
-            if row.matches(cause, phase):
-                return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
+    for cause, row in _matches(chains, phase, texts):
+        return Failure(row.kind, phase, row.message or error_summary(cause), evidence, exit_code)
     root_causes = [cause for cause in causes if not texts.consequences.search(cause)]
     if root_causes:
         return Failure(FailureKind.ENGINE_CRASH, phase, error_summary(root_causes[0]), evidence, exit_code)
     return without_cause(log_text, exit_code, phase, evidence, texts)
+
+
+def _matches(chains: Sequence[Sequence[str]], phase: Phase, texts: LogTexts) -> Iterator[tuple[str, FailurePattern]]:
+    """Yield the causes with the rows that apply to them, the likeliest first.
+
+    Within a chain, a general row comes last: an error of validation, say, that was raised from one of the hub.
+    """
+    for chain in chains:
+        for general in (False, True):
+            for cause in reversed(chain):
+                yield from (
+                    (cause, row) for row in texts.causes if row.general is general and row.matches(cause, phase)
+                )
 
 
 def redacted(failure: Failure, secrets: Secrets) -> Failure:
@@ -124,13 +142,17 @@ def _chains(log_text: str, texts: LogTexts) -> list[list[str]]:
         if start is not None and index < start and not _OTHER.search(line):
             continue
         chained = chained or _CHAINED.match(line) is not None
-        if _EXCEPTION.match(line) or _ARGUMENT.match(line) or _OTHER.search(line):
+        of_nccl = _NCCL_WARNING.search(line) or (index and lines[index - 1] == _LAST_ERROR)
+        other = _OTHER.search(line) is not None and not of_nccl
+        if _EXCEPTION.match(line) or _ARGUMENT.match(line) or other:
             cause = _joined(lines, index)
             if chained and chains:
                 chains[-1].append(cause)
             else:
                 chains.append([cause])
             chained = False
+    if not chains:
+        return [[found[0]] for line in lines if (found := _NCCL_WARNING.search(line))]
     return chains if start is not None else chains[::-1]
 
 
@@ -143,13 +165,22 @@ def _joined(lines: Sequence[str], index: int) -> str:
         if not continues or line.lstrip().startswith(("File ", "For further")):
             break
         parts.append(line)
-    return "\n".join(parts)
+    return "\n".join([*parts, *(_nccl_reasons(lines, index) if "nccl" in lines[index].lower() else ())])
+
+
+def _nccl_reasons(lines: Sequence[str], index: int) -> Iterator[str]:
+    """Yield what NCCL says of an error, whose own text has no reason: its last warning and its last error."""
+    before, after = lines[max(0, index - _NCCL_LINES) : index], lines[index + 1 : index + 6]
+    warned = [found[0] for line in before if (found := _NCCL_WARNING.search(line))]
+    yield from (f"  {reason}" for reason in warned[-1:])
+    if _LAST_ERROR in after[:-1]:
+        yield f"  NCCL: {after[after.index(_LAST_ERROR) + 1]}"
 
 
 def error_summary(cause: str) -> str:
     """Return an error's text as one line, without pydantic's wrapping and argparse's program name."""
     lines = cause.splitlines() or [""]
-    head = re.sub(r"^(?:\S+ ){1,3}error: ", "", lines[0])
+    head = lines[0] if _EXCEPTION.match(lines[0]) else _ARGUMENT.sub("", lines[0])
     text = " ".join([head, *(line.strip() for line in lines[1:])])
     for above, line in itertools.pairwise(lines):
         match = _PYDANTIC.match(line)

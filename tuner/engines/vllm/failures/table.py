@@ -16,12 +16,17 @@ LOADED = frozenset({Phase.WARMUP, Phase.BENCHMARK, Phase.COLLECT, Phase.STOP})
 
 @dataclass(frozen=True)
 class FailurePattern:
-    """One row. `message` is shown to the user; None shows the causal line itself."""
+    """One row. `message` is shown to the user; None shows the causal line itself.
+
+    A general row names a form of error that can have any cause. It applies where no other row applies to any exception
+    of the chain.
+    """
 
     kind: FailureKind
     pattern: re.Pattern[str]
     message: str | None = None
     phases: frozenset[Phase] | None = None
+    general: bool = False
 
     def matches(self, line: str, phase: Phase) -> bool:
         """Return whether the row applies to `line` in `phase`."""
@@ -29,10 +34,15 @@ class FailurePattern:
 
 
 def rows(
-    kind: FailureKind, *patterns: str, message: str | None = None, phases: frozenset[Phase] | None = None
+    kind: FailureKind,
+    *patterns: str,
+    message: str | None = None,
+    phases: frozenset[Phase] | None = None,
+    general: bool = False,
 ) -> tuple[FailurePattern, ...]:
     """Return one row for each pattern; patterns ignore case."""
-    return tuple(FailurePattern(kind, re.compile(pattern, re.IGNORECASE), message, phases) for pattern in patterns)
+    compiled = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+    return tuple(FailurePattern(kind, pattern, message, phases, general) for pattern in compiled)
 
 
 _OUT_OF_MEMORY = (
@@ -46,7 +56,79 @@ _OUT_OF_MEMORY = (
     r"is less than desired CPU memory",
     r"less than requested memory for kv",
     r"Not enough memory (?:for|to)",
+    r"Cuda failure (?:\d+ )?'out of memory'",
 )
+
+_HUB = (
+    r"Invalid repository ID or local directory",
+    r"is not a local folder (?:and is not a valid model identifier|or a valid repository name)",
+    r"Repo(?:sitory)?NotFound|RevisionNotFound|(?:Remote|Local)?EntryNotFoundError|IncompleteSnapshot",
+    r"HFValidationError|HfUriError|is not a valid git identifier",
+    r"Gated ?Repo|gated repo|is restricted and you are not in the authorized list|awaiting a review",
+    r"HfHubHTTPError|DisabledRepo|Invalid (?:username or password|credentials|user token)",
+    r"(?:401|403|404|429|50\d) (?:Client|Server) Error|Client error '(?:401|403|404|429)|Server error '50",
+    r"Too Many Requests|rate limit",
+    r"couldn't connect to|specific connection error|error happened while trying to locate the file",
+    r"outgoing traffic has been disabled|OfflineMode|offline mode is enabled",
+    r"cannot find (?:the requested files|an appropriate cached snapshot)|LocalEntryNotFound|in the cached files",
+    r"PermissionError at .* when downloading|\.cache.*Permission denied|Permission denied.*\.cache",
+    r"Consistency check failed|XetDownloadError|CAS (?:service|client) error|hf_xet",
+    r"does not appear to have (?:a )?files? named",
+)
+"""The hub does not have the model, does not give it, or is not reached."""
+
+_NETWORK = (
+    r"Max retries exceeded|NameResolutionError|getaddrinfo failed|nodename nor servname",
+    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname",
+    r"ProxyError|Tunnel connection failed|Cannot connect to proxy|CERTIFICATE_VERIFY_FAILED|SSLError|SSL: ",
+    r"Network is unreachable|No route to host|Connection (?:refused|timed out)",
+    r"^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*(?:Error|Timeout|Exception)\b",
+    r"ConnectTimeout|ReadTimeout|NewConnectionError",
+)
+
+_MODEL = (
+    r"Cannot find any model weights|Error no file named .*(?:safetensors|bin)",
+    r"SafetensorError|SafetensorsParsingError|Error while deserializing header|incomplete metadata, file not fully",
+    r"PytorchStreamReader failed|UnpicklingError|invalid load key|not a ZIP archive",
+    r"No such file or directory: \S*(?:safetensors|\.bin|\.json|\.model|\.gguf|\.pt)",
+    r"size mismatch for |Attempted to load weight|There is no module or parameter named",
+    r"Following weights were not initialized from checkpoint",
+    r"can't load the (?:configuration|model|image processor|feature extractor)|Can't load (?:tokenizer|processor)",
+    r"Couldn't instantiate the backend tokenizer|Unable to load vocabulary|No tokenizer file found",
+    r"Tokenizer class \S+ does not exist|(?:tokenizer|vocab|merges)\S* (?:is missing|not found|does not exist)",
+    r"(?:config|tokenizer|index|params)\S*\.json\S* is not a valid JSON|It looks like the config file at",
+    r"no config file found|Unrecognized model in|does not recognize this architecture|Unrecognized configuration class",
+    r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
+    r"No model architectures are specified|Cannot find model module|has no vLLM implementation",
+    r"The Transformers implementation of .* is not compatible with vLLM",
+)
+"""The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
+
+_DEVICE = (
+    r"NVIDIA driver on your system is too old",
+    r"driver version is insufficient|InsufficientDriver|unsupported display driver|forward compatibility was attempted",
+    r"Driver/library version mismatch|NVML.*(?:Not Found|Uninitialized|Unknown Error)|Failed to initialize NVML",
+    r"Unexpected error from cudaGetDeviceCount|CUDA driver initialization failed|No CUDA GPUs are available",
+    r"no kernel image is available|device kernel image is invalid|compiled with an unsupported toolchain",
+    r"Unsupported gpu architecture|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
+    r"Found no NVIDIA driver",
+    r"Failed to infer device type",
+    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|device.* busy|invalid device ord)",
+    r"uncorrectable ECC error|ECC error",
+    r"fallen off the bus|GPU is lost|Unable to determine the device handle",
+    r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
+    r"cannot open shared object file",
+    r"undefined symbol|version `\w+_[\d.]+' not found",
+)
+
+_INTERCONNECT = (
+    r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
+    r"Watchdog caught collective operation timeout|milliseconds before timing out",
+    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed)|DistNetworkError|DistStoreError",
+    r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
+    r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)",
+)
+"""The processes of a server do not reach each other."""
 
 CAUSES: tuple[FailurePattern, ...] = (
     *rows(
@@ -54,17 +136,29 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"Free memory on device .* is less than desired",
         r"Error in memory profiling\. Initial free memory",
     ),
+    *rows(FailureKind.ENGINE_CRASH, r"illegal memory access|device-side assert|misaligned address"),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"NCCL[\s\S]*(?:/dev/shm|shared memory).*No space left|NCCL[\s\S]*No space left.*/dev/shm",
+        message="NCCL has no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"/dev/shm.*No space left|No space left on device: '/?(?:psm_|torch_|mp-)|shared memory ?\(shm\)",
+        r"</?torch_\w+>: No space left|insufficient shared memory",
+        message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
+    ),
     *rows(
         FailureKind.PORT_TAKEN,
-        r"address already in use",
+        r"address already in use|EADDRINUSE",
         r"Errno 98\b",
         message="another program took the port",
     ),
     *rows(
         FailureKind.DISK_FULL,
-        r"No space left on device",
+        r"No space left on device|Not enough free disk space",
         r"Disk quota exceeded",
-        r"Errno (?:28|122)\b",
+        r"Errno (?:28|122)\b|os error 28\b",
         message="no space left on disk",
     ),
     *rows(
@@ -77,26 +171,13 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(FailureKind.OUT_OF_MEMORY_LOAD, *_OUT_OF_MEMORY, phases=LOADED),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"NVIDIA driver on your system is too old",
-        r"CUDA driver version is insufficient",
-        r"no kernel image is available",
-        r"Found no NVIDIA driver",
-        r"Failed to infer device type",
-        r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|device.* busy)",
-        r"uncorrectable ECC error",
-        r"fallen off the bus",
+        *(*_DEVICE, *_INTERCONNECT),
         r"No package metadata was found for vllm",
         r"No module named 'vllm",
-        r"cannot open shared object file",
-        r"undefined symbol",
-        r"is not a local folder and is not a valid model identifier",
-        r"Repo(?:sitory)?NotFound|GatedRepo",
-        r"We couldn't connect to",
-        r"outgoing traffic has been disabled",
-        r"LocalEntryNotFound|OfflineMode",
-        r"Cannot find any model weights",
-        r"can't load the configuration of|Can't load tokenizer",
+        r"Cannot assign requested address",
+        *(*_HUB, *_MODEL),
     ),
+    *rows(FailureKind.ENVIRONMENT_BROKEN, *_NETWORK, phases=STARTING),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"Too many open files",
@@ -106,7 +187,6 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
-        r"ValidationError: \d+ validation error",
         r"is required for suffix decoding",
         r"(?:ImportError|ModuleNotFoundError): .*(?:arctic|bitsandbytes|torchao|flashinfer|deep_gemm|lmcache)",
         r"Unknown quantization method",
@@ -122,12 +202,15 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"fp8e4nv not supported in this architecture",
         r"out of resource: shared memory",
         r"CPU Offloading is currently only supported on",
+        r"No compiled \w+ for|FlashAttention only supports Ampere",
     ),
+    *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^NotImplementedError: ",
         r"^ValueError: .*(?:not supported|not compatible|incompatible|must be|cannot be)",
         phases=STARTING,
+        general=True,
     ),
 )
 
