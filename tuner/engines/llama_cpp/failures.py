@@ -22,12 +22,9 @@ _PREFIX = re.compile(
 
 _ERROR = re.compile(
     r"^error: |^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
-    r"couldn't bind|requires flash_attn|out of memory|CUDA error|ggml_cuda_error|Malloc failed|ROCm error|bad_alloc|"
-    r"invalid magic|bad magic|unknown model architecture|No such file or directory|[Uu]nsupported cache type|"
-    r"address already in use|no CUDA-capable|driver version is insufficient|cannot open shared object|unknown argument|"
-    r"invalid argument|No space left"
+    r"(?:CUDA|ROCm|HIP|Vulkan) error"
 )
-"""What states an error in a line without a level."""
+"""What states an error in a line without a level, beside the texts of the table."""
 
 _FUNCTION = re.compile(r"^\w+(?:\(\))?: ")
 
@@ -122,7 +119,9 @@ def _is_error(line: str) -> bool:
     prefix = _PREFIX.match(line)
     level = None if prefix is None else prefix["level"]
     words = _plain(line)
-    return level == "E" or (level is None and not words.startswith("warning") and _ERROR.search(words) is not None)
+    if level is not None or words.startswith("warning"):
+        return level == "E"
+    return _ERROR.search(words) is not None or any(row.pattern.search(words) for row in CAUSES)
 
 
 def _plain(line: str) -> str:

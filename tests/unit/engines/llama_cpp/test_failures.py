@@ -108,7 +108,7 @@ LINES = [
     ("gguf_init_from_file_impl: failed to read magic", K.ENVIRONMENT_BROKEN),
     ("gguf_init_from_file: invalid magic characters 'hell'", K.ENVIRONMENT_BROKEN),
     (
-        "llama_model_load: error loading model: tensor 'blk.3.ffn_up.weight' data is not within the file bounds, model is "
+        "error loading model: tensor 'blk.3.ffn_up.weight' data is not within the file bounds, model is "
         "corrupted or incomplete",
         K.ENVIRONMENT_BROKEN,
     ),

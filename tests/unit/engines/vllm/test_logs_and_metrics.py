@@ -176,3 +176,19 @@ def test_a_number_that_is_none_is_no_fact(number: str) -> None:
     facts = facts_from_log(text)
     assert facts.kv_cache_tokens is None
     assert facts.weights_gib is None or facts.weights_gib < 1e31
+
+
+@pytest.mark.parametrize(
+    ("labels", "running"),
+    [
+        (['tp_rank="0"', 'tp_rank="1"'], 7.0),
+        (['dp_rank="0",tp_rank="0"', 'dp_rank="0",tp_rank="1"', 'dp_rank="1",tp_rank="0"'], 14.0),
+        (['pp_rank="0",tp_rank="0"', 'pp_rank="1",tp_rank="0"', 'moe_ep_rank="1",pp_rank="0",tp_rank="1"'], 7.0),
+        (['engine="0"', 'engine="1"'], 14.0),
+        (["", ""], 14.0),
+    ],
+)
+def test_ranks_of_one_copy_count_once(labels: list[str], running: float) -> None:
+    name = "sglang:num_running_reqs"
+    page = "".join(f'{name}{{model_name="m",{each}}} 7.0\n' for each in labels)
+    assert parse_metrics(page.replace(",}", "}"), (name,)) == {name: running}

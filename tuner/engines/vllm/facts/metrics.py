@@ -49,6 +49,9 @@ SHARES = frozenset(
 )
 """Metrics whose largest value over all engines counts; all others are summed."""
 
+_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "attn_tp_rank", "attn_cp_rank", "moe_dp_rank"})
+"""Labels of SGLang's processes that hold parts of one copy of the model; `dp_rank` is another copy."""
+
 READ_METRICS = (
     *(RUNNING, WAITING, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, OFFLOADED_HITS, QUEUE_SUM, QUEUE_COUNT, KV_USAGE),
     *(DRAFTS, DRAFT_TOKENS, ACCEPTED),
@@ -93,10 +96,12 @@ VLLM_COUNTERS = Counters(
 def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str, float]:
     """Return the named samples of a Prometheus text page: the sum over their labels, for `SHARES` the largest.
 
-    Lines of other metrics are skipped before they are parsed: a page has a thousand, and is read every 0.5 s during
-    a benchmark. Malformed lines and values that are not finite are ignored.
+    Ranks of one copy of the model count the same requests, so of samples that differ in `_RANKS` alone the largest
+    counts. Lines of other metrics are skipped before they are parsed: a page has a thousand, and is read every 0.5 s
+    during a benchmark. Malformed lines and values that are not finite are ignored.
     """
     values: dict[str, float] = {}
+    of_ranks: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for line in text.splitlines():
         if not line.startswith(names):
             continue
@@ -110,7 +115,13 @@ def parse_metrics(text: str, names: tuple[str, ...] = READ_METRICS) -> dict[str,
             if sample.name in SHARES:
                 values[sample.name] = max(sample.value, values.get(sample.name, sample.value))
             elif sample.name in names:
-                values[sample.name] = values.get(sample.name, 0.0) + sample.value
+                value = sample.value
+                if not _RANKS.isdisjoint(sample.labels):
+                    copy = sample.name, frozenset(each for each in sample.labels.items() if each[0] not in _RANKS)
+                    before = of_ranks.get(copy, 0.0)
+                    of_ranks[copy] = max(value, before)
+                    value = of_ranks[copy] - before
+                values[sample.name] = values.get(sample.name, 0.0) + value
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
