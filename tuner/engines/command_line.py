@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import ENGINE
-from search_spaces.rendering.shape import without_instances
+from search_spaces.rendering.shape import instances_of, without_instances
 from search_spaces.rendering.words import long_name, one_spelling
 from search_spaces.schema import VLLM
 from storage.records import Provenance
@@ -57,6 +57,7 @@ class Program:
     """The program that a deployment starts.
 
     Attributes:
+        kind: name of the engine, in a study.
         engine: name of the engine, in texts.
         name: of the executable.
         subcommand: words that come first.
@@ -70,6 +71,7 @@ class Program:
             `tuner.engines.tensorrt_llm.options`.
     """
 
+    kind: str
     engine: str
     name: str
     subcommand: tuple[str, ...]
@@ -115,15 +117,17 @@ class Program:
 
 
 PROGRAMS = {
-    VLLM: Program("vLLM", "vllm", ("serve",), "VLLM", "VLLM_API_KEY", None, "--served-model-name"),
-    LLAMA_CPP: Program(LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias"),
+    VLLM: Program(VLLM, "vLLM", "vllm", ("serve",), "VLLM", "VLLM_API_KEY", None, "--served-model-name"),
+    LLAMA_CPP: Program(
+        *(LLAMA_CPP, LLAMA_CPP, "llama-server", (), "LLAMA_SERVER", "LLAMA_API_KEY", "--model", "--alias")
+    ),
     SGLANG: Program(
-        *("SGLang", "python3", ("-m", "sglang.launch_server"), "SGLANG_PYTHON", "TUNER_API_KEY"),
+        *(SGLANG, "SGLang", "python3", ("-m", "sglang.launch_server"), "SGLANG_PYTHON", "TUNER_API_KEY"),
         *("--model-path", "--served-model-name"),
         recorded_first=True,
     ),
     TENSORRT_LLM: Program(
-        *("TensorRT-LLM", "trtllm-serve", ("serve",), "TRTLLM_SERVE", "TUNER_API_KEY"),
+        *(TENSORRT_LLM, "TensorRT-LLM", "trtllm-serve", ("serve",), "TRTLLM_SERVE", "TUNER_API_KEY"),
         *(None, "--served_model_name"),
         options=True,
     ),
@@ -133,6 +137,9 @@ PROGRAMS = {
 
 INSTANCES = replace(PROGRAMS[VLLM], name=INSTANCES_LAUNCHER)
 """The program of several vLLM servers."""
+
+LLAMA_LAUNCHER = replace(PROGRAMS[LLAMA_CPP], name=LAUNCHER)
+"""The program of the server of the package `xllamacpp`."""
 
 
 def engine_of(premise: Mapping[str, Any]) -> str:
@@ -159,12 +166,21 @@ def premise_of_trial(premise: Mapping[str, Any], config: Mapping[str, Any]) -> M
     return {**premise, "engine": {"name": engine, "version": part["version"]}, "model": model, "server": server}
 
 
-def program_of(engine: str, command: Sequence[str] = ()) -> Program:
-    """Return the program of an engine by its name in a study; `command` is the user's, for the engine `openai`."""
+def program_of(engine: str, command: Sequence[str] = (), argv: Sequence[str] = ()) -> Program:
+    """Return the program of an engine by its name in a study.
+
+    Args:
+        engine: the name; that of a simulated engine is vLLM's.
+        command: the user's command, for the engine `openai`.
+        argv: command of a trial's server, which a launcher of the tuner may have started; empty: the engine's own.
+    """
     if command:
         name = Path(command[0]).name
-        return Program(name, name, (), "SERVER_PROGRAM", "TUNER_API_KEY", None, "", tuple(command))
-    return PROGRAMS.get(engine, PROGRAMS[VLLM])
+        return Program(OPENAI, name, name, (), "SERVER_PROGRAM", "TUNER_API_KEY", None, "", tuple(command))
+    program = PROGRAMS.get(engine, PROGRAMS[VLLM])
+    if program.kind == VLLM and instances_of(argv) > 1:
+        return INSTANCES
+    return LLAMA_LAUNCHER if argv and Path(argv[0]).name == LAUNCHER else program
 
 
 def command_of(premise: Mapping[str, Any]) -> tuple[str, ...]:

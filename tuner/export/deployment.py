@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
-from search_spaces.rendering.shape import gpus_of
+from search_spaces.rendering.shape import gpus_of, without_instances
+from search_spaces.rendering.words import one_spelling, value_after
 from storage.records import Provenance
-from tuner.engines.command_line import LAUNCHER
 from tuner.export.serve_script import ServeScript
 from tuner.scoring.slo import Slo
 
@@ -42,10 +41,12 @@ class Deployment:
         script: the script of the same trial, from whose records all formats take words, variables and facts.
         startup_s: the longest start-up of the trial in seconds, measured or simulated as the numbers are; None if it
             was not recorded.
+        weights_gib: memory of the model's weights in GiB; None if it was not recorded.
     """
 
     script: ServeScript
     startup_s: float | None = None
+    weights_gib: float | None = None
 
     @property
     def study(self) -> str:
@@ -74,12 +75,13 @@ class Deployment:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The arguments after the program and its subcommand: the model, its served name, and flags."""
-        return self.script.server_words[len(self.script.program.subcommand) :]
+        """The arguments of one server after the program and its subcommand: the model, its served name, and flags."""
+        words = self.script.server_words[len(self.script.program.subcommand) :]
+        return words if self.instances == 1 else without_instances(words)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The program by its name, and all its arguments; the launcher of `xllamacpp`, if the study ran that.
+        """The program by its name, and all its arguments.
 
         The program of a user's command, and the Python of SGLang, are the files that the study ran: one on the PATH
         may be another. Options are left out, which the program reads from a file.
@@ -91,9 +93,7 @@ class Deployment:
             return (self.script.executable or program.name, *self.script.server_words)
         if program.options:
             return (program.name, *self.script.plain_words)
-        ran = Path(self.script.executable or "").name
-        name = ran if ran == LAUNCHER else self.script.program.name
-        return (name, *self.script.server_words)
+        return (program.name, *self.script.server_words)
 
     @property
     def flag_words(self) -> tuple[str, ...]:
@@ -166,6 +166,21 @@ class Deployment:
         if self.on_cpu:
             return 0
         return gpus_of([word for each in self.arguments for word in (each.flag, *each.values)])
+
+    @property
+    def instances(self) -> int:
+        """The servers behind one address."""
+        return self.script.instances
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether several instances had a GPU together, or the cores of one machine."""
+        return self.instances > 1 and (self.on_cpu or self.gpus * self.instances > self.script.gpus)
+
+    def last_value(self, flag: str) -> str | None:
+        """Return the last value of a flag by its long name; None without the flag."""
+        words = one_spelling(self.flag_words)
+        return value_after(flag, words) if flag in words else None
 
     @property
     def start_limit_s(self) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from search_spaces.rendering.shape import instances_of
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.command_line import (
@@ -63,8 +62,7 @@ def serve_script_of(
         *(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine_of(premise)),
         tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
     )
-    several = instances_of(outcome.argv) > 1
-    program = INSTANCES if several else program_of(engine_of(premise), command_of(premise))
+    program = program_of(engine_of(premise), command_of(premise), outcome.argv)
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
     answers = _answers(study, trial, outcome)
     return ServeScript(
@@ -82,7 +80,7 @@ def serve_script_of(
         answers=answers,
         slos=slos,
         verdict=_verdict(study, trial),
-        executable=outcome.argv[0] if several or "engines" in premise else study.facts.get("executable"),
+        executable=_executable(study, outcome, program),
         flag_effects=_flag_effects(study, number, records),
         references=_references(premise),
         missed=_missed(study, trial),
@@ -91,6 +89,7 @@ def serve_script_of(
         drivers=tuple(study.facts.get("drivers", ())),
         program=program,
         folder=study.facts.get("folder"),
+        gpus=int(study.facts.get("gpus", 1)),
     )
 
 
@@ -106,8 +105,13 @@ def deployment_of(study: StudyRecord, number: int, records: Sequence[TrialRecord
         SettingError: when there is no such trial, or it was not measured.
     """
     script = serve_script_of(study, number, records)
-    timings = [each.outcome.timings for each in records if each.number == number and each.outcome is not None]
-    return Deployment(script, max((each[Phase.READY] for each in timings if Phase.READY in each), default=None))
+    own = [each.outcome for each in records if each.number == number and each.outcome is not None]
+    weights = [each.server.weights_gib for each in own if each.server is not None]
+    return Deployment(
+        script,
+        startup_s=max((each.timings[Phase.READY] for each in own if Phase.READY in each.timings), default=None),
+        weights_gib=max((each for each in weights if each is not None), default=None),
+    )
 
 
 def verified_workload(study: StudyRecord, number: int, records: Sequence[TrialRecord]) -> Workload:
@@ -207,6 +211,14 @@ def _server_arguments(argv: Sequence[str], program: Program, name: str) -> tuple
         arguments.append(words[position])
         position += 1
     return argv[start + 1], tuple(arguments)
+
+
+def _executable(study: StudyRecord, outcome: TrialOutcome, program: Program) -> str | None:
+    """Return the file that the trial ran; None if it is not known, as in a simulated study."""
+    if program == INSTANCES or "engines" in study.premise:
+        return outcome.argv[0] if "/" in outcome.argv[0] else None
+    found = study.facts.get("executable")
+    return None if found is None else str(found)
 
 
 def _environment(trial: TrialRecord) -> dict[str, str]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import LLAMA_CPP, PROGRAMS, SGLANG, TENSORRT_LLM
+from tuner.engines.command_line import LLAMA_CPP, SGLANG, TENSORRT_LLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.engines.vllm.nodes.rank import headless
-from tuner.export.quoting import quoted_text
+from tuner.export.quoting import quoted_text, quoted_within
 from tuner.export.serve_script import ServeScript
 from tuner.loadgen.client import API_KEY_VARIABLE
 
@@ -105,7 +105,6 @@ def program_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
 
 def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], str]]:
     program, recorded = script.program, f"$recorded_{variable}"
-    installed = next(text for engine, text in _INSTALLED.items() if program is PROGRAMS[engine])
     there = f'[[ -x "{recorded}" ]]'
     test = f"if {there}" if program.recorded_first else f"if ! command -v {program.name} >/dev/null && {there}"
     on_path, ran = f"{program.name} on PATH", "the executable that the study ran"
@@ -120,11 +119,15 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
     reads_key = f", which {program.engine} reads itself" if program.key_variable != API_KEY_VARIABLE else ""
     return {
         "CHOICE": lambda: f'  {test}; then {program.variable}="{recorded}"; fi',
+        "LAUNCHER": lambda: "".join(
+            f'export {name}="${{{name}:-{quoted_within(value)}}}"\n'
+            for name, value in script.launcher_variables.items()
+        ),
         "ORDER": lambda: ", else ".join(order),
         "KEYREADER": lambda: reads_key,
         "ARRANGED": lambda: arranged,
         "WITHOUTHEALTH": lambda: "",
-        "INSTALLED": lambda: installed,
+        "INSTALLED": lambda: _INSTALLED[program.kind],
     }
 
 
@@ -134,6 +137,7 @@ def _command_parts(script: ServeScript) -> dict[str, Callable[[], str]]:
     arranged = _ARRANGED_COMMAND.replace("@@END@@", str(end))
     return {
         "CHOICE": lambda: '  if [[ -x "$recorded_program" ]]; then SERVER_PROGRAM="$recorded_program"; fi',
+        "LAUNCHER": lambda: "",
         "ORDER": lambda: "the executable that the study ran, else the one on PATH",
         "KEYREADER": lambda: "",
         "ARRANGED": lambda: arranged.replace("@@FOLDER@@", quoted_text(script.folder or ".")),

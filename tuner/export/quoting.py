@@ -60,6 +60,11 @@ def quoted_text(text: str, references: Collection[str] = ()) -> str:
     return f"'{text}'" if quoted == text and not plain else quoted
 
 
+def quoted_within(text: str) -> str:
+    """Quote a text that stands in `"${NAME:-TEXT}"` of bash."""
+    return re.sub(r'([\\"$`}])', r"\\\1", text)
+
+
 def array_lines(words: Iterable[str], indent: str, references: Collection[str] = ()) -> str:
     """Format words as the lines of a bash array: one word on each line, a flag and its value together."""
     lines: list[list[str]] = []

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from storage.metrics import Direction, metric
 from tuner.export.carried_traffic import CarriedTraffic
+from tuner.export.deployment import Deployment
+from tuner.export.formats.packages import installed_notes
 from tuner.export.header import header_lines, header_rows
 from tuner.export.program_parts import program_parts, rank_check
 from tuner.export.quoting import array_lines, escape_unprintable, quote_word, quoted_text
@@ -84,7 +86,8 @@ def _header(script: ServeScript) -> str:
     engine = script.program.engine
     usage = "--help shows the usage, --verify measures the server again."
     title = f"Starts the {engine} server of a tuner study. {usage}"
-    rows = [*header_rows(script), *(("traffic", line) for line in _carried(script))]
+    needed = (("needs", line) for line in installed_notes(Deployment(script)))
+    rows = [*header_rows(script), *needed, *(("traffic", line) for line in _carried(script))]
     return "\n".join(header_lines(script, title, rows))
 
 

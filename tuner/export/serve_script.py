@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 
+from search_spaces.rendering.shape import gpus_of, instances_of
 from search_spaces.schema import VLLM
 from storage.records import Provenance
-from tuner.engines.command_line import PROGRAMS, Program
+from tuner.engines.command_line import INSTANCES, PROGRAMS, VLLM_VARIABLE, Program
 from tuner.engines.tensorrt_llm.options import options_text, split_options
+from tuner.engines.vllm.instances.shares import VISIBLE
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
 
@@ -20,7 +22,9 @@ _RANK_FLAGS = frozenset({"--nnodes", "--node-rank", "--master-addr", "--master-p
 _TRIAL_SWITCHES = frozenset(
     {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
 )
-_TRIAL_VARIABLES = re.compile(r"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|CUDA_VISIBLE_DEVICES")
+_TRIAL_VARIABLES = re.compile(
+    rf"VLLM_LOGGING_\w+|VLLM_CONFIGURE_LOGGING|VLLM_CACHE_ROOT|VLLM_PORT|{VISIBLE}|{VLLM_VARIABLE}"
+)
 """Settings of a trial's server that a deployed one does not have: where it listens, what it logs, and its GPU."""
 
 
@@ -52,6 +56,7 @@ class ServeScript:
         program: the engine's program.
         drivers: versions of the GPU's driver that the study ran with; empty if they are not known.
         folder: the folder in which a user's command runs; None: any.
+        gpus: GPUs of the trial; several instances that need more shared them.
     """
 
     study: str
@@ -77,6 +82,7 @@ class ServeScript:
     drivers: tuple[str, ...] = ()
     program: Program = PROGRAMS[VLLM]
     folder: str | None = None
+    gpus: int = 1
 
     def __post_init__(self) -> None:
         """Check that a shell script can hold the words and variables.
@@ -106,7 +112,26 @@ class ServeScript:
     @property
     def nodes(self) -> int:
         """The nodes over which the trial's server ran, with a rank on each; such a script starts one rank."""
-        return nodes_in(self.argv) if self.program == PROGRAMS[VLLM] else 1
+        return nodes_in(self.argv) if self.program.kind == VLLM else 1
+
+    @property
+    def instances(self) -> int:
+        """The servers behind one address."""
+        return instances_of(self.argv) if self.program == INSTANCES else 1
+
+    @property
+    def launcher_variables(self) -> dict[str, str]:
+        """What a launcher of several instances reads unless the caller sets it: the vLLM that it starts, and the GPUs.
+
+        Instances share GPUs if the trial had fewer than they need, so a larger machine must not give them more.
+        """
+        if self.program != INSTANCES:
+            return {}
+        executable = self.environment.get(VLLM_VARIABLE)
+        used = min(gpus_of(self.argv) * self.instances, self.gpus)
+        gpus = "" if self.device == "cpu" else ",".join(map(str, range(used)))
+        named = {VLLM_VARIABLE: executable, VISIBLE: gpus}
+        return {name: value for name, value in named.items() if value}
 
     @property
     def plain_words(self) -> tuple[str, ...]:

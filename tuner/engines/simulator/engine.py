@@ -9,10 +9,12 @@ from datetime import datetime
 
 from search_spaces import HardwareProfile, version_tuple
 from search_spaces.rendering.shape import INSTANCES, without_instances
+from search_spaces.schema import VLLM
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
+from tuner.engines.command_line import program_of
 from tuner.engines.simulator.clients.from_workload import workload_client
 from tuner.engines.simulator.clients.metrics import bench_metrics, request_record
 from tuner.engines.simulator.config.flags import flag_names
@@ -69,7 +71,9 @@ class SimulatedServer:
         forked: bool,
     ) -> None:
         launch = spec.launch
-        self.argv: tuple[str, ...] = ("vllm", "serve", launch.model.name, *launch.base_argv, *launch.argv)
+        words = (*launch.base_argv, *launch.argv)
+        program = program_of(VLLM, argv=words)
+        self.argv: tuple[str, ...] = (program.name, *program.subcommand, launch.model.name, *words)
         self.environment = dict(launch.environment)
         self._config = config
         self._spec = spec

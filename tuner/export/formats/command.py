@@ -5,20 +5,25 @@ from __future__ import annotations
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File, heading, split_references
-from tuner.export.quoting import quoted_text
+from tuner.export.formats.packages import installed_notes
+from tuner.export.quoting import quoted_text, quoted_within
 
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return a script of one line; `stem` is not used."""
     title = f"Starts the {deployment.script.program.engine} server of a tuner study: one line for bash."
-    return (File(f"#!/usr/bin/env bash\n{heading(deployment, title)}{command_line(deployment)}\n", mode=0o755),)
+    head = heading(deployment, title, installed_notes(deployment))
+    return (File(f"#!/usr/bin/env bash\n{head}{command_line(deployment)}\n", mode=0o755),)
 
 
 def command_line(deployment: Deployment) -> str:
     """Return one line of bash that starts the server; it fails if a variable that it refers to is not set."""
     named = [f"{name}={value}" for name, value in deployment.environment.items()]
     words = [*(["env", *named] if named else []), *deployment.command]
-    line = " ".join(shell_quoted(word, deployment.references) for word in words)
+    defaults = [
+        f'{name}="${{{name}:-{quoted_within(value)}}}"' for name, value in deployment.script.launcher_variables.items()
+    ]
+    line = " ".join([*defaults, *(shell_quoted(word, deployment.references) for word in words)])
     options = deployment.script.options
     if options is not None:
         line = f"{line} {FILE_FLAG} /dev/fd/7 7<<<{shell_quoted(options)}"

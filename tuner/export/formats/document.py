@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from search_spaces.rendering.shape import data_parallel_size
 from search_spaces.yaml_file import plain_yaml
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
+from tuner.export.formats.packages import LMCACHE, packages_of, with_packages
 from tuner.export.header import header_lines, header_rows
 from tuner.processes.secrets import REFERENCE
 
@@ -18,6 +22,11 @@ USER_ID = 1000
 
 CACHE = "/cache"
 """Folder of a container with the model's weights and the compilers' caches."""
+
+HF_TOKEN = "HF_TOKEN"
+"""The variable with the token for gated models of Hugging Face's hub."""
+
+_NUMBER = re.compile(r"\d+(\.\d*)?")
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def container_environment(deployment: Deployment) -> dict[str, str]:
     PyTorch reads the user's name for its cache's folder, and a user id without a name has none.
     """
     own = {"HOME": CACHE, "USER": "vllm", "HF_HOME": f"{CACHE}/huggingface", "VLLM_CACHE_ROOT": f"{CACHE}/vllm"}
-    return {**own, **deployment.environment}
+    return {**own, **with_packages(deployment.environment, packages_of(deployment), CACHE)}
 
 
 def listening() -> tuple[str, ...]:
@@ -96,5 +105,31 @@ def listening() -> tuple[str, ...]:
 
 
 def shared_memory_gib(deployment: Deployment) -> int:
-    """Return the limit of /dev/shm in GiB, through which the processes of a server exchange tensors."""
-    return 16 if deployment.gpus > 1 else 8
+    """Return the limit of /dev/shm in GiB: processes exchange tensors there, and vLLM keeps offloaded blocks there."""
+    return (16 if deployment.gpus > 1 else 8) + math.ceil(offloaded_gib(deployment))
+
+
+def offloaded_gib(deployment: Deployment) -> float:
+    """Return the GiB of the host's memory for KV cache blocks of one server; each of its engines has its own."""
+    text = deployment.last_value("--kv-offloading-size") or ""
+    return float(text) * data_parallel_size(deployment.flag_words) if _NUMBER.fullmatch(text) else 0.0
+
+
+def reads_hub(deployment: Deployment) -> bool:
+    """Return whether the server loads its model from a hub with no token that the study knows."""
+    return deployment.model_folder is None and HF_TOKEN not in {*deployment.environment, *deployment.references}
+
+
+def check_container(deployment: Deployment, name: str) -> None:
+    """Refuse a server that containers cannot run.
+
+    Raises:
+        SettingError: for instances that shared a GPU or the cores of one machine, and for a package of unknown version.
+    """
+    if LMCACHE in packages_of(deployment):
+        raise refused(name, "vLLM's image may lack LMCache, and the study did not record its version")
+    if deployment.shares_gpus:
+        shared = "the cores of one machine" if deployment.on_cpu else f"{deployment.script.gpus} GPU"
+        several = "" if deployment.on_cpu or deployment.script.gpus == 1 else "s"
+        rule = f"replicas share no GPU, and the {deployment.instances} instances of this trial shared {shared}{several}"
+        raise refused(name, rule)

@@ -15,32 +15,50 @@ from tuner.export.formats.document import (
     PORT,
     USER_ID,
     File,
+    check_container,
     container_image,
     heading,
     listening,
+    reads_hub,
     refused,
     shared_memory_gib,
     yaml_documents,
 )
+from tuner.export.formats.packages import packages_of, with_packages
 
 FORMAT = "kserve"
+_PACKAGES = {"name": "packages", "mountPath": "/packages"}
+"""The volume of an LLMInferenceService with what vLLM's image lacks; KServe's template has the others."""
 
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return the LLMInferenceService, and the InferenceService as `STEM.inferenceservice.yaml`.
 
     Raises:
-        SettingError: if the model is in a folder, because KServe reads a hub, a bucket or a claim.
+        SettingError: if the model is in a folder, because KServe reads a hub, a bucket or a claim, or if containers
+            cannot run the server.
     """
     if deployment.model_folder is not None:
         raise refused(FORMAT, f"it reads models from a hub, and {deployment.model!r} is a folder")
-    secret = pod.secret_notes(deployment)
-    modern = heading(deployment, "KServe LLMInferenceService of a vLLM server of a tuner study.", secret)
-    simple = heading(deployment, "KServe InferenceService of a vLLM server of a tuner study.", secret)
+    check_container(deployment, FORMAT)
+    notes = [*pod.secret_notes(deployment), *pod.resource_notes(deployment)]
+    title = "KServe LLMInferenceService of a vLLM server of a tuner study."
+    modern = heading(deployment, title, [*notes, *_download_notes(deployment)])
+    notes += pod.replica_notes(deployment)
+    simple = heading(deployment, "KServe InferenceService of a vLLM server of a tuner study.", notes)
     return (
         File(yaml_documents(modern, _llm_service(deployment))),
         File(yaml_documents(simple, _service(deployment)), suffix=".inferenceservice.yaml"),
     )
+
+
+def _download_notes(deployment: Deployment) -> list[str]:
+    """Return how KServe's own step, which downloads the weights, gets the token of a gated model."""
+    if not reads_hub(deployment):
+        return []
+    secret = pod.secret_name(deployment)
+    patch = f"""kubectl patch serviceaccount default -p '{{"secrets": [{{"name": "{secret}"}}]}}'"""
+    return [f"if the model is gated, KServe downloads it with the Secret of the pod's service account: {patch}"]
 
 
 def _llm_service(deployment: Deployment) -> dict[str, Any]:
@@ -51,11 +69,16 @@ def _llm_service(deployment: Deployment) -> dict[str, Any]:
         "metadata": {"name": deployment.name},
         "spec": {
             "model": {"uri": f"hf://{deployment.model}", "name": deployment.served_name},
-            "replicas": 1,
+            "replicas": deployment.instances,
             "router": {"route": {}, "gateway": {}, "scheduler": {}},
             "template": {
+                **pod.placement(deployment),
+                **pod.installing(deployment, _PACKAGES, _PACKAGES["mountPath"]),
                 "containers": [_llm_container(deployment)],
-                "volumes": [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}],
+                "volumes": [
+                    {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": size}},
+                    *([{"name": _PACKAGES["name"], "emptyDir": {}}] if packages_of(deployment) else []),
+                ],
             },
         },
     }
@@ -63,14 +86,16 @@ def _llm_service(deployment: Deployment) -> dict[str, Any]:
 
 def _llm_container(deployment: Deployment) -> dict[str, Any]:
     words = " ".join(shell_quoted(word, deployment.references) for word in deployment.flag_words)
-    resources = pod.resources(deployment)
+    packages = packages_of(deployment)
+    own = with_packages(deployment.environment, packages, _PACKAGES["mountPath"])
     # the shell expands the references, so Kubernetes must not
     flags = [{"name": "VLLM_ADDITIONAL_ARGS", "value": pod.expandable(words)}]
     return {
         "name": "main",
         "image": container_image(deployment),
-        "env": [*pod.variables(deployment, {"USER": "vllm", **deployment.environment}), *flags],
-        **({"resources": resources} if resources else {}),
+        "env": [*pod.variables(deployment, {"USER": "vllm", **own}), *flags],
+        "resources": pod.resources(deployment),
+        **({"volumeMounts": [_PACKAGES]} if packages else {}),
         # KServe adds how the probe asks, with or without TLS
         "startupProbe": {
             "periodSeconds": pod.PROBE_PERIOD_S,
@@ -81,7 +106,6 @@ def _llm_container(deployment: Deployment) -> dict[str, Any]:
 
 
 def _service(deployment: Deployment) -> dict[str, Any]:
-    resources = pod.resources(deployment)
     container = {
         "name": "kserve-container",
         "image": container_image(deployment),
@@ -89,7 +113,7 @@ def _service(deployment: Deployment) -> dict[str, Any]:
         "args": [*(pod.expandable(word, deployment.references) for word in deployment.words), *listening()],
         "env": pod.variables(deployment),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
-        **({"resources": resources} if resources else {}),
+        "resources": pod.resources(deployment),
         "startupProbe": pod.probe(pod.start_failures(deployment)),
         "readinessProbe": pod.probe(3),
         "livenessProbe": pod.probe(6),
@@ -106,9 +130,11 @@ def _service(deployment: Deployment) -> dict[str, Any]:
         },
         "spec": {
             "predictor": {
-                "minReplicas": 1,
-                "maxReplicas": 1,
+                "minReplicas": deployment.instances,
+                "maxReplicas": deployment.instances,
                 "securityContext": {"fsGroup": USER_ID},
+                **pod.placement(deployment),
+                **pod.installing(deployment, pod.CACHE_MOUNT),
                 "containers": [container],
                 "volumes": pod.volumes(deployment, {"emptyDir": {}}),
             }

@@ -6,19 +6,36 @@ Kubernetes expands `$(NAME)` in arguments and in values of variables, and reads 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+from search_spaces.rendering.shape import data_parallel_size, gpus_of
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import (
     CACHE,
+    HF_TOKEN,
     PORT,
     USER_ID,
     container_environment,
+    container_image,
+    offloaded_gib,
+    reads_hub,
     shared_memory_gib,
     split_references,
 )
+from tuner.export.formats.packages import install_command, packages_of
 
 PROBE_PERIOD_S = 10
+GPU = "nvidia.com/gpu"
+"""The resource of NVIDIA's device plugin, and the usual taint of nodes with GPUs."""
+
+PRODUCT = "nvidia.com/gpu.product"
+"""The label of a node with the name of its cards, from GPU feature discovery."""
+
+PROCESS_GIB = 4
+CPU_CACHE_GIB = 4
+"""GiB of vLLM's KV cache on a CPU by default."""
+
 SECURITY: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
     "runAsNonRoot": True,
@@ -28,6 +45,9 @@ SECURITY: dict[str, Any] = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 """The security context of a container."""
+
+
+CACHE_MOUNT = {"name": "cache", "mountPath": CACHE}
 
 
 def expandable(text: str, references: frozenset[str] = frozenset()) -> str:
@@ -42,11 +62,14 @@ def secret_name(deployment: Deployment) -> str:
 
 
 def secret_notes(deployment: Deployment) -> list[str]:
-    """Return how to create the Secret; empty if nothing refers to one."""
-    if not deployment.references:
-        return []
+    """Return how to create the Secret; a gated model needs the token of the hub in it."""
     keys = " ".join(f'--from-literal={name}="${name}"' for name in sorted(deployment.references))
-    return [f"first: kubectl create secret generic {secret_name(deployment)} {keys}"]
+    create = f"kubectl create secret generic {secret_name(deployment)}"
+    token = f'--from-literal={HF_TOKEN}="${HF_TOKEN}"'
+    if not reads_hub(deployment):
+        return [f"first: {create} {keys}"] if keys else []
+    first = [f"first: {create} {keys}", f"if the model is gated, add {token}"]
+    return first if keys else [f"if the model is gated, first: {create} {token}"]
 
 
 def variables(deployment: Deployment, own: dict[str, str] | None = None) -> list[dict[str, Any]]:
@@ -61,6 +84,13 @@ def variables(deployment: Deployment, own: dict[str, str] | None = None) -> list
     found: list[dict[str, Any]] = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}} for name in sorted(known)
     ]
+    if reads_hub(deployment):
+        found.append(
+            {
+                "name": HF_TOKEN,
+                "valueFrom": {"secretKeyRef": {"name": secret, "key": HF_TOKEN, "optional": True}},
+            }
+        )
     plain = container_environment(deployment) if own is None else own
     return found + [
         {"name": name, "value": expandable(value, known)}
@@ -70,8 +100,73 @@ def variables(deployment: Deployment, own: dict[str, str] | None = None) -> list
 
 
 def resources(deployment: Deployment) -> dict[str, Any]:
-    """Return the GPUs of a container; no other resource was measured."""
-    return {"limits": {"nvidia.com/gpu": str(deployment.gpus)}} if deployment.gpus else {}
+    """Return the GPUs of a container, and requests of cores and memory, which were not measured.
+
+    vLLM's guide asks for a core for each process: API servers, engines, workers, and a coordinator of several engines.
+    Each has `PROCESS_GIB`; offloaded blocks, and on a CPU weights and KV cache, are in the host's memory, too.
+    """
+    engines = data_parallel_size(deployment.flag_words)
+    given = deployment.last_value("--api-server-count") or ""
+    servers = max(int(given), 1) if given.isdecimal() else 1
+    processes = servers + engines + gpus_of(deployment.flag_words) + (engines > 1)
+    held = math.ceil(processes * PROCESS_GIB + offloaded_gib(deployment) + _on_host_gib(deployment))
+    limits = {"limits": {GPU: str(deployment.gpus)}} if deployment.gpus else {}
+    return {"requests": {"cpu": str(processes), "memory": f"{held}Gi"}, **limits}
+
+
+def _on_host_gib(deployment: Deployment) -> float:
+    if not deployment.on_cpu:
+        return 0.0
+    cache = deployment.environment.get("VLLM_CPU_KVCACHE_SPACE", "")
+    return (deployment.weights_gib or 0.0) + (float(cache) if cache.isdecimal() else CPU_CACHE_GIB)
+
+
+def placement(deployment: Deployment) -> dict[str, Any]:
+    """Return the fields of a pod that choose nodes with the trial's card; none on a CPU."""
+    if not deployment.gpus:
+        return {}
+    tolerations = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    return {"nodeSelector": {PRODUCT: product(deployment)}, "tolerations": tolerations}
+
+
+def product(deployment: Deployment) -> str:
+    """Return the card's name as the label of GPU feature discovery has it."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", deployment.device)[:63].strip("-_.")
+
+
+def resource_notes(deployment: Deployment) -> list[str]:
+    """Return what the requests and the choice of nodes rest on."""
+    found = [f"requests of cores and memory follow from the number of processes ({PROCESS_GIB} GiB each); not measured"]
+    if deployment.gpus:
+        label = f"{PRODUCT}={product(deployment)}"
+        found.append(f"nodes need the label {label}, which GPU feature discovery sets; remove nodeSelector without it")
+    return found
+
+
+def installing(deployment: Deployment, cache: dict[str, Any], root: str = CACHE) -> dict[str, Any]:
+    """Return the steps of a pod that install what vLLM's image lacks, into the volume that is mounted as `cache`."""
+    steps = [
+        {
+            "name": re.sub(r"[^a-z0-9]+", "-", f"install {package.partition('=')[0]}"),
+            "image": container_image(deployment),
+            "command": install_command(package, root),
+            "env": [{"name": "HOME", "value": root}],
+            "securityContext": SECURITY,
+            "volumeMounts": [cache],
+        }
+        for package in packages_of(deployment)
+    ]
+    return {"initContainers": steps} if steps else {}
+
+
+def replica_notes(deployment: Deployment) -> list[str]:
+    """Return how requests reach several replicas, which differs from the study."""
+    if deployment.instances == 1:
+        return []
+    return [
+        f"the {deployment.instances} replicas are the instances of the study, whose router sent each request to that "
+        "with the fewest; a Service spreads connections at random"
+    ]
 
 
 def probe(failures: int, path: str = "/health") -> dict[str, Any]:
@@ -99,7 +194,7 @@ def volumes(deployment: Deployment, cache: dict[str, Any]) -> list[dict[str, Any
 
 def mounts(deployment: Deployment) -> list[dict[str, Any]]:
     """Return where a container sees these volumes."""
-    found: list[dict[str, Any]] = [{"name": "cache", "mountPath": CACHE}, {"name": "dshm", "mountPath": "/dev/shm"}]
+    found: list[dict[str, Any]] = [CACHE_MOUNT, {"name": "dshm", "mountPath": "/dev/shm"}]
     folder = deployment.model_folder
     return found if folder is None else [*found, {"name": "model", "mountPath": folder, "readOnly": True}]
 

@@ -11,8 +11,19 @@ import math
 import re
 from typing import Any
 
+from search_spaces.rendering.shape import data_parallel_size
 from tuner.export.deployment import Argument, Deployment
-from tuner.export.formats.document import File, heading, refused, split_references, yaml_documents
+from tuner.export.formats.document import (
+    HF_TOKEN,
+    File,
+    check_container,
+    heading,
+    reads_hub,
+    refused,
+    split_references,
+    yaml_documents,
+)
+from tuner.export.formats.packages import packages_of
 from tuner.export.formats.vllm_config import with_long_name
 from tuner.processes.secrets import referenced
 
@@ -22,6 +33,9 @@ CARDS = (
     *("P4", "K80"),
 )
 """Ray's names of NVIDIA's accelerators that are one word of the card's name."""
+
+SERVE_ONLY = frozenset({"api_server_count", "config", "grpc", "headless"})
+"""Flags of `vllm serve` that are no fields of vLLM's arguments, which Ray would refuse."""
 
 SECRET_FLAGS = {"hf_token": "HF_TOKEN", "api_key": "VLLM_API_KEY"}
 """Fields that vLLM also reads from a variable."""
@@ -54,27 +68,47 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     Raises:
         SettingError: for a flag or a variable that it cannot hold.
     """
+    check_container(deployment, FORMAT)
     title = "Ray Serve configuration of the vLLM server of a tuner study."
-    notes = [f"start it: serve deploy {stem}.yaml (needs ray[llm] and vllm=={deployment.vllm_version} on every node)"]
-    notes += [f"every node needs the variable {name}" for name in sorted(deployment.references)]
-    arguments = {
-        "llm_configs": [
-            {
-                "model_loading_config": {"model_id": deployment.served_name, "model_source": deployment.model},
-                **_hardware(deployment),
-                "engine_kwargs": engine_kwargs(deployment),
-                "deployment_config": {"num_replicas": 1},
-                **_runtime(deployment),
-            }
-        ]
+    kept = engine_kwargs(deployment)
+    config = {
+        "model_loading_config": {"model_id": deployment.served_name, "model_source": deployment.model},
+        **_hardware(deployment),
+        "engine_kwargs": {name: value for name, value in kept.items() if _left_out(name, value) is None},
+        "deployment_config": {"num_replicas": deployment.instances},
+        **_runtime(deployment),
     }
+    several = data_parallel_size(deployment.flag_words) > 1
     application = {
         "name": deployment.name,
         "route_prefix": "/",
-        "import_path": "ray.serve.llm:build_openai_app",
-        "args": arguments,
+        "import_path": f"ray.serve.llm:{'build_dp_openai_app' if several else 'build_openai_app'}",
+        "args": {"llm_config": config} if several else {"llm_configs": [config]},
     }
-    return (File(yaml_documents(heading(deployment, title, notes), {"applications": [application]})),)
+    text = yaml_documents(heading(deployment, title, _notes(deployment, kept, stem)), {"applications": [application]})
+    return (File(text),)
+
+
+def _notes(deployment: Deployment, kept: dict[str, Any], stem: str) -> list[str]:
+    version = deployment.vllm_version
+    notes = [
+        f"start it: serve deploy {stem}.yaml (needs ray[llm] and vllm=={version} on every node)",
+        "a release of ray[llm] supports one version of vLLM; take the one that requires this or the nearest",
+    ]
+    notes += [f"every node needs the variable {name}" for name in sorted(deployment.references)]
+    if reads_hub(deployment):
+        notes.append(f"if the model is gated, every node needs the variable {HF_TOKEN}")
+    left_out = {name: _left_out(name, value) for name, value in kept.items()}
+    return [*notes, *(f"left out: {name}: {kept[name]}; {why}" for name, why in left_out.items() if why is not None)]
+
+
+def _left_out(name: str, value: object) -> str | None:
+    """Return why Ray does not take a flag; None if it does."""
+    if name in SERVE_ONLY:
+        return "Ray starts the API servers itself and refuses flags that are no fields of vLLM's arguments"
+    if name == "distributed_executor_backend" and value != "ray":
+        return "Ray Serve starts the workers of an engine by Ray only"
+    return None
 
 
 def engine_kwargs(deployment: Deployment) -> dict[str, Any]:
@@ -160,4 +194,6 @@ def _runtime(deployment: Deployment) -> dict[str, Any]:
             raise refused(FORMAT, f"Ray would change the value of the variable {name!r}")
         if any(not re.fullmatch(r"[A-Z0-9_]+", each) for each in referenced([value]) & known):
             raise refused(FORMAT, f"the variable {name!r} refers to one with lower-case letters")
-    return {"runtime_env": {"env_vars": found}} if found else {}
+    packages = list(packages_of(deployment))
+    environment = {**({"env_vars": found} if found else {}), **({"pip": packages} if packages else {})}
+    return {"runtime_env": environment} if environment else {}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import INSTANCES, PROGRAMS
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
@@ -78,10 +77,9 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
         OSError: if a file cannot be written.
     """
     program = deployment.script.program
-    if not chosen.any_engine and program != PROGRAMS[VLLM]:
+    if not chosen.any_engine and program.kind != VLLM:
         able = ", ".join([SCRIPT, *(name for name, each in FORMATS.items() if each.any_engine)])
-        ran = "several instances" if program == INSTANCES else program.engine
-        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {ran}"
+        rule = f"{chosen.what}: for vLLM's servers only, and the study ran {program.engine}"
         raise SettingError("format", None, rule, f"choose one of {able}")
     if deployment.script.nodes > 1:
         rule = f"{chosen.what}: for one machine only, and the server of this trial ran on {deployment.script.nodes}"

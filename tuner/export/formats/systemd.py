@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import PROGRAMS
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.export.deployment import Deployment
-from tuner.export.formats.document import PORT, File, heading, refused, split_references
+from tuner.export.formats.document import PORT, File, heading, reads_hub, refused, split_references
+from tuner.export.formats.packages import installed_notes
 from tuner.processes.secrets import referenced
 
 FORMAT = "systemd"
@@ -32,6 +32,9 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     options = deployment.script.options
     if options is not None:
         notes.insert(0, f"first copy the options, which the server reads: cp {stem}.yaml /etc/")
+    if reads_hub(deployment):
+        notes.append(f"if the model is gated, write HF_TOKEN=… to /etc/{stem}.env, readable by root only")
+    notes += installed_notes(deployment)
     if deployment.model_folder is not None:
         notes.append(f"the unit's user must be able to read {deployment.model_folder}")
     unit = "\n".join([*_unit(deployment), *_service(deployment, stem)])
@@ -85,13 +88,14 @@ def _service(deployment: Deployment, stem: str) -> list[str]:
             raise refused(FORMAT, f"a unit cannot set the variable {name!r}")
     cache = f"/var/cache/{stem}"
     caches = {"HF_HOME": f"{cache}/huggingface", "VLLM_CACHE_ROOT": f"{cache}/vllm"}
-    own = {"HOME": cache, **(caches if deployment.script.program is PROGRAMS[VLLM] else {})}
+    own = {"HOME": cache, **(caches if deployment.script.program.kind == VLLM else {})}
+    plain = {**deployment.script.launcher_variables, **plain}
     return [
         "[Service]",
         "Type=exec",
         *(f"Environment={quoted(f'{name}={value}', expanded=False)}" for name, value in {**own, **plain}.items()),
         *([] if deployment.script.folder is None else [f"WorkingDirectory={_path(deployment.script.folder)}"]),
-        *_secret_lines(known, stem),
+        *_secret_lines(known, stem, optional=reads_hub(deployment)),
         f"ExecStart={' '.join(_start(deployment, secret, stem))}",
         "# the unit is started when the server answers",
         f'ExecStartPost=/bin/sh -c "{_READY_COMMAND if deployment.script.program.command else _READY}"',
@@ -124,9 +128,9 @@ def _path(folder: str) -> str:
     return folder.replace("%", "%%")
 
 
-def _secret_lines(names: frozenset[str], stem: str) -> list[str]:
+def _secret_lines(names: frozenset[str], stem: str, *, optional: bool) -> list[str]:
     if not names:
-        return []
+        return [f"EnvironmentFile=-/etc/{stem}.env"] if optional else []
     checks = [f'ExecStartPre=/usr/bin/test -n "${{{name}}}"' for name in sorted(names)]
     return [f"EnvironmentFile=/etc/{stem}.env", *checks]
 

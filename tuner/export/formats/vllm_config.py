@@ -11,10 +11,11 @@ import re
 import shlex
 from collections.abc import Iterable
 
-from search_spaces.rendering.words import VLLM_NAMES
+from search_spaces.rendering.words import VLLM_NAMES, long_name
 from tuner.export.deployment import Argument, Deployment
 from tuner.export.formats.command import shell_quoted
 from tuner.export.formats.document import File, heading, refused, yaml_documents
+from tuner.export.formats.packages import installed_notes
 from tuner.processes.secrets import referenced
 
 FORMAT = "vllm-config"
@@ -27,8 +28,13 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     """Return the configuration and, if there are variables, `STEM.env`, which a shell reads.
 
     Raises:
-        SettingError: for words before the first flag, an unknown short flag, or a variable that no shell can set.
+        SettingError: for several instances, words before the first flag, an unknown short flag, or a variable that no
+            shell can set.
     """
+    if deployment.instances > 1:
+        raise refused(
+            FORMAT, f"it has the flags of one server, and this trial has {deployment.instances} behind a router"
+        )
     arguments = [with_long_name(each, FORMAT) for each in deployment.arguments]
     secret = [each for each in arguments if referenced(each.values) & deployment.references]
     entries = {**_model(deployment), **config_entries(each for each in arguments if each not in secret)}
@@ -38,7 +44,9 @@ def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
     if files:
         start = f"set -a; . {shlex.quote(f'./{stem}.env')}; set +a; {start}"
     title = "Configuration of the vLLM server of a tuner study; flags on the command line override it."
-    text = yaml_documents(heading(deployment, title, [f"start it in bash: {start}"]), entries)
+    text = yaml_documents(
+        heading(deployment, title, [f"start it in bash: {start}", *installed_notes(deployment)]), entries
+    )
     return (File(text), *files)
 
 
@@ -56,13 +64,11 @@ def with_long_name(argument: Argument, name: str) -> Argument:
     level = _LEVEL.fullmatch(argument.flag)
     if level:
         return Argument(VLLM_NAMES["-O"], (level[1], *argument.values))
-    short, dot, key = argument.flag.partition(".")
-    if short in VLLM_NAMES:
-        return Argument(VLLM_NAMES[short] + dot + key, argument.values)
-    if not argument.flag.startswith("--"):
+    flag = long_name(argument.flag)
+    if not flag.startswith("--"):
         shown = argument.flag or " ".join(argument.values)
         raise refused(name, f"it needs long flags, and {shown!r} is none")
-    return argument
+    return Argument(flag, argument.values)
 
 
 def config_entries(arguments: Iterable[Argument]) -> dict[str, Value]:

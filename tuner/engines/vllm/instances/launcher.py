@@ -6,9 +6,9 @@ It starts `vllm serve` so many times, waits until each is healthy, and starts HA
 request to the instance with the fewest open ones. `/health` is healthy while all instances are; `/metrics` has the
 metrics of all. When one of the processes ends, all end. Any other command than `serve` is passed to `vllm`.
 
-Instances have GPUs of their own if CUDA_VISIBLE_DEVICES names enough, else equal parts of the memory of each. Those
-that share a GPU start one after the other: vLLM measures the free memory while it starts. Without a GPU, each has an
-equal part of the cores and of `VLLM_CPU_KVCACHE_SPACE`.
+Instances have GPUs of their own if CUDA_VISIBLE_DEVICES names enough, else equal parts of the memory of each; without
+the variable, all GPUs of the machine are theirs. Those that share a GPU start one after the other: vLLM measures the
+free memory while it starts. Without a GPU, each has an equal part of the cores and of `VLLM_CPU_KVCACHE_SPACE`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from typing import NoReturn
 from search_spaces.rendering.shape import INSTANCES
 from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.instances import find_haproxy
-from tuner.engines.vllm.instances.shares import shares_of
+from tuner.engines.vllm.instances.shares import VISIBLE, shares_of
 from tuner.engines.vllm.instances.watch import healthy, watching
+from tuner.gpu import devices
 
 HOST = "127.0.0.1"
 END_S = 25.0
@@ -114,7 +115,7 @@ def _deploy(
     Raises:
         Ended: in any case.
     """
-    shares, ports = shares_of(count, words, os.environ), free_ports(count)
+    shares, ports = shares_of(count, words, {**_all_gpus(), **os.environ}), free_ports(count)
     running = stack.enter_context(_processes())
     for share, own in zip(shares, ports, strict=True):
         command = [programs[0], *share.words, "--host", HOST, "--port", str(own)]
@@ -128,6 +129,12 @@ def _deploy(
     while True:
         _raise_if_ended(running)
         time.sleep(_POLL_S)
+
+
+def _all_gpus() -> dict[str, str]:
+    """Return the variable that names every GPU of the machine; none without one."""
+    count = len(devices(environment={}))
+    return {VISIBLE: ",".join(map(str, range(count)))} if count else {}
 
 
 @contextmanager
