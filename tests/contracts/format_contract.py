@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from storage.records import Provenance
 from tests.unit.export.test_serve_script import NASTY, a_script
+from tuner.engines.command_line import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File
@@ -55,6 +56,15 @@ class Started:
 def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
     """Return a deployment; the changes are fields of its script."""
     return Deployment(replace(a_script(), **changes), startup_s)
+
+
+def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:
+    """Return the deployment of several instances of vLLM."""
+    return deployment(argv=(*words, "--instances", str(number)), program=INSTANCES, gpus=gpus, device=device)
+
+
+SUFFIX = ("--speculative-config", '{"method":"suffix","num_speculative_tokens":12}')
+"""Flags for which vLLM needs a package that its image lacks."""
 
 
 def words_of(arguments: Mapping[str, list[str]]) -> tuple[str, ...]:

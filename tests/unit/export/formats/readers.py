@@ -72,8 +72,10 @@ def container_started(container: Mapping[str, Any], secrets: Mapping[str, str]) 
     for each in container["env"]:
         if "value" in each:
             environment[each["name"]] = expanded(each["value"], environment)
-        else:
-            environment[each["name"]] = secrets.get(each["valueFrom"]["secretKeyRef"]["key"], "")
+            continue
+        found = each["valueFrom"]["secretKeyRef"]
+        if found["key"] in secrets or not found.get("optional"):
+            environment[each["name"]] = secrets.get(found["key"], "")
     words = tuple(expanded(word, environment) for word in container.get("args", ()))
     return Started(words, environment)
 

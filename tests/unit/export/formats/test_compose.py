@@ -33,7 +33,8 @@ class TestCompose(FormatContract):
         done = config(path, variables)
         assert (done.returncode, done.stderr) == (0, "")
         model = json.loads(done.stdout)
-        found = model["services"][model["name"]]
+        services, name = model["services"], model["name"]
+        found = services.get(f"{name}-0", services[name])
         assert isinstance(found, dict)
         return found
 
@@ -41,7 +42,7 @@ class TestCompose(FormatContract):
         documents(path)
         found = self.service(path, variables)
         assert found["entrypoint"] == ["vllm", "serve"]
-        environment = {name: unescaped(value) for name, value in found["environment"].items()}
+        environment = {name: unescaped(value) for name, value in found["environment"].items() if value is not None}
         return Started(served([unescaped(word) for word in found["command"]]), environment)
 
     def test_gpus_memory_health_cache_and_user(self, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,15 @@ import kubernetes_validate
 import pytest
 from hypothesis import given
 
-from tests.contracts.format_contract import EXAMPLES, TEXTS, FormatContract, Started, deployment
+from tests.contracts.format_contract import (
+    EXAMPLES,
+    SUFFIX,
+    TEXTS,
+    FormatContract,
+    Started,
+    deployment,
+    instances,
+)
 from tests.unit.export.formats.readers import container_started, documents, served
 from tuner.errors import SettingError
 
@@ -26,7 +35,7 @@ class TestKubernetes(FormatContract):
     name = "kubernetes"
 
     def container(self, path: Path) -> dict[str, Any]:
-        _, made, _ = documents(path)
+        (made,) = (each for each in documents(path) if each["kind"] == "Deployment")
         (container,) = made["spec"]["template"]["spec"]["containers"]
         assert isinstance(container, dict)
         return container
@@ -81,13 +90,57 @@ class TestKubernetes(FormatContract):
         path = self.write(tmp_path, made)
         container = self.container(path)
         pod = documents(path)[1]["spec"]["template"]["spec"]
-        assert container["resources"] == {"limits": {"nvidia.com/gpu": "4"}}
+        # one API server, one engine and four workers
+        assert container["resources"] == {
+            "limits": {"nvidia.com/gpu": "4"},
+            "requests": {"cpu": "6", "memory": "24Gi"},
+        }
         assert container["securityContext"]["runAsNonRoot"] is True
         volumes = {each.pop("name"): each for each in pod["volumes"]}
         assert volumes["dshm"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
         assert volumes["cache"] == {"persistentVolumeClaim": {"claimName": "demo-server-cache"}}
         assert pod["enableServiceLinks"] is False
-        assert "resources" not in self.container(self.write(tmp_path, deployment(device="cpu")))
+        assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "Tesla-T4"}
+        assert pod["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+    def test_a_cpu_has_its_weights_and_cache_in_the_memory_that_it_requests(self, tmp_path: Path) -> None:
+        made = replace(deployment(device="cpu", environment={"VLLM_CPU_KVCACHE_SPACE": "40"}), weights_gib=14.5)
+        path = self.write(tmp_path, made)
+        # three processes of 4 GiB, 14.5 GiB of weights and 40 GiB of KV cache
+        assert self.container(path)["resources"] == {"requests": {"cpu": "3", "memory": "67Gi"}}
+        assert "nodeSelector" not in path.read_text()
+
+    def test_offloaded_blocks_are_in_shared_memory_and_requested(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment(argv=("--kv-offloading-size", "32", "-dp", "2")))
+        pod = next(each for each in documents(path) if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+        size = next(each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if each["name"] == "dshm")
+        # two engines of 32 GiB; one API server, two engines, two workers and a coordinator of 4 GiB
+        assert (size, pod["containers"][0]["resources"]["requests"]["memory"]) == ("80Gi", "88Gi")
+
+    def test_instances_are_replicas_with_a_cache_each(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, instances(2, "-tp", "2"))
+        made, service = validated(path)
+        assert (made["spec"]["replicas"], service["kind"]) == (2, "Service")
+        assert self.container(path)["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+        volume = made["spec"]["template"]["spec"]["volumes"][0]
+        assert volume["ephemeral"]["volumeClaimTemplate"]["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+    def test_suffix_decoding_is_installed_before_the_server_starts(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment(argv=SUFFIX, environment={"PYTHONPATH": "/own"}))
+        validated(path)
+        pod = next(each for each in documents(path) if each["kind"] == "Deployment")["spec"]["template"]["spec"]
+        (step,) = pod["initContainers"]
+        folder = "/cache/packages/arctic-inference-0.1.1"
+        assert step["command"][-2:] == [folder, "arctic-inference==0.1.1"]
+        assert step["volumeMounts"] == [{"name": "cache", "mountPath": "/cache"}]
+        found = self.read(path, {}).environment
+        assert found["PYTHONPATH"] == f"{folder}:/own"
+
+    def test_the_token_of_a_hub_is_optional(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment())
+        assert "HF_TOKEN" not in self.read(path, {}).environment
+        assert self.read(path, {"HF_TOKEN": "t"}).environment["HF_TOKEN"] == "t"
+        assert "HF_TOKEN" not in self.text(tmp_path, deployment(model="/data/m"))
 
     def test_secrets_come_from_a_secret(self, tmp_path: Path) -> None:
         words = ("--api-key", "${MY_KEY}")

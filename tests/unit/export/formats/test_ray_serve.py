@@ -38,6 +38,9 @@ class TestRayServe(FormatContract):
         (content,) = documents(path)
         ServeDeploySchema.model_validate(content)
         (application,) = content["applications"]
+        if application["import_path"] == "ray.serve.llm:build_dp_openai_app":
+            assert list(application["args"]) == ["llm_config"]
+            return LLMConfig.model_validate(application["args"]["llm_config"])
         assert application["import_path"] == "ray.serve.llm:build_openai_app"
         (config,) = application["args"]["llm_configs"]
         return LLMConfig.model_validate(config)
