@@ -38,7 +38,7 @@ FLAGS = ("--max-num-seqs", "--chat-template", "--speculative-config", "--enforce
 VARIABLES = ("VLLM_X", "OMP_NUM_THREADS", "LD_PRELOAD_LIST", "A_1")
 SECRET = "it's a $secret, 100 %"
 EXAMPLES = settings(
-    max_examples=40,
+    max_examples=12,
     deadline=None,
     # A failing example of one format is tried on the others, too, which is welcome. A busy machine makes texts slowly.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
@@ -60,7 +60,9 @@ def deployment(startup_s: float | None = 42.0, /, **changes: Any) -> Deployment:
 
 def instances(number: int, *words: str, gpus: int = 4, device: str = "Tesla T4") -> Deployment:
     """Return the deployment of several instances of vLLM."""
-    return deployment(argv=(*words, "--instances", str(number)), program=INSTANCES, gpus=gpus, device=device)
+    return deployment(
+        argv=(*words, "--instances", str(number)), program=INSTANCES, gpus=gpus, device=device, executable=None
+    )
 
 
 SUFFIX = ("--speculative-config", '{"method":"suffix","num_speculative_tokens":12}')
@@ -194,6 +196,15 @@ class FormatContract:
         found = self.read(self.write(tmp_path, made), {"MY_TOKEN": SECRET})
         assert found.environment["OTHER"] == f"a {SECRET}"
         assert self.canonical(found.words) == self.expected(made, (*words[:-1], SECRET))
+
+    def test_instances_that_shared_a_gpu_are_refused_unless_a_launcher_starts_them(self, tmp_path: Path) -> None:
+        made = instances(2, gpus=1)
+        if FORMATS[self.name].any_engine:
+            assert "tuner-vllm-instances serve" in self.text(tmp_path, made)
+            return
+        with pytest.raises(SettingError, match=r"shared 1 GPU;|the flags of one server"):
+            self.write(tmp_path, made)
+        assert list(tmp_path.iterdir()) == []
 
     def test_bytes_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="not UTF-8 text"):

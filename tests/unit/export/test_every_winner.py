@@ -6,6 +6,7 @@ the winner with the reason that holds for it. The default run draws a few of eac
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -37,6 +38,7 @@ from tuner.export.formats.ray_serve import SERVE_ONLY
 from tuner.export.formats.registry import FORMATS, SCRIPT, default_file, write_deployment
 from tuner.export.render import write_serve_script
 
+NEWEST = test_kubernetes.VERSIONS[-1:]
 FEW, MANY = 3, 200
 LAUNCHERS = tuple(launchers(""))
 ANY_ENGINE = (SCRIPT, "command", "systemd")
@@ -62,11 +64,10 @@ done
 PROGRAMS = ("vllm", "tuner-vllm-instances", "llama-server", "tuner-llama-server", "python3", "trtllm-serve", "serve")
 
 
-@pytest.fixture
-def tools(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program of each name, which records what it is started with."""
-    folder = tmp_path / "tools"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("tools")
     for name in PROGRAMS:
         (folder / name).write_text(STUB)
         (folder / name).chmod(0o755)
@@ -89,7 +90,7 @@ def refusal(form: str, drawn: Winner) -> str | None:
     return None
 
 
-def check(form: str, drawn: Winner, folder: Path) -> str:
+def check(form: str, drawn: Winner, folder: Path, tools: Path) -> str:
     """Write a winner and read it back; return the result in a few words."""
     expected, path = refusal(form, drawn), folder / default_file(form)
     if expected is not None:
@@ -101,7 +102,7 @@ def check(form: str, drawn: Winner, folder: Path) -> str:
     else:
         write_deployment(FORMATS[form], drawn.deployment, path)
     if form in ANY_ENGINE:
-        started(form, drawn, path, folder)
+        started(form, drawn, path, unit(path, drawn) if form == "systemd" else run(path, folder, tools))
     else:
         for reader in READERS[form]:
             as_vllm_reads(form, drawn, reader, path)
@@ -135,7 +136,7 @@ def replicas(form: str, path: Path) -> int:
     """Return how many servers a file starts."""
     found = documents(path)
     if form == "kubernetes":
-        return int(test_kubernetes.validated(path)[-2]["spec"]["replicas"])
+        return int(test_kubernetes.validated(path, NEWEST)[-2]["spec"]["replicas"])
     if form == "kserve":
         return int(found[0]["spec"]["replicas"])
     if form == "compose":
@@ -145,9 +146,8 @@ def replicas(form: str, path: Path) -> int:
     return int(config["deployment_config"]["num_replicas"])
 
 
-def started(form: str, drawn: Winner, path: Path, folder: Path) -> None:
+def started(form: str, drawn: Winner, path: Path, seen: Started) -> None:
     """Check what the program is started with by a file that starts a program of any engine."""
-    seen = unit(path, drawn) if form == "systemd" else run(path, folder)
     program, served = drawn.program, drawn.deployment.served_name
     words = program.words(drawn.model, served, drawn.flags)
     plain, options = split_options(words) if program.options else (words, {})
@@ -157,7 +157,7 @@ def started(form: str, drawn: Winner, path: Path, folder: Path) -> None:
     if FILE_FLAG in given:
         place = given.index(FILE_FLAG)
         del given[place : place + 2]
-        file = path.with_suffix(".yaml") if form == "systemd" else folder / "options"
+        file = path.with_suffix(".yaml") if form == "systemd" else path.parent / "options"
         assert yaml.safe_load(file.read_text(encoding="utf-8")) == options
     assert given == expected
     assert drawn.environment.items() <= seen.environment.items()
@@ -166,9 +166,9 @@ def started(form: str, drawn: Winner, path: Path, folder: Path) -> None:
         assert seen.environment["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, range(used)))
 
 
-def run(path: Path, folder: Path) -> Started:
+def run(path: Path, folder: Path, tools: Path) -> Started:
     """Return what a shell starts."""
-    environment = {"PATH": f"{folder / 'tools'}:/usr/bin:/bin", "RECORD": str(folder), "LANG": "C.UTF-8"}
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "RECORD": str(folder), "LANG": "C.UTF-8"}
     done = subprocess.run([SHELL, path], cwd=folder, env=environment, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     words = (folder / "argv").read_bytes().decode().split("\0")[:-1]
@@ -186,22 +186,28 @@ def unit(path: Path, drawn: Winner) -> Started:
     return Started(tuple(words[1:]), dict(found))
 
 
-def walk(form: str, name: str, count: int, folder: Path) -> Counter[str]:
-    launcher = launchers(str(folder / "tools"))[name]
-    return Counter(check(form, winner(launcher, seed), folder) for seed in range(count))
+@functools.cache
+def winners(name: str, tools: Path, count: int) -> list[Winner]:
+    """Return the first winners of a launcher, which all formats write."""
+    launcher = launchers(str(tools))[name]
+    return [winner(launcher, seed) for seed in range(count)]
+
+
+def walk(form: str, name: str, count: int, folder: Path, tools: Path) -> Counter[str]:
+    return Counter(check(form, drawn, folder, tools) for drawn in winners(name, tools, count))
 
 
 @pytest.mark.parametrize("form", [SCRIPT, *FORMATS])
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_few_winners_are_read_back_or_refused(name: str, form: str, tmp_path: Path, tools: Path) -> None:
-    assert walk(form, name, FEW, tmp_path).total() == FEW
+    assert walk(form, name, FEW, tmp_path, tools).total() == FEW
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [SCRIPT, *FORMATS])
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_many_winners_are_read_back_or_refused(name: str, form: str, tmp_path: Path, tools: Path) -> None:
-    found = walk(form, name, MANY, tmp_path)
+    found = walk(form, name, MANY, tmp_path, tools)
     print(f"\n{form} {name} {dict(found)}")
     assert found.total() == MANY
 

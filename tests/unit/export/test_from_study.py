@@ -206,3 +206,24 @@ def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
     assert deployment_of(study(), 2, records).start_limit_s == 1200
     assert deployment_of(study(), 1, [started(1, 0)]).startup_s is None
     assert made.script == serve_script_of(study(), 1, records)
+
+
+@pytest.mark.parametrize(
+    ("executable", "shown"), [("/venv/bin/tuner-vllm-instances", "/venv/bin/tuner-vllm-instances"), ("vllm", None)]
+)
+def test_several_instances_are_started_by_their_launcher(tmp_path: Path, executable: str, shown: str | None) -> None:
+    """Trials that an older version simulated have the name of vLLM."""
+    made = record(1, 0, 100.0)
+    assert made.outcome is not None
+    argv = (executable, "serve", "m", "--instances", "2", "--port", "1")
+    outcome = replace(made.outcome, argv=argv, environment={"TUNER_VLLM": "/o}pt/vllm"})
+    script = serve_script_of(replace(study(), facts={"gpus": 2}), 1, [replace(made, outcome=outcome)])
+    assert (script.program.name, script.executable) == ("tuner-vllm-instances", shown)
+    assert script.launcher_variables == {"TUNER_VLLM": "/o}pt/vllm", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert run(replace(script, vllm_version="0.32.0"), tmp_path).returncode == 0
+    argv_seen, environment = started_with(tmp_path)
+    assert argv_seen == ["serve", "m", "--instances", "2", "--host", "127.0.0.1", "--port", "8000"]
+    assert (environment["TUNER_VLLM"], environment["CUDA_VISIBLE_DEVICES"]) == ("/o}pt/vllm", "0,1")
+    run(replace(script, vllm_version="0.32.0"), tmp_path, CUDA_VISIBLE_DEVICES="5,6", TUNER_VLLM="/mine")
+    environment = started_with(tmp_path)[1]
+    assert (environment["TUNER_VLLM"], environment["CUDA_VISIBLE_DEVICES"]) == ("/mine", "5,6")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import Provenance
-from tuner.engines.command_line import LAUNCHER, PROGRAMS
+from tuner.engines.command_line import LAUNCHER, PROGRAMS, program_of
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
@@ -133,12 +133,15 @@ def test_a_format_of_vllm_refuses_the_server_and_writes_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("executable", "program"),
-    [("/opt/llama/llama-server", "llama-server"), (f"/venv/bin/{LAUNCHER}", LAUNCHER), (None, "llama-server")],
+    [
+        ("/opt/llama/llama-server", "llama-server"),
+        (f"/venv/bin/{LAUNCHER}", LAUNCHER),
+        ("llama-server", "llama-server"),
+    ],
 )
-def test_the_command_starts_the_program_that_the_study_ran(
-    tmp_path: Path, executable: str | None, program: str
-) -> None:
-    write_deployment(FORMATS["command"], Deployment(a_script(executable)), tmp_path / "command.sh")
+def test_the_command_starts_the_program_that_the_study_ran(tmp_path: Path, executable: str, program: str) -> None:
+    script = replace(a_script(executable), program=program_of("llama.cpp", argv=(executable,)))
+    write_deployment(FORMATS["command"], Deployment(script), tmp_path / "command.sh")
     command = (tmp_path / "command.sh").read_text().splitlines()[-1]
     assert command == f"{program} --model '{MODEL}' --alias '{MODEL}' --metrics --parallel 4"
 

@@ -16,6 +16,7 @@ from search_spaces.catalogue.hardware import hardware_named
 from search_spaces.expressions.facts import Context
 from search_spaces.loader import load_space
 from search_spaces.rendering.shape import INSTANCES, gpus_of
+from search_spaces.resolved import ResolvedSpace
 from search_spaces.schema import VLLM
 from storage.records import Phase, Provenance, Repeat, ServerFacts, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tests.contracts.space_contract import QWEN, RandomTrial, generous
@@ -104,7 +105,7 @@ def launchers(folder: str) -> dict[str, Launcher]:
         "instances": Launcher(
             VLLM,
             "vllm-extra",
-            lambda choice: _vllm(choice.choice((1, 2, 4)))(choice),
+            lambda choice: _vllm(choice.choice((1, 4, 8)))(choice),
             several,
             instances=(2, 4),
         ),
@@ -125,14 +126,25 @@ def launchers(folder: str) -> dict[str, Launcher]:
     }
 
 
+_SPACES: dict[tuple[str, str, int | None], ResolvedSpace] = {}
+
+
+def _resolved(name: str, context: Context, instances: int | None) -> ResolvedSpace:
+    """Return a space; it offers instances that share a GPU only to those who ask."""
+    key = (name, repr(context), instances)
+    if key not in _SPACES:
+        wanted = {} if instances is None else {"instances": instances}
+        _SPACES[key] = load_space(name).resolve(context, wanted=wanted)
+    return _SPACES[key]
+
+
 def winner(launcher: Launcher, seed: int) -> Winner:
     """Return a winner of a launcher; configurations that break a rule of the space are drawn again."""
     choice = random.Random(seed)
     while True:
         context = launcher.context(choice)
         number = choice.choice(launcher.instances) if launcher.instances else None
-        # a space offers instances that share a GPU only to those who ask
-        resolved = load_space(launcher.space).resolve(context, wanted={} if number is None else {"instances": number})
+        resolved = _resolved(launcher.space, context, number)
         config = resolved.suggest(RandomTrial(choice.getrandbits(32)))
         if number is not None or "instances" in config:
             config = resolved.complete({**config, "instances": number})

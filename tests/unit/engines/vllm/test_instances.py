@@ -17,7 +17,7 @@ from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.command_line import INSTANCES_LAUNCHER
 from tuner.engines.vllm.facts.metrics import parse_metrics
-from tuner.engines.vllm.instances import find_haproxy
+from tuner.engines.vllm.instances import find_haproxy, launcher
 from tuner.engines.vllm.instances.launcher import free_ports
 from tuner.engines.vllm.instances.shares import shares_of
 
@@ -66,6 +66,13 @@ def test_instances_on_a_cpu_share_cores_and_memory(monkeypatch: pytest.MonkeyPat
     assert [share.environment for share in own] == [{"VLLM_CPU_KVCACHE_SPACE": "2"}] * 2
 
 
+def test_without_a_variable_all_gpus_of_the_machine_are_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "devices", lambda environment: ["one", "two"])
+    assert launcher._all_gpus() == gpus("0,1")
+    monkeypatch.setattr(launcher, "devices", lambda environment: [])
+    assert launcher._all_gpus() == {}
+
+
 def test_one_instance_is_vllm_itself() -> None:
     (found,) = shares_of(1, WORDS, gpus("0,1"))
     assert (found.words, found.environment, found.alone) == (WORDS, {}, False)
@@ -80,9 +87,9 @@ class Deployment:
             pytest.skip("haproxy is not installed")
         vllm = install_fake_vllm(folder / "bin")
         (self.port,) = free_ports(1)
-        launcher = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+        program = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
         environment = {**os.environ, "TUNER_VLLM": str(vllm), "CUDA_VISIBLE_DEVICES": "0,1"}
-        command = [str(launcher), "serve", "made", "--port", str(self.port), "--instances", "2", *argv]
+        command = [str(program), "serve", "made", "--port", str(self.port), "--instances", "2", *argv]
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
@@ -148,10 +155,10 @@ def test_an_instance_that_ends_ends_all(deployment: Deployment) -> None:
 
 def test_other_commands_are_those_of_vllm(tmp_path: Path) -> None:
     vllm = install_fake_vllm(tmp_path)
-    launcher = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+    started = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
     shown = [
         subprocess.run([program, "--version"], capture_output=True, env={**os.environ, "TUNER_VLLM": str(vllm)})
-        for program in (vllm, launcher)
+        for program in (vllm, started)
     ]
     assert shown[0].stdout == shown[1].stdout != b""
 
@@ -165,9 +172,9 @@ def test_other_commands_are_those_of_vllm(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(tmp_path: Path, argv: list[str], path: str | None, message: str) -> None:
     vllm = install_fake_vllm(tmp_path)
-    launcher = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+    started = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
     environment = {**os.environ, "TUNER_VLLM": str(vllm)}
     if path is not None:
         environment |= {"PATH": path, "TUNER_VLLM": "vllm"}
-    done = subprocess.run([launcher, "serve", "m", *argv], capture_output=True, text=True, env=environment)
+    done = subprocess.run([started, "serve", "m", *argv], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (2, f"tuner-vllm-instances: {message}\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.format_contract import FormatContract, Started, deployment
+from tests.contracts.format_contract import SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import documents, served
 from tuner.errors import SettingError
 
@@ -66,6 +66,35 @@ class TestCompose(FormatContract):
         assert "deploy" not in found
         old = self.service(self.write(tmp_path, deployment(device="cpu", vllm_version="0.15.1+cpu")), {})
         assert old["image"] == "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.15.1"
+
+    def test_each_instance_has_gpus_of_its_own_behind_a_router(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, instances(2, "-tp", "2"))
+        done = config(path, {})
+        assert (done.returncode, done.stderr) == (0, "")
+        model = json.loads(done.stdout)
+        servers = [model["services"][f"demo-server-{index}"] for index in (0, 1)]
+        devices = [each["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for each in servers]
+        assert devices == [["0", "1"], ["2", "3"]]
+        router = model["services"]["demo-server"]
+        assert set(router["depends_on"]) == {"demo-server-0", "demo-server-1"}
+        assert (router["ports"][0]["published"], ["ports" in each for each in servers]) == ("8000", [False, False])
+        lines = [line.split() for line in model["configs"]["router"]["content"].splitlines()]
+        assert ["balance", "leastconn"] in lines
+        assert [line[2] for line in lines if line[:1] == ["server"]] == ["demo-server-0:8000", "demo-server-1:8000"]
+
+    def test_suffix_decoding_is_installed_first(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment(argv=SUFFIX))
+        services = json.loads(config(path, {}).stdout)["services"]
+        assert set(services["demo-server"]["depends_on"]) == {"cache-owner", "install-arctic-inference"}
+        assert self.read(path, {}).environment["PYTHONPATH"] == "/cache/packages/arctic-inference-0.1.1"
+        step = [unescaped(word) for word in services["install-arctic-inference"]["entrypoint"]]
+        assert '--target "$1.new" "$2"' in step[2]
+        assert step[4:] == ["/cache/packages/arctic-inference-0.1.1", "arctic-inference==0.1.1"]
+
+    def test_the_token_of_a_hub_is_the_callers_if_there_is_one(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, deployment())
+        assert "HF_TOKEN" not in self.read(path, {}).environment
+        assert self.read(path, {"HF_TOKEN": "t"}).environment["HF_TOKEN"] == "t"
 
     def test_a_models_folder_is_mounted(self, tmp_path: Path) -> None:
         found = self.service(self.write(tmp_path, deployment(model="/data/my $models/a", served_name="a")), {})

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.contracts.format_contract import FormatContract, Started, deployment
+from tests.contracts.format_contract import SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import container_started, documents, run_line, served
 from tuner.errors import SettingError
 
@@ -70,6 +70,23 @@ class TestLlmInferenceService(InferenceContract):
         with pytest.raises(jsonschema.ValidationError, match="'arg' was unexpected"):
             MODERN.validate(service)
 
+    def test_instances_packages_and_the_tuned_card(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path, instances(4, *SUFFIX, device="NVIDIA A100-SXM4-80GB"))
+        (service,), (simple,) = documents(path), documents(path.with_suffix(".inferenceservice.yaml"))
+        MODERN.validate(service)
+        SIMPLE.validate(simple)
+        template, predictor = service["spec"]["template"], simple["spec"]["predictor"]
+        assert (service["spec"]["replicas"], predictor["minReplicas"], predictor["maxReplicas"]) == (4, 4, 4)
+        assert template["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+        places = [("/packages", template), ("/cache", predictor)]
+        for root, pod in places:
+            folder = f"{root}/packages/arctic-inference-0.1.1"
+            (container,), (step,) = pod["containers"], pod["initContainers"]
+            assert step["command"][-2:] == [folder, "arctic-inference==0.1.1"]
+            assert {"name": "PYTHONPATH", "value": folder} in container["env"]
+            assert step["volumeMounts"][0] in container["volumeMounts"]
+            assert step["volumeMounts"][0]["name"] in [each["name"] for each in pod["volumes"]]
+
     def test_a_models_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="it reads models from a hub, and '/data/m' is a folder"):
             self.write(tmp_path, deployment(model="/data/m"))
@@ -90,5 +107,6 @@ class TestInferenceService(InferenceContract):
         predictor = service["spec"]["predictor"]
         (container,) = predictor["containers"]
         assert container["image"] == "vllm/vllm-openai:v0.32.0"
-        assert container["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+        assert predictor["nodeSelector"] == {"nvidia.com/gpu.product": "Tesla-T4"}
         assert container["startupProbe"]["failureThreshold"] == 60

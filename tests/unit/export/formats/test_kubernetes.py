@@ -22,11 +22,11 @@ from tuner.errors import SettingError
 VERSIONS = ("1.25.0", "1.37.0")
 
 
-def validated(path: Path) -> list[dict[str, Any]]:
+def validated(path: Path, versions: tuple[str, ...] = VERSIONS) -> list[dict[str, Any]]:
     """Return the documents of a file, which fit Kubernetes' schemas without an unknown field."""
     found = documents(path)
     for document in found:
-        for version in VERSIONS:
+        for version in versions:
             kubernetes_validate.validate(document, version, strict=True)
     return found
 

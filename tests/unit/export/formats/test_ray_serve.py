@@ -11,7 +11,7 @@ from ray._private.utils import update_envs
 from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.serve.schema import ServeDeploySchema
 
-from tests.contracts.format_contract import SECRET, FormatContract, Started, deployment
+from tests.contracts.format_contract import SECRET, SUFFIX, FormatContract, Started, deployment, instances
 from tests.unit.export.formats.readers import documents
 from tuner.errors import SettingError
 from tuner.export.deployment import arguments_of
@@ -94,6 +94,25 @@ class TestRayServe(FormatContract):
             "cudagraph_capture_sizes": [1, 2],
         }
         assert (config.model_id, config.accelerator_type) == ("name", "T4")
+
+    def test_what_ray_refuses_is_left_out_and_said(self, tmp_path: Path) -> None:
+        words = ("-asc", "4", "--headless", "--distributed-executor-backend", "mp", "--seed", "1")
+        path = self.write(tmp_path, deployment(argv=words))
+        assert self.config(path).engine_kwargs == {"seed": 1}
+        notes = re.findall(r"^# note +left out: (\w+): (\w+);", path.read_text(), re.MULTILINE)
+        assert notes == [("api_server_count", "4"), ("headless", "True"), ("distributed_executor_backend", "mp")]
+
+    def test_instances_are_replicas_and_packages_are_installed(self, tmp_path: Path) -> None:
+        config = self.config(self.write(tmp_path, instances(2, *SUFFIX)))
+        assert config.deployment_config == {"num_replicas": 2}
+        assert config.runtime_env is not None
+        assert config.runtime_env["pip"] == ["arctic-inference==0.1.1"]
+
+    def test_engines_of_data_parallelism_have_a_builder_of_their_own(self, tmp_path: Path) -> None:
+        (content,) = documents(self.write(tmp_path, deployment(argv=("-dp", "2"))))
+        (application,) = content["applications"]
+        assert application["import_path"] == "ray.serve.llm:build_dp_openai_app"
+        assert application["args"]["llm_config"]["engine_kwargs"] == {"data_parallel_size": 2}
 
     @pytest.mark.parametrize(
         ("device", "card"),

@@ -101,6 +101,10 @@ class TestSystemd(FormatContract):
         assert start in text
         assert "Environment=HF_TOKEN" not in text
 
+    def test_the_token_of_a_hub_may_be_in_the_file(self, tmp_path: Path) -> None:
+        assert "\nEnvironmentFile=-/etc/vllm-server.env\n" in self.text(tmp_path, deployment())
+        assert "EnvironmentFile" not in self.text(tmp_path, deployment(model="/data/m"))
+
     @EXAMPLES
     @given(text=TEXTS)
     def test_odd_studies_and_programs(self, tmp_path_factory: pytest.TempPathFactory, text: str) -> None:

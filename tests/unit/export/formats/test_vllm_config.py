@@ -51,7 +51,7 @@ class TestVllmConfig(FormatContract):
         }
 
     def test_short_dotted_and_listed_flags(self, tmp_path: Path) -> None:
-        words = ("-O3", "-cc.cudagraph_mode=NONE", "-tp", "2", "--cudagraph-capture-sizes", "1", "2", "4")
+        words = ("-O3", "-O.cudagraph_mode=NONE", "-tp", "2", "--cudagraph-capture-sizes", "1", "2", "4")
         assert self.written(tmp_path, *words) == {
             "model": "org/model",
             "optimization-level": 3,
