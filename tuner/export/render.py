@@ -182,7 +182,7 @@ def render_serve_script(script: ServeScript) -> str:
         "HEADER": lambda: _header(script),
         "VERSION": lambda: quoted_text(script.vllm_version),
         "EXECUTABLE": lambda: quoted_text(script.executable or ""),
-        "DEVICE": lambda: quoted_text("" if script.device == "cpu" else script.device),
+        "DEVICE": lambda: quoted_text("" if script.device == "cpu" else script.card),
         "DRIVERS": lambda: quoted_text(" ".join(script.drivers)),
         "USAGE": lambda: _USAGE_OF_TUNER if traffic else "",
         "USAGECODES": lambda: _USAGE_WITHOUT_TUNER if traffic else "",

@@ -18,6 +18,7 @@ from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
 
 _TRIAL_FLAGS = frozenset({"--host", "--port", "--uvicorn-log-level", "--log-config-file"})
+_COUNT = re.compile(r"^(\d+ nodes of )?(\d+ × )?")
 _RANK_FLAGS = frozenset({"--nnodes", "--node-rank", "--master-addr", "--master-port", "--data-parallel-rpc-port"})
 _TRIAL_SWITCHES = frozenset(
     {"--disable-uvicorn-access-log", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"}
@@ -113,6 +114,11 @@ class ServeScript:
     def nodes(self) -> int:
         """The nodes over which the trial's server ran, with a rank on each; such a script starts one rank."""
         return nodes_in(self.argv) if self.program.kind == VLLM else 1
+
+    @property
+    def card(self) -> str:
+        """Name of one GPU: the device of a trial with several is `2 × NVIDIA L4`, or `2 nodes of 4 × NVIDIA L4`."""
+        return _COUNT.sub("", self.device)
 
     @property
     def instances(self) -> int:

@@ -1,3 +1,5 @@
+import pytest
+
 from tests.contracts.format_contract import deployment
 from tuner.export.deployment import Argument, arguments_of
 
@@ -20,6 +22,11 @@ def test_gpus_are_those_of_all_kinds_of_parallelism() -> None:
     assert deployment(argv=("-tp", "4", "--data_parallel_size=2")).gpus == 8
     assert deployment(argv=("--tensor-parallel-size", "two")).gpus == 1
     assert deployment(argv=("-tp", "4"), device="cpu").gpus == 0
+
+
+@pytest.mark.parametrize("device", ["NVIDIA L4", "2 × NVIDIA L4", "2 nodes of NVIDIA L4", "2 nodes of 4 × NVIDIA L4"])
+def test_the_card_is_one_of_several(device: str) -> None:
+    assert deployment(device=device).script.card == "NVIDIA L4"
 
 
 def test_flags_exclude_model_and_name() -> None:

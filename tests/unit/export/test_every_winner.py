@@ -123,6 +123,9 @@ def as_vllm_reads(form: str, drawn: Winner, reader: FormatContract, path: Path) 
     assert reader.canonical(found.words) == reader.canonical(expected)
     assert drawn.environment.items() <= found.environment.items()
     assert recorded_flags(version).problem(flags) is None
+    if form in ("kubernetes", "kserve") and drawn.deployment.gpus:
+        card = drawn.deployment.device.rpartition("× ")[2].replace(" ", "-")
+        assert f"nvidia.com/gpu.product: {card}\n" in path.read_text(encoding="utf-8").replace("'", "")
     if form in CONTAINERS:
         assert replicas(form, path) == instances_of(drawn.flags)
 
@@ -217,7 +220,7 @@ def test_shellcheck_finds_nothing_in_the_scripts(name: str, tmp_path: Path) -> N
     made = winner(launchers("/opt")[name], 0).deployment
     write_serve_script(made.script, tmp_path / "best_serve.sh")
     write_deployment(FORMATS["command"], made, tmp_path / "command.sh")
-    words = [needed("shellcheck"), tmp_path / "best_serve.sh", tmp_path / "command.sh"]
+    words = [needed("shellcheck"), str(tmp_path / "best_serve.sh"), str(tmp_path / "command.sh")]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "LANG": "C.UTF-8"}, timeout=120)
     assert (done.returncode, done.stdout) == (0, "")
 

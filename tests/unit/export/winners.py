@@ -23,6 +23,7 @@ from tests.contracts.space_contract import QWEN, RandomTrial, generous
 from tuner.engines.command_line import LAUNCHER, LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM, Program, program_of
 from tuner.export.deployment import Deployment
 from tuner.export.from_study import deployment_of
+from tuner.use_cases.devices import group_name
 from tuner.workloads.spec import ClosedLoop
 
 MODEL = "org/model"
@@ -175,7 +176,7 @@ def _recorded(launcher: Launcher, context: Context, rendered: Any, path: str, ch
         ended_at=NOW,
         provenance=Provenance.MEASURED,
         worker="w",
-        device="cpu" if context.hardware.vendor == "cpu" else context.hardware.name,
+        device="cpu" if context.hardware.vendor == "cpu" else group_name(context.hardware.name, context.gpus),
         timings={Phase.READY: 30.0},
         artifacts="",
         argv=(path, *words),

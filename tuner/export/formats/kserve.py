@@ -27,7 +27,7 @@ from tuner.export.formats.document import (
 from tuner.export.formats.packages import packages_of, with_packages
 
 FORMAT = "kserve"
-_PACKAGES = {"name": "packages", "mountPath": "/packages"}
+_PACKAGES = {"name": "packages", "mountPath": "/added"}
 """The volume of an LLMInferenceService with what vLLM's image lacks; KServe's template has the others."""
 
 

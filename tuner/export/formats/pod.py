@@ -131,7 +131,7 @@ def placement(deployment: Deployment) -> dict[str, Any]:
 
 def product(deployment: Deployment) -> str:
     """Return the card's name as the label of GPU feature discovery has it."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", deployment.device)[:63].strip("-_.")
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", deployment.script.card)[:63].strip("-_.")
 
 
 def resource_notes(deployment: Deployment) -> list[str]:

@@ -175,7 +175,7 @@ def _json_or_text(text: str) -> object:
 def _hardware(deployment: Deployment) -> dict[str, Any]:
     if deployment.on_cpu:
         return {"accelerator_config": {"kind": "cpu"}}
-    words = re.split(r"[\s-]+", deployment.device.upper())
+    words = re.split(r"[\s-]+", deployment.script.card.upper())
     card = next((name for name in CARDS if name in words), "A10G" if "A10" in words else None)
     return {} if card is None else {"accelerator_type": card}
 

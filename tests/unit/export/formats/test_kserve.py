@@ -78,7 +78,7 @@ class TestLlmInferenceService(InferenceContract):
         template, predictor = service["spec"]["template"], simple["spec"]["predictor"]
         assert (service["spec"]["replicas"], predictor["minReplicas"], predictor["maxReplicas"]) == (4, 4, 4)
         assert template["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
-        places = [("/packages", template), ("/cache", predictor)]
+        places = [("/added", template), ("/cache", predictor)]
         for root, pod in places:
             folder = f"{root}/packages/arctic-inference-0.1.1"
             (container,), (step,) = pod["containers"], pod["initContainers"]
