@@ -87,7 +87,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """Facts that the server reports in its log and at `/metrics`; None for a fact that it does not report.
+    """Facts that the server reports in its log and at `/metrics`, and of its warm-up; None for an unknown fact.
 
     `preemptions`, `queue_time_mean_s`, `prefix_hit_rate`, `kv_usage_*` and `spec_*` cover the scored benchmarks only.
     Rates and usages are shares in [0, 1].
@@ -109,6 +109,10 @@ class ServerFacts:
         kv_usage_mean: mean share of the KV cache in use.
         spec_acceptance_rate: share of speculative tokens that were accepted.
         spec_tokens_per_draft: accepted tokens for each draft.
+        warmup_windows: runs of the load in the warm-up.
+        warmup_settled: whether the last two windows of the warm-up agreed and the scored benchmarks compiled no
+            kernels.
+        benchmarks_again: benchmarks that were measured again, because kernels were compiled during them.
     """
 
     kv_cache_tokens: int | None = None
@@ -127,6 +131,9 @@ class ServerFacts:
     kv_usage_mean: float | None = None
     spec_acceptance_rate: float | None = None
     spec_tokens_per_draft: float | None = None
+    warmup_windows: int | None = None
+    warmup_settled: bool | None = None
+    benchmarks_again: int | None = None
 
 
 @dataclass(frozen=True)

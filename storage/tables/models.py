@@ -179,6 +179,9 @@ class ServerFactsRow(Base):
     kv_usage_mean: Mapped[float | None]
     spec_acceptance_rate: Mapped[float | None]
     spec_tokens_per_draft: Mapped[float | None]
+    warmup_windows: Mapped[int | None]
+    warmup_settled: Mapped[bool | None]
+    benchmarks_again: Mapped[int | None]
 
 
 class FailureRow(Base):

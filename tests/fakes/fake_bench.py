@@ -78,12 +78,15 @@ def measure(args: argparse.Namespace, does: dict[str, Any]) -> dict[str, Any]:
     query = f"users={users}&input_len={args.random_input_len}&output_len={args.random_output_len}"
     try:
         shape = _ask(args, "GET", f"/fake/landscape?{query}")
-        failed = _ask(args, "POST", "/fake/load", load)["failed"] + does.get("requests_failed", 0)
+        sent = _ask(args, "POST", "/fake/load", load)
+        failed, stopped_s = sent["failed"] + does.get("requests_failed", 0), sent["stopped_s"]
     except (OSError, http.client.HTTPException) as error:
         print(f"the requests failed: {error}", file=sys.stderr)
-        shape, failed = {}, args.num_prompts
+        shape, failed, stopped_s = {}, args.num_prompts, 0.0
     completed = args.num_prompts - failed
     generator = random.Random(f"{args.seed}|{sorted(shape.items())}")
+    if stopped_s:
+        shape = {**shape, "stopped_s": stopped_s, "ttft_ms": shape["ttft_ms"] + 1000 * stopped_s}
     head = {
         "fake": VERSION,
         "date": time.strftime("%Y%m%d-%H%M%S"),
@@ -110,7 +113,7 @@ def _rates(
 ) -> dict[str, float]:
     tokens = completed * args.random_output_len
     rate = shape.get("output_throughput", 0.0) * (1 + does.get("noise", 0.01) * generator.gauss(0, 1))
-    duration = tokens / rate if completed else 0.1
+    duration = shape.get("stopped_s", 0.0) + tokens / rate if completed else 0.1
     return {
         "duration": duration,
         "request_throughput": completed / duration,

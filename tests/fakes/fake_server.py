@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -45,6 +46,18 @@ class State:
             self.prompt_tokens += prompt_tokens * (count - failed)
             self.generated_tokens += generated_tokens * (count - failed)
             return failed
+
+    def compile(self, requests: int) -> float:
+        """Return the seconds that the kernel of a run with so many requests takes to compile; 0 if a cache has it."""
+        seconds: float | None = self.does.get("compile_s")
+        if seconds is None:
+            return 0.0
+        kernel = Path(os.environ["TRITON_CACHE_DIR"], f"batch-{requests}")
+        if kernel.exists():
+            return 0.0
+        kernel.parent.mkdir(parents=True, exist_ok=True)
+        kernel.touch()
+        return seconds
 
     def metrics(self) -> str:
         """Return the counters under vLLM's names."""
@@ -133,7 +146,8 @@ class Handler(BaseHTTPRequestHandler):
         if self._refuses(self.path):
             self._json({"error": "Unauthorized"}, 401)
         elif self.path == "/fake/load":
-            self._json({"failed": self.state.admit(data["requests"], data["input_len"], data["output_len"])})
+            failed = self.state.admit(data["requests"], data["input_len"], data["output_len"])
+            self._json({"failed": failed, "stopped_s": self.state.compile(data["requests"])})
         elif self.path == "/v1/completions":
             self._complete(data)
         else:

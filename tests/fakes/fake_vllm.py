@@ -19,6 +19,8 @@ FAKE_VLLM, a JSON object, sets its behaviour (FAKE_VLLM_BASE is the same with le
     requires_key   true: /v1 answers 401 without the key in VLLM_API_KEY, as vLLM does; "health": so does /health
     crash_after    the engine dies at the n-th request; `crash` "oom" says out of memory, otherwise a fatal error
     fail_every     every n-th request is answered with 500
+    compile_s      seconds by which the first run with each number of requests is slower (no sleep), unless a server
+                   with the same TRITON_CACHE_DIR had one
     token_s        seconds between two streamed tokens (0)
     bench          "exit": the client ends with 1 and no result; "hang": it never ends
     figures        fields of the result file that replace the client's own

@@ -5,16 +5,18 @@ A subclass adds how the engine's logs and metrics are read, and how a closed loo
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
+from tuner.engines.compile_caches import CompileCaches
 from tuner.engines.vllm.clients.bench_serve import ResultError
 from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.facts.energy import EnergyMeter, with_energy
@@ -31,6 +33,7 @@ from tuner.processes.secrets import Secrets
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import SingleWorkload
 from tuner.workloads.traffic import Traffic
+from tuner.workloads.windows import agree, window_of
 
 HOST = "127.0.0.1"
 
@@ -45,6 +48,12 @@ HEALTH_S = 5.0
 SPARE_GIB = 0.5
 STARTING_STOP_S = 3.0
 """The grace of a server that is still starting."""
+
+SETTLE_S = 120.0
+"""No window of a warm-up starts later than this after its beginning."""
+
+OTHER_PROMPTS = 10_000
+"""Between the seeds of a benchmark and of the one that replaces it; the seeds of a study's rounds are below it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,12 @@ class RunningServer(ABC):
     health_required = True
     """Whether a server without `/health` is never ready."""
 
+    most_windows = 8
+    """Runs of the load in a warm-up, at most."""
+
+    most_again = 2
+    """How often a benchmark is measured again because kernels were compiled during it, at most."""
+
     def __init__(
         self,
         *,
@@ -112,10 +127,23 @@ class RunningServer(ABC):
         self._before: dict[str, float] | None = None
         self._after: dict[str, float] | None = None
         self._usage: list[float] = []
+        self._caches = CompileCaches({**os.environ, **environment})
+        self._windows = 0
+        self._settled: bool | None = None
+        self._again = 0
 
-    @abstractmethod
     def facts(self) -> ServerFacts:
         """See `Server`."""
+        return replace(
+            self._facts(),
+            warmup_windows=self._windows or None,
+            warmup_settled=self._settled,
+            benchmarks_again=self._again if self._after is not None else None,
+        )
+
+    @abstractmethod
+    def _facts(self) -> ServerFacts:
+        """Return the facts of the log and of the metrics."""
 
     @abstractmethod
     def _classified(self, log_text: str, exit_code: int | None, phase: Phase) -> Failure:
@@ -163,17 +191,49 @@ class RunningServer(ABC):
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
         """See `Server`."""
-        warmup = workload.warmup()
-        if warmup is None:
+        warmup, window = workload.warmup(), window_of(workload)
+        if warmup is None or window is None:
             return
-        result = self._run_workload(warmup, 0, Phase.WARMUP, cancelled)
-        if result.completed == 0:
-            message = f"none of {result.offered} warm-up requests succeeded"
+        began, settled = time.monotonic(), False
+        first, _ = self._window(warmup, 0, cancelled)
+        if first.completed == 0:
+            message = f"none of {first.offered} warm-up requests succeeded"
             raise trial_failed(FailureKind.REQUESTS_FAILED, Phase.WARMUP, message)
         self._process.record_family()
+        before = first if window == warmup else None
+        for index in range(1, self.most_windows):
+            if time.monotonic() - began > SETTLE_S:
+                break
+            after, compiled = self._window(window, index, cancelled)
+            settled = before is not None and not compiled and agree(before, after)
+            if settled:
+                break
+            before = after
+        self._settled = settled and self._settled is not False
+
+    def _window(self, window: SingleWorkload, index: int, cancelled: CancelToken) -> tuple[Repeat, bool]:
+        """Send one window; return its result and whether kernels were compiled during it."""
+        self._windows += 1
+        self._caches.mark()
+        result = self._run_workload(window, index, Phase.WARMUP, cancelled)
+        return result, self._caches.grew()
 
     def benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
-        """See `Server`."""
+        """See `Server`. A benchmark during which kernels were compiled is measured again, with other prompts."""
+        before, used = self._before, len(self._usage)
+        for again in range(self.most_again + 1):
+            self._before = before
+            del self._usage[used:]
+            seed = workload.seed + again * OTHER_PROMPTS
+            self._caches.mark()
+            repeat = self._benchmark(workload.model_copy(update={"seed": seed}), index, cancelled)
+            if not self._caches.grew():
+                return repeat
+            self._again += again < self.most_again
+        self._settled = False
+        return repeat
+
+    def _benchmark(self, workload: SingleWorkload, index: int, cancelled: CancelToken) -> Repeat:
         names = self.state_metrics
         if self._before is None:
             self._before = scrape(HOST, self.port, names=names.read, page=names.page)
@@ -233,6 +293,7 @@ class RunningServer(ABC):
         job = start_traffic(
             *(tools, traffic, index, files, url, model.served_name, model.tokenizer, deadline, self._api_key),
             reuse_connections=self.reuse_connections,
+            same_schedule=phase is Phase.WARMUP,
         )
         try:
             self._wait_for_job(job, phase, deadline + GRACE_S, cancelled)

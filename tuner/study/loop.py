@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage.errors import StorageError, StorageUnavailable
-from storage.records import Culprit, Failure, FailureKind, Phase, Provenance, TrialKind, TrialOutcome, TrialRecord
+from storage.records import (
+    Culprit,
+    Failure,
+    FailureKind,
+    Phase,
+    Provenance,
+    ServerFacts,
+    TrialKind,
+    TrialOutcome,
+    TrialRecord,
+)
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
@@ -211,6 +221,9 @@ class Loop:
         record = self._store.trial(self._spec.name, item.number, item.round)
         assert record is not None
         self._observer.finished(record)
+        note = warm_up_note(record.name, outcome.server)
+        if note is not None:
+            self._observer.note(note)
         return self._must_end(outcome)
 
     def _reference(self, item: WorkItem, outcome: TrialOutcome) -> Mapping[str, float | None] | None:
@@ -286,6 +299,18 @@ class Loop:
             self.reason = failure
             return RunEnding.SAME_FAILURE
         return None
+
+
+def warm_up_note(name: str, server: ServerFacts | None) -> str | None:
+    """Return what a study says of the warm-up of a trial; None where it settled and every benchmark counts."""
+    if server is None or server.warmup_windows is None:
+        return None
+    if not server.warmup_settled:
+        windows = server.warmup_windows
+        return f"{name}: the warm-up was not settled after {windows} windows; its values may be worse than the server's"
+    if server.benchmarks_again:
+        return f"{name}: kernels were compiled during a benchmark, which was measured again"
+    return None
 
 
 def _in_order(records: Sequence[TrialRecord]) -> list[TrialOutcome]:

@@ -51,14 +51,21 @@ class OfferedRequest:
     adapter: str | None = None
 
 
-def make_schedule(traffic: Traffic, seed: int) -> list[OfferedRequest]:
+def make_schedule(traffic: Traffic, seed: int, text_seed: int | None = None) -> list[OfferedRequest]:
     """Return every request of a run, in the order in which they are due.
+
+    Args:
+        traffic: the load.
+        seed: determines the schedule.
+        text_seed: another seed of the texts, which leaves arrivals, classes and lengths as they are; None: `seed`.
 
     Raises:
         UserError: if a file of times or lengths cannot be read, no request is due within the duration, or too many
             requests are due.
     """
     arrivals, choice, lengths, documents, texts, adapters = _streams(seed, 6)
+    if text_seed is not None:
+        texts = _streams(text_seed, 6)[4]
     times = due_times(traffic, arrivals)
     if not times:
         raise UserError(f"no request is due within {traffic.duration_s:g} s; raise the rate or the duration")

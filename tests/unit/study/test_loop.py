@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from storage.records import Failure, FailureKind, Phase, Provenance, TrialKind, TrialOutcome
+from storage.records import Failure, FailureKind, Phase, Provenance, ServerFacts, TrialKind, TrialOutcome
 from tests.fakes.stub_engine import StubEngine
 from tests.unit.study.conftest import Bench
 from tuner.engines.base import EngineInfo
 from tuner.executors.base import Finished, WorkerState
 from tuner.specs import TrialSpec
-from tuner.study.loop import CANCEL_S, Loop
+from tuner.study.loop import CANCEL_S, Loop, warm_up_note
 from tuner.study.protocols import RunEnding, WorkItem
 from tuner.study.run import open_study
 from tuner.study.specification.settings import Budget
@@ -169,3 +169,23 @@ def test_a_worker_that_starts_late_gets_its_trial(bench: Bench, info: EngineInfo
     executor = SilentExecutor(clock, info, waits_to_start=3)
     run_loop(bench, executor, clock, threading.Event(), 100.0)
     assert executor.submitted == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (None, None),
+        (ServerFacts(), None),  # a simulated server, or one without a warm-up
+        (ServerFacts(warmup_windows=2, warmup_settled=True, benchmarks_again=0), None),
+        (
+            ServerFacts(warmup_windows=3, warmup_settled=True, benchmarks_again=2),
+            "#0: kernels were compiled during a benchmark, which was measured again",
+        ),
+        (
+            ServerFacts(warmup_windows=8, warmup_settled=False, benchmarks_again=2),
+            "#0: the warm-up was not settled after 8 windows; its values may be worse than the server's",
+        ),
+    ],
+)
+def test_a_study_says_what_a_warm_up_did_to_a_trial(server: ServerFacts | None, expected: str | None) -> None:
+    assert warm_up_note("#0", server) == expected

@@ -36,8 +36,7 @@ class LlamaCppServer(GeneratorServer):
 
     state_metrics = STATE
 
-    def facts(self) -> ServerFacts:
-        """See `Server`."""
+    def _facts(self) -> ServerFacts:
         facts = facts_from_log(read_log(self._log))
         if self._before is None or self._after is None:
             return facts

@@ -33,7 +33,7 @@ class OpenAiServer(GeneratorServer):
         super().__init__(**started)
         self._prompts_key = prompts_key
 
-    def facts(self) -> ServerFacts:
+    def _facts(self) -> ServerFacts:
         """Return the facts of `/metrics` if it has vLLM's names."""
         before, after = self._before, self._after
         if before is None or not after or not set(after) & set(READ_METRICS):

@@ -23,8 +23,7 @@ class TensorRtLlmServer(GeneratorServer):
     state_metrics = STATE
     reuse_connections = True
 
-    def facts(self) -> ServerFacts:
-        """See `Server`."""
+    def _facts(self) -> ServerFacts:
         facts = facts_from_log(read_log(self._log))
         if self._before is None or self._after is None:
             return facts

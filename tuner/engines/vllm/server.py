@@ -85,8 +85,7 @@ class VllmServer(RunningServer):
             self._log.rename(self._log.with_name("server-forked.log"))
         self._process = command.start()
 
-    def facts(self) -> ServerFacts:
-        """See `Server`."""
+    def _facts(self) -> ServerFacts:
         facts = facts_from_log(read_log(self._log))
         if self._before is None or self._after is None:
             return facts

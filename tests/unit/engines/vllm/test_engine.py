@@ -31,6 +31,7 @@ from tuner.processes.ports import port_answers
 from tuner.processes.records import ProcessRecords
 from tuner.processes.secrets import Secrets
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
+from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import ClosedLoop
 
 FAKE = Path(__file__).parents[3] / "fakes" / "fake_vllm.py"
@@ -110,6 +111,21 @@ def test_a_trial_runs_from_start_to_stop(engine: VllmEngine, make_spec: MakeSpec
     assert facts.prefix_hit_rate == pytest.approx(0.125)
     assert not port_answers("127.0.0.1", server.port)
     assert ProcessRecords(tmp_path / "home" / "processes").all() == []
+
+
+def test_the_first_trial_measures_what_later_ones_do_although_its_kernels_are_compiled(
+    engine: VllmEngine, make_spec: MakeSpec
+) -> None:
+    # four users compile a kernel in the first window; the benchmark's twelve requests need another one
+    trials = [run_trial(engine, make_spec(compile_s=5.0), NEVER, worker="w0", device="cpu") for _ in range(2)]
+    facts = [trial.server for trial in trials if trial.server is not None]
+    assert [(each.warmup_windows, each.warmup_settled, each.benchmarks_again) for each in facts] == [
+        (3, True, 1),
+        (2, True, 0),
+    ]
+    cold, warm = (trial.metric("output_throughput") for trial in trials)
+    assert cold == pytest.approx(warm, rel=0.03)  # the noise is 1 %
+    assert [(each.index, each.seed) for trial in trials for each in trial.repeats] == [(0, 10_100), (0, 100)]
 
 
 class WarmingNvml(FakeNvml):

@@ -34,7 +34,7 @@ TRAFFIC = Traffic.model_validate(
         "system_prompt": 2,
         "classes": {"a": {"input": 3, "output": 4}, "b": {"input": 5, "output": 2, "prefix": {"tokens": 3}}},
         "slo": {"a": {"p95_ttft_ms": 4000}, "b": {"e2el_ms": 4000}},
-        "warmup_requests": 3,
+        "warmup_requests": 0,
     }
 )
 
@@ -93,7 +93,7 @@ def test_failed_requests_lower_the_share_of_their_class_and_the_trial_continues(
 
 
 def test_requests_that_stall_end_at_their_deadline(run: Run) -> None:
-    outcome = run(TRAFFIC.model_copy(update={"timeout_s": 0.5, "requests": 10, "warmup_requests": 0}), token_s=30)
+    outcome = run(TRAFFIC.model_copy(update={"timeout_s": 0.5, "requests": 10}), token_s=30)
     assert outcome.failure is not None
     assert outcome.failure.kind is FailureKind.REQUESTS_FAILED
     assert outcome.failure.message == "none of 10 requests succeeded"
@@ -106,7 +106,7 @@ def test_a_server_that_dies_under_traffic_is_typed(run: Run) -> None:
 
 
 def test_traffic_that_exceeds_its_limit_is_cut_off_with_all_its_records(run: Run, tmp_path: Path) -> None:
-    slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(5).arrivals, "warmup_requests": 0})
+    slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(5).arrivals})
     outcome = run(slow, Limits(benchmark_s=1.0))
     assert outcome.failure is None
     (repeat,) = outcome.repeats
@@ -135,7 +135,7 @@ def test_prompts_that_cannot_be_made_fail_the_trial(run: Run, monkeypatch: pytes
 
 
 def test_a_generator_that_a_signal_ends_is_a_failure_of_the_infrastructure(run: Run) -> None:
-    slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(0.1).arrivals, "warmup_requests": 0})
+    slow = TRAFFIC.model_copy(update={"arrivals": TRAFFIC.at_rate(0.1).arrivals})
     with child_ended_by(signal.SIGKILL, "tuner.loadgen"):
         outcome = run(slow)
     assert outcome.failure is not None

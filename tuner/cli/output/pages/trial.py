@@ -109,5 +109,11 @@ def _server(facts: ServerFacts | None) -> list[RenderableType]:
     known = {} if facts is None else {name: value for name, value in asdict(facts).items() if value is not None}
     if not known:
         return []
-    rows = [(name, value if isinstance(value, str) else text.number(value)) for name, value in known.items()]
+    rows = [(name, _fact(value)) for name, value in known.items()]
     return [Text(""), Text("the server's own figures", style="bold"), labelled(rows)]
+
+
+def _fact(value: str | bool | float) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else text.number(value)

@@ -98,6 +98,7 @@ def start_traffic(
     limit_s: float,
     api_key: str | None = None,
     reuse_connections: bool = True,
+    same_schedule: bool = False,
 ) -> HelperJob:
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
@@ -112,24 +113,27 @@ def start_traffic(
         limit_s: seconds after which the generator ends the run.
         api_key: the key that the server requires; None: none.
         reuse_connections: as in `RequestPlan`.
+        same_schedule: whether every repeat has the arrivals, classes and lengths of repeat 0, with texts of its own.
 
     Raises:
         TrialFailed: if the prompts cannot be made.
     """
-    requests = plan_requests(tools, traffic, traffic.repeat_seed(index), files, tokenizer)
+    seed = traffic.repeat_seed(index)
+    schedule_seed = traffic.repeat_seed(0) if same_schedule else seed
+    requests = plan_requests(tools, traffic, schedule_seed, files, tokenizer, text_seed=seed)
     plan = RequestPlan(url, model, traffic.users, traffic.max_in_flight, traffic.timeout_s, limit_s, reuse_connections)
     return start_generator(plan, requests, files, tools.records, api_key)
 
 
 def plan_requests(
-    tools: PromptTools, traffic: Traffic, seed: int, files: TrafficFiles, tokenizer: str
+    tools: PromptTools, traffic: Traffic, seed: int, files: TrafficFiles, tokenizer: str, text_seed: int | None = None
 ) -> list[PlannedRequest]:
-    """Return every request of the traffic with its prompt.
+    """Return every request of the traffic with its prompt; the seeds are those of `make_schedule`.
 
     Raises:
         TrialFailed: if the prompts cannot be made.
     """
-    schedule = make_schedule(traffic, seed)
+    schedule = make_schedule(traffic, seed, text_seed)
     plan = files.folder / f"{files.name}-prompts.json"
     requests = [_prompt_request(traffic, offered) for offered in schedule]
     plan.write_text(json.dumps({"tokenizer": tokenizer, "requests": requests}), encoding="utf-8")

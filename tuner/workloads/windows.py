@@ -1,0 +1,89 @@
+"""The windows of a warm-up: short runs of the load, which are sent until two in a row agree.
+
+A server compiles kernels for the shapes of its first requests. Windows have the load's own request classes in the
+load's own concurrency, so that they meet these shapes, and other prompts, so that no prefix cache knows them.
+docs/design/measurement.md gives the reasons for the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from storage.records import Repeat
+from tuner.workloads.arrivals import Closed, Poisson, Ramp
+from tuner.workloads.lengths import Length
+from tuner.workloads.request_class import RequestClass, TextFile
+from tuner.workloads.spec import ClosedLoop, SingleWorkload
+from tuner.workloads.traffic import Traffic
+
+LONGEST_S = 10.0
+"""The time in which the requests of an open loop's window are due; a low rate is raised."""
+
+REQUESTS = 16
+SHARE = 0.05
+"""Requests of a window of traffic: this share of the load, at least `REQUESTS` and one for each user."""
+
+OF_EACH_CLASS = 3
+"""Requests of each class that a window has on average, at least; a rarer class has a higher weight."""
+
+ANSWER_TOKENS = 32
+"""The longest answer of a window of traffic, where the class's `output` sets it."""
+
+TOLERANCES = {"mean_e2el_ms": 1.2, "p99_ttft_ms": 1.5}
+"""The highest ratio of a metric of two windows that agree."""
+
+
+def window_of(workload: SingleWorkload) -> SingleWorkload | None:
+    """Return the workload of a window; None for a workload without a warm-up.
+
+    A closed loop sends one short request for each user, as its warm-up does. Traffic has its own arrivals and classes,
+    with short answers. A ramp becomes arrivals at its highest rate.
+    """
+    warmup = workload.warmup()
+    if warmup is None or isinstance(workload, ClosedLoop):
+        return warmup
+    kinds = workload.sent_classes
+    count = max(
+        *(REQUESTS, 2 * OF_EACH_CLASS * len(kinds), workload.users or 0),
+        math.ceil(SHARE * (workload.requests or 0)),
+    )
+    least = OF_EACH_CLASS / count * sum(each.weight for each in kinds.values())
+    changes: dict[str, Any] = {
+        "requests": count,
+        "seed": warmup.seed,
+        "duration_s": None if isinstance(workload.arrivals, Closed) else LONGEST_S,
+        "classes": {name: _in_window(each, least) for name, each in kinds.items()},
+    }
+    return _in_time(workload.model_copy(update=changes), count)
+
+
+def _in_window(kind: RequestClass, least_weight: float) -> RequestClass:
+    changes: dict[str, Any] = {"weight": max(kind.weight, least_weight)}
+    can_end_early = kind.output is not None and kind.json_schema is None and not isinstance(kind.text, TextFile)
+    if can_end_early and kind.longest_output() > ANSWER_TOKENS:
+        changes["output"] = Length(fixed=ANSWER_TOKENS)
+    return kind.model_copy(update=changes)
+
+
+def _in_time(window: Traffic, count: int) -> Traffic:
+    """Return an open loop whose requests are due within `LONGEST_S`; a trace is cut there."""
+    least = count / LONGEST_S
+    if window.rate is not None:
+        return window.at_rate(max(window.rate, least)).model_copy(update={"duration_s": None})
+    if isinstance(window.arrivals, Ramp):
+        rate = max(window.arrivals.start_rate, window.arrivals.end_rate, least)
+        return window.model_copy(update={"arrivals": Poisson(process="poisson", rate=rate), "duration_s": None})
+    return window
+
+
+def agree(before: Repeat, after: Repeat) -> bool:
+    """Return whether two windows differ by no more than `TOLERANCES`; False if one lacks a metric."""
+    return all(_ratio(before.metrics.get(name), after.metrics.get(name)) <= most for name, most in TOLERANCES.items())
+
+
+def _ratio(one: float | None, other: float | None) -> float:
+    """Return the larger value divided by the smaller one; infinity if one is missing or not positive."""
+    if one is None or other is None or min(one, other) <= 0:
+        return math.inf
+    return max(one, other) / min(one, other)
