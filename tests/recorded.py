@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from storage.measured import reference_of
 from storage.metrics import METRICS
 from storage.records import (
     Failure,
@@ -28,7 +29,6 @@ from storage.records import (
 )
 from tuner.study.conclusion.alternatives import front_of_study
 from tuner.study.conclusion.decide import conclude
-from tuner.study.conclusion.reference import reference_of
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.trial_sources.confirmation import nominate
 from tuner.use_cases.report.reported import ReportedStudy

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from storage.measured import measured
 from storage.records import StudyRecord, TrialOutcome, TrialRecord, kept_by
 
 NO_WINNER = "none"
@@ -18,7 +19,7 @@ class Best:
 
     Attributes:
         name: short name of its trial, or `none` if the conclusion has no winner.
-        metrics: medians over all its benchmarks in the last confirmation, else in the search, and its score.
+        metrics: what was measured of it, see `storage.measured.measured`, and its score.
         moment: when the last trial ended.
         step: higher for each later state of a study, because MLflow shows the value of the highest step.
     """
@@ -48,7 +49,7 @@ def best_of(study: StudyRecord, trials: Sequence[TrialRecord]) -> Best | None:
     if winner is None:
         return Best(NO_WINNER, {}, moment, highest + 1)
     score = _concluded_score(study.conclusion, winner)
-    return Best(winner.name, _metrics(_pooled(trials, winner), score), moment, highest + 1)
+    return Best(winner.name, _metrics(measured(study.conclusion, trials, winner.number), score), moment, highest + 1)
 
 
 def _best_of_search(trials: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -69,17 +70,6 @@ def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> floa
     finalists = {each["number"]: each["score"] for each in conclusion.get("contenders", ())}
     ratio = finalists.get(winner.number)
     return _score(winner) if ratio is None else float(ratio["ratio"])
-
-
-def _pooled(trials: Sequence[TrialRecord], winner: TrialRecord) -> TrialOutcome | None:
-    """Return the winner's outcome with the repeats of its rounds in the last group with it; without any, its own."""
-    rounds = [trial for trial in trials if trial.round and trial.number == winner.number]
-    label = max(rounds, key=lambda trial: trial.round).label if rounds else None
-    own = [trial.outcome for trial in rounds if trial.label == label]
-    worked = [outcome for outcome in own if outcome is not None and outcome.succeeded]
-    if not worked:
-        return winner.outcome
-    return replace(worked[0], repeats=tuple(repeat for outcome in worked for repeat in outcome.repeats))
 
 
 def _metrics(outcome: TrialOutcome | None, score: float | None) -> dict[str, float | None]:

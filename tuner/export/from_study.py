@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storage.measured import measured
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tuner.engines.command_line import (
@@ -57,14 +58,14 @@ def serve_script_of(
     own = [record.outcome for record in comparable if record.number == number and record.outcome is not None]
     slos = tuple(parse_slo(text) for text in premise["slos"])
     capacity = trial.kind is TrialKind.CAPACITY or "capacity" in _objectives(premise)
-    recorded = references(number, comparable, _compared(premise, workload, capacity))
+    names, shown = _compared(premise, workload, capacity), measured(study.conclusion, records, number)
+    recorded = references(number, comparable, names, shown)
     sent = verification(
         *(_client_model(premise), workload, recorded, own, premise.get("files", {}), capacity, engine_of(premise)),
         tokenizers=[each["model"]["tokenizer"] for each in premise.get("engines", {}).values()],
     )
     program = program_of(engine_of(premise), command_of(premise), outcome.argv)
     served_model, argv = _server_arguments(outcome.argv, program, premise["model"]["name"])
-    answers = _answers(study, trial, outcome)
     return ServeScript(
         study=study.name,
         trial=trial.number,
@@ -77,7 +78,7 @@ def serve_script_of(
         date=outcome.ended_at.date(),
         provenance=outcome.provenance,
         numbers=tuple((name, _with_unit(name, each)) for name, each in recorded.items()),
-        answers=answers,
+        answers=(answers := _answers(study, trial, outcome)),
         slos=slos,
         verdict=_verdict(study, trial),
         executable=_executable(study, outcome, program),

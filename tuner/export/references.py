@@ -5,7 +5,7 @@ logarithm of a measurement, N the number of measurements and k the number of con
 
     s^2 = sum over configurations and repeats of (y - mean of y for the configuration)^2 / (N - k)
 
-It pools the spread within a launch and between launches. The interval around the trial's median m is
+It pools the spread within a launch and between launches. The interval around the trial's value m is
 
     [m * exp(-t * s), m * exp(t * s)],   t = t(0.995, N - k), the quantile of Student's t distribution
 
@@ -19,15 +19,15 @@ Source of the pooled variance: one-way layout, for example Montgomery, Design an
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from storage.metrics import metric
-from storage.records import TrialRecord
-from tuner.scoring.compare import t_quantile
+from storage.records import TrialOutcome, TrialRecord
+from tuner.confidence import t_quantile
+from tuner.scoring.compare import pooled_noise
 from tuner.scoring.score import finite_exp
 
 MIN_RELATIVE_HALF_WIDTH = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
@@ -62,19 +62,23 @@ class Reference:
             raise ValueError(f"a reference needs finite low <= value <= high, got {self}")
 
 
-def references(number: int, records: Sequence[TrialRecord], names: Iterable[str]) -> dict[str, Reference]:
+def references(
+    number: int, records: Sequence[TrialRecord], names: Iterable[str], shown: TrialOutcome | None
+) -> dict[str, Reference]:
     """Return metric names to the recorded value and interval of a trial; metrics that it lacks are left out.
 
     Args:
         number: the trial.
-        records: all trials of the study, rounds included.
+        records: trials that were measured with the workload of the trial, rounds included.
         names: the metrics.
+        shown: what was measured of the trial, see `storage.measured.measured`: the recorded values.
     """
     result = {}
     for name in names:
-        measured = _by_trial(records, name)
-        if measured.get(number):
-            recorded = _reference(measured[number], _half_width(measured.values()), _least(name))
+        found = _by_trial(records, name)
+        value = None if shown is None else shown.metric(name)
+        if found.get(number) and value is not None:
+            recorded = _reference(value, found[number], _half_width(found.values()), _least(name))
             share = name.rpartition(".")[2] == "goodput_share"
             result[name] = _with_sampling_error(recorded, _offered(records, number)) if share else recorded
     return result
@@ -95,24 +99,17 @@ def _by_trial(records: Sequence[TrialRecord], name: str) -> dict[int, list[float
 
 def _half_width(groups: Iterable[Sequence[float]]) -> float:
     """Return t * s, the half-width of the interval of logarithms; 0 if no configuration was measured twice."""
-    squares, degrees = 0.0, 0
-    for group in groups:
-        logs = [math.log(value) for value in group if value > 0]
-        if len(logs) > 1:
-            squares += statistics.variance(logs) * (len(logs) - 1)
-            degrees += len(logs) - 1
-    if degrees == 0:
+    noise = pooled_noise([math.log(value) for value in group if value > 0] for group in groups)
+    if noise is None:
         return 0.0
-    return t_quantile((1 + VERIFICATION_CONFIDENCE) / 2, max(degrees, MIN_DEGREES_OF_FREEDOM)) * math.sqrt(
-        squares / degrees
-    )
+    degrees = max(noise.degrees, MIN_DEGREES_OF_FREEDOM)
+    return t_quantile((1 + VERIFICATION_CONFIDENCE) / 2, degrees) * noise.deviation
 
 
-def _reference(values: Sequence[float], half_width: float, min_half_width: float) -> Reference:
-    median = statistics.median(values)
-    low = min(median * finite_exp(-half_width), median * (1 - min_half_width), *values)
-    high = max(median * finite_exp(half_width), median * (1 + min_half_width), *values)
-    return Reference(median, low, min(high, sys.float_info.max))
+def _reference(value: float, values: Sequence[float], half_width: float, min_half_width: float) -> Reference:
+    low = min(value * finite_exp(-half_width), value * (1 - min_half_width), *values)
+    high = max(value * finite_exp(half_width), value * (1 + min_half_width), *values)
+    return Reference(value, low, min(high, sys.float_info.max))
 
 
 def _least(name: str) -> float:

@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from scipy.special import betaincinv
 
-ERROR = 0.05
-"""The share of intervals that may miss the true value, both sides together."""
+from tuner.confidence import CONFIDENCE
 
 
 class Kept(StrEnum):
@@ -62,8 +61,8 @@ class Pairs:
         flips f = l + g and the share w of lost questions among the flips, g - l = f (1 - 2 w). Both have
         Clopper-Pearson intervals of coverage 97.5 %.
         """
-        least, most = clopper_pearson(self.flips, self.questions, ERROR / 2)
-        fewest, largest = clopper_pearson(self.lost, self.flips, ERROR / 2)
+        least, most = clopper_pearson(self.flips, self.questions, (1 - CONFIDENCE) / 2)
+        fewest, largest = clopper_pearson(self.lost, self.flips, (1 - CONFIDENCE) / 2)
         low, high = 1 - 2 * largest, 1 - 2 * fewest
         differences = low * (most if low < 0 else least), high * (most if high > 0 else least)
         return max(0.0, 1 + differences[0] / self.reference), 1 + differences[1] / self.reference

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from storage.measured import measured
 from storage.records import Config, Provenance, TrialKind, TrialRecord
 
 
@@ -17,7 +18,7 @@ class BestTrial:
         number: the trial's number.
         config: the values of its parameters; empty for the engine's defaults.
         score: relative to the defaults or the baseline, which score 1; from the confirmation, else from the search.
-        metrics: medians over all its benchmarks in the confirmation, else in the search, by metric name.
+        metrics: what was measured of it, see `storage.measured.measured`, by metric name.
         confirmed: whether the confirmation measured it again beside the defaults.
         is_defaults: whether the study recommends to keep the defaults.
         keeps: `defaults` or `baseline` if the study recommends to keep that; else None.
@@ -42,12 +43,10 @@ def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) ->
         records: every trial of the study.
     """
     number = int(conclusion["winner"])
-    own = [each for each in records if each.number == number and each.outcome is not None and each.outcome.succeeded]
     search = next(each for each in records if each.number == number and not each.round)
-    rounds = [each.outcome for each in own if each.round and each.outcome is not None]
-    outcomes = rounds or [each.outcome for each in own if each.outcome is not None]
-    pooled = replace(outcomes[0], repeats=tuple(repeat for outcome in outcomes for repeat in outcome.repeats))
-    names = dict.fromkeys(name for repeat in pooled.repeats for name in repeat.metrics)
+    found = measured(conclusion, records, number)
+    assert found is not None
+    names = dict.fromkeys(name for repeat in found.repeats for name in repeat.metrics)
     scores = {each["number"]: each["score"] for each in conclusion["contenders"] if each["score"]}
     searched = search.verdict.score if search.verdict is not None else None
     is_defaults = search.kind is TrialKind.BASELINE
@@ -56,9 +55,9 @@ def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) ->
         number=number,
         config=search.config,
         score=1.0 if is_defaults else (searched if confirmed is None else confirmed),
-        metrics={name: pooled.metric(name) for name in names},
+        metrics={name: found.metric(name) for name in names},
         confirmed=bool(conclusion["confirmed"]),
         is_defaults=is_defaults,
         keeps=conclusion["keeps"],
-        provenance=pooled.provenance,
+        provenance=found.provenance,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tuner.confidence import INTERVAL
 from tuner.results import text
-from tuner.results.findings import INTERVAL, Findings
+from tuner.results.findings import Findings
 from tuner.results.grid import Grid, grid
 from tuner.scoring.slo import Slo
 from tuner.workloads.class_slo import ClassSlo
@@ -28,8 +29,7 @@ def classes_grid(findings: Findings) -> Grid | None:
     shown = shown_of_classes(findings)
     if number is None or number == reference or not shown:
         return None
-    before, after = findings.together(number)
-    if before is None or after is None or not after.succeeded:
+    if findings.baseline is None or findings.measured(findings.baseline) is None or findings.measured(number) is None:
         return None
     table = grid(
         "class", "metric", findings.baseline_heading, f"#{number}", "ratio", INTERVAL, "SLO", "met by", left=LEFT
@@ -37,14 +37,12 @@ def classes_grid(findings: Findings) -> Grid | None:
     last = None
     for name in shown:
         of_class, _, base = name.rpartition(".")
-        ratio = findings.ratio(number, name)
+        found = findings.beside(number, name)
         slos = [slo for slo in findings.slos if slo.metric == name]
         table.add(
             of_class if of_class != last else "",
             base,
-            *(text.with_unit(name, each.metric(name)) for each in (before, after)),
-            text.ratio(ratio),
-            text.interval(ratio),
+            *text.compared(name, found),
             ", ".join(f"{slo.op}{slo.threshold:g}" for slo in slos),
             _met_by(findings, slos) if slos else "",
         )
@@ -63,9 +61,9 @@ def classes_note(findings: Findings) -> str:
 
 def shown_of_classes(findings: Findings) -> list[str]:
     """Return the metrics of request classes that the table shows, class by class; none without a value."""
-    before, after = findings.together(findings.challenger)
     names = [name for each, slo in _classes(findings).items() for name in _names(findings, each, slo)]
-    outcomes = [outcome for outcome in (before, after) if outcome is not None]
+    both = map(findings.measured, (findings.baseline, findings.challenger))
+    outcomes = [outcome for outcome in both if outcome is not None]
     return [name for name in names if any(outcome.metric(name) is not None for outcome in outcomes)]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from storage.measured import REFERENCES
 from storage.records import Config, JsonScalar, Provenance, TrialOutcome
+from tuner.confidence import INTERVAL
 from tuner.results import configuration, text
 from tuner.results.classes import shown_of_classes
-from tuner.results.findings import INTERVAL, Findings
+from tuner.results.findings import Findings
 from tuner.results.grid import Grid, grid
 from tuner.scoring.flag_effects import (
     LIKELY,
@@ -18,7 +20,6 @@ from tuner.scoring.flag_effects import (
     effects_basis,
     has_effect,
 )
-from tuner.study.conclusion.reference import REFERENCES
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
@@ -52,7 +53,7 @@ def smaller_line(findings: Findings) -> str | None:
 
 def comparison_title(findings: Findings, detail: str = "") -> str:
     """Return what a table compares, and what it rests on; `detail` narrows it, such as ` by request class`."""
-    _, one = findings.together(findings.challenger)
+    one = findings.measured(findings.challenger)
     measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
     rounds = len(findings.common_rounds(findings.challenger))
     basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
@@ -65,21 +66,17 @@ def comparison_title(findings: Findings, detail: str = "") -> str:
 def comparison_grid(findings: Findings) -> Grid | None:
     """Return the winner, or the best finalist, beside the defaults; None if only one of them was measured."""
     number, baseline = findings.challenger, findings.baseline
-    other, one = findings.together(number)
-    if number is None or number == baseline or one is None or other is None or not other.succeeded:
+    other = findings.measured(baseline)
+    if number is None or number == baseline or other is None or findings.measured(number) is None:
         return None
     contender = findings.contender(number)
     headings = ("metric", findings.baseline_heading, f"#{number}", "ratio", INTERVAL, "SLO")
     table = grid(*headings, left=("metric", "SLO"))
     table.add("score", "1", *_score_cells(findings, number, contender), "")
     for name in _shown_metrics(findings, other):
-        values = other.metric(name), one.metric(name)
-        ratio = findings.ratio(number, name)
         table.add(
             name,
-            *(text.with_unit(name, value) for value in values),
-            text.ratio(ratio),
-            text.interval(ratio),
+            *text.compared(name, findings.beside(number, name)),
             ", ".join(f"{slo.op}{slo.threshold:g}" for slo in findings.slos if slo.metric == name),
         )
     return table
@@ -87,19 +84,21 @@ def comparison_grid(findings: Findings) -> Grid | None:
 
 def worse_metrics(findings: Findings) -> list[str]:
     """Return the metrics outside objectives and SLOs that are much worse than the defaults': one of each latency."""
-    other, one = findings.together(findings.challenger)
-    if one is None or other is None:
+    number, baseline = findings.challenger, findings.baseline
+    if number is None or baseline is None:
         return []
     found: list[tuple[float, str]] = []
     for kind in LATENCIES:
         names = [f"{statistic}_{kind}_ms" for statistic in ("mean", "median", "p99")]
         if {*names} & {*_metrics(findings)}:
             continue
-        pairs = [(name, other.metric(name), one.metric(name)) for name in names]
-        ratios = [(new / old, name, old, new) for name, old, new in pairs if old and new]
-        ratio, name, old, new = max(ratios, default=(0.0, "", 0.0, 0.0))
-        if ratio >= MUCH_WORSE:
-            found.append((ratio, f"{name} {text.number(old)} → {text.number(new)} (×{ratio:.2f})"))
+        pairs = [
+            (each.ratio, name, each) for name in names if (each := findings.beside(number, name)).ratio is not None
+        ]
+        ratio, name, worst = max(pairs, key=lambda pair: pair[:2], default=(0.0, "", None))
+        if worst is not None and ratio >= MUCH_WORSE:
+            change = f"{text.number(worst.one)} → {text.number(worst.other)}"
+            found.append((ratio, f"{name} {change} (×{ratio:.3f})"))
     return [line for _, line in sorted(found, reverse=True)]
 
 
@@ -133,7 +132,7 @@ def finalists_grid(findings: Findings) -> Grid | None:
     contenders = findings.conclusion.get("contenders", ())
     if len(contenders) < 2 or not any(each["score"] for each in contenders):
         return None
-    reference, _ = findings.together(findings.challenger)
+    reference = findings.measured(findings.baseline)
     names = [objective.metric for objective in findings.objectives]
     if reference is not None and reference.metric(ITL) is not None and ITL not in names:
         names.append(ITL)
@@ -181,7 +180,7 @@ def flags_note(findings: Findings) -> str:
     effects = findings.flag_effects
     if not effects:
         return "their effects are not known"
-    _, outcome = findings.together(findings.winner)
+    outcome = findings.measured(findings.winner)
     simulated = outcome is not None and outcome.provenance is Provenance.SIMULATED
     basis = effects_basis(effects, simulated=simulated)
     meaning = f"effect: score relative to the same configuration with that flag reset, {basis}"

@@ -27,8 +27,8 @@ def price_lines(names: Iterable[str], prices: Sequence[Price | None]) -> list[st
 
 def cost_lines(findings: Findings) -> list[str]:
     """Return the cost and the energy of a token with the reference and with what is compared with it."""
-    other, one = findings.together(findings.challenger)
-    outcomes = {findings.baseline_name: other, f"#{findings.challenger}": one}
+    numbers = {findings.baseline_name: findings.baseline, f"#{findings.challenger}": findings.challenger}
+    outcomes = {name: findings.measured(number) for name, number in numbers.items()}
     lines: list[str] = []
     for name in (COST, ENERGY):
         shown = [

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from search_spaces import ENGINE
+from tuner.confidence import INTERVAL
 from tuner.results import text
-from tuner.results.findings import INTERVAL, Findings
+from tuner.results.findings import Findings
 from tuner.results.grid import Grid, grid
 
 ENGINES_TITLE = "engines, each by its best measured configuration"

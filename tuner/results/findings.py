@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from search_spaces import Price
-from storage.records import Config, TrialOutcome, TrialRecord, flag_effects_of
-from tuner.scoring.compare import measured_ratios
+from storage.measured import challenger_of, measured, reference_number, rounds_of, shown_rounds
+from storage.records import Config, StudyRecord, TrialOutcome, TrialRecord, flag_effects_of, with_keeps
+from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import Objective
+from tuner.scoring.rounds import StudyRounds
 from tuner.scoring.slo import Slo
-from tuner.study.conclusion.pooled import any_ratio
-from tuner.study.conclusion.reference import name_of, reference_of
-
-INTERVAL = "95 % interval"
-"""Heading of the intervals of ratios."""
+from tuner.study.conclusion.reference import name_of
+from tuner.study.specification.resolve_workload import make_goals
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,33 @@ class Findings:
 
     conclusion: Mapping[str, Any]
     records: Sequence[TrialRecord]
-    objectives: Sequence[Objective]
-    slos: Sequence[Slo]
+    goals: Goals
     defaults: Config
     price: Price | None = None
     workload: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, study: StudyRecord, records: Sequence[TrialRecord]) -> Findings:
+        """Return the findings of a stored study; with an empty conclusion before its end."""
+        premise = study.premise
+        return cls(
+            with_keeps(study.conclusion, records) if study.conclusion else {},
+            records,
+            make_goals(premise["objectives"], premise["slos"]),
+            dict(study.facts.get("engine_defaults", {})),
+            Price.from_dict(study.facts.get("price")),
+            premise["workload"],
+        )
+
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """The study's objectives."""
+        return self.goals.objectives
+
+    @property
+    def slos(self) -> Sequence[Slo]:
+        """The study's SLOs."""
+        return self.goals.slos
 
     @property
     def winner(self) -> int | None:
@@ -49,10 +71,7 @@ class Findings:
     @property
     def baseline(self) -> int | None:
         """Number of the trial that the finalists are compared with; None if there is none."""
-        if (number := self.conclusion.get("reference")) is not None:
-            return int(number)
-        found = reference_of(self.records)
-        return None if found is None else found.number
+        return reference_number(self.conclusion, self.records)
 
     @property
     def baseline_name(self) -> str:
@@ -69,41 +88,53 @@ class Findings:
 
     @property
     def challenger(self) -> int | None:
-        """Number of the trial that is compared with the defaults: the winner, else the finalist with the best score."""
-        if self.winner is not None and self.winner != self.baseline:
-            return self.winner
-        if (nearest := self.conclusion.get("nearest")) is not None:
-            return int(nearest["number"])
-        scored = [each for each in self.conclusion.get("contenders", ()) if each["score"] and not each["disqualified"]]
-        best = max(scored, key=lambda each: float(each["score"]["ratio"]), default=None)
-        return None if best is None else int(best["number"])
+        """Number of the trial that is compared with the reference, see `challenger_of`."""
+        return challenger_of(self.conclusion, self.records)
 
     def contender(self, number: int) -> Mapping[str, Any] | None:
         """Return what the conclusion has of a finalist; None if the trial is none."""
         return next((each for each in self.conclusion.get("contenders", ()) if each["number"] == number), None)
 
-    def ratio(self, number: int, name: str) -> Mapping[str, Any] | None:
-        """Return a trial's value of a metric relative to the reference's, as a `Ratio` in plain JSON; None without one.
+    def score(self, number: int, reference: int | None = None) -> Mapping[str, Any] | None:
+        """Return a trial's score relative to that of the reference, or of another trial; see `ratio`."""
+        return self._known(number, reference, None)
 
-        Objectives have the conclusion's ratio. Other metrics have one from the same rounds by the same method, else one
-        from pairs of rounds, else that of the values of `together`, without an interval.
+    def ratio(self, number: int, name: str, reference: int | None = None) -> Mapping[str, Any] | None:
+        """Return a trial's value of a metric relative to that of the reference, or of another trial.
+
+        It is a `Ratio` as plain JSON: the conclusion's, where it has it, else one by the same method; None without one.
         """
-        known = (self.contender(number) or {}).get("metrics", {}).get(name)
-        reference = self.baseline
-        if known or reference is None:
-            return known or None
-        goals = Goals(tuple(self.objectives), tuple(self.slos), tuple(self.objectives))
-        compared = [each for each in self.conclusion.get("contenders", ()) if each["score"]]
-        pooled = any_ratio(goals, self.records, number, reference, name, max(len(compared), 1))
-        if pooled is not None:
-            return asdict(pooled)
-        if self.common_rounds(number):
-            one, other = ([r for r in self.records if r.number == each] for each in (reference, number))
-            paired = measured_ratios(one, other, [name], paired=True)[name]
-            if paired.ratio is not None:
-                return {"ratio": paired.ratio, "low": paired.low, "high": paired.high}
-        before, after = (None if each is None else each.metric(name) for each in self.together(number))
-        return {"ratio": after / before} if after is not None and before else None
+        return self._known(number, reference, name)
+
+    def beside(self, number: int, name: str, reference: int | None = None) -> MeasuredRatio:
+        """Return a metric of a trial beside that of the reference, or of another trial."""
+        one = self.baseline if reference is None else reference
+        assert one is not None
+        found = self.rounds.beside(name, number, one)
+        ratio = self.ratio(number, name, one) or {}
+        return replace(found, **{key: ratio.get(key) for key in ("ratio", "low", "high")})
+
+    @cached_property
+    def rounds(self) -> StudyRounds:
+        """The rounds of the study, by which trials are compared."""
+        return StudyRounds.concluded(self.goals, self.records, self.conclusion)
+
+    def _known(self, number: int, reference: int | None, name: str | None) -> Mapping[str, Any] | None:
+        one = self.baseline if reference is None else reference
+        if one is None:
+            return None
+        if one == self.baseline and (stored := self._stored(number, name)):
+            return stored
+        if number == self.baseline and (stored := self._stored(one, name)):
+            return asdict(Ratio(**stored).inverse())
+        found = self.rounds.score(number, one) if name is None else self.rounds.metric(name, number, one)
+        return None if found is None else asdict(found)
+
+    def _stored(self, number: int, name: str | None) -> Mapping[str, Any] | None:
+        """Return the conclusion's ratio of a finalist's metric, or of its score, to the reference's."""
+        contender = self.contender(number) or {}
+        found: Mapping[str, Any] | None = contender.get("metrics", {}).get(name) if name else contender.get("score")
+        return found
 
     def trial(self, number: int) -> TrialRecord | None:
         """Return the trial of the search with that number."""
@@ -111,39 +142,15 @@ class Findings:
 
     def common_rounds(self, number: int | None) -> list[int]:
         """Return the rounds in which both the reference and a trial were measured, ascending."""
-        return sorted(self._rounds(self.baseline).keys() & self._rounds(number).keys())
+        return sorted(rounds_of(self.records, self.baseline).keys() & rounds_of(self.records, number).keys())
 
     def outcomes(self, number: int | None) -> list[TrialOutcome]:
-        """Return the outcomes of a trial in its common rounds with the reference, else that of the search."""
-        rounds = self._rounds(number)
-        found = [rounds[round_] for round_ in self.common_rounds(self.challenger) if round_ in rounds]
-        searched = self._searched(number)
-        return found or ([searched] if searched is not None else [])
-
-    def together(self, number: int | None) -> tuple[TrialOutcome | None, TrialOutcome | None]:
-        """Return the outcomes of the reference and of a trial: all repeats of their common rounds.
-
-        Rounds differ in their prompts, so a round of only one of them would make the values incomparable. Without a
-        common round, each has the search's own figures, which flatter a finalist: they are what it was picked for.
-        """
-        rounds = self.common_rounds(number)
-        if not rounds:
-            return self._searched(self.baseline), self._searched(number)
-        one, other = ([self._rounds(each)[round_] for round_ in rounds] for each in (self.baseline, number))
-        return _merged(one), _merged(other)
-
-    def _rounds(self, number: int | None) -> dict[int, TrialOutcome]:
-        """Return the outcome of a trial in each round that measured it."""
-        return {
-            record.round: record.outcome
-            for record in self.records
-            if record.round and record.number == number and record.outcome is not None and record.outcome.succeeded
-        }
-
-    def _searched(self, number: int | None) -> TrialOutcome | None:
+        """Return the outcomes of a trial that its values come from: of its rounds, else that of the search."""
+        rounds = rounds_of(self.records, number)
+        found = [rounds[n] for n in shown_rounds(self.conclusion, self.records) if n in rounds]
         trial = None if number is None else self.trial(number)
-        return None if trial is None else trial.outcome
+        return found or ([trial.outcome] if trial is not None and trial.outcome is not None else [])
 
-
-def _merged(outcomes: Sequence[TrialOutcome]) -> TrialOutcome:
-    return replace(outcomes[0], repeats=tuple(repeat for outcome in outcomes for repeat in outcome.repeats))
+    def measured(self, number: int | None) -> TrialOutcome | None:
+        """Return what was measured of a trial, see `storage.measured.measured`."""
+        return measured(self.conclusion, self.records, number)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from storage import metrics
+from tuner.scoring.compare import MeasuredRatio
 
 ABSENT = "–"
 BANNER = "SIMULATED: predicted, not measured"
@@ -50,6 +52,12 @@ def interval(found: Mapping[str, Any] | None) -> str:
     if not found or found.get("low") is None or found.get("high") is None:
         return ""
     return f"{found['low']:.3f} to {found['high']:.3f}"
+
+
+def compared(name: str, found: MeasuredRatio) -> list[str]:
+    """Return a metric of two trials as four cells: both values with their unit, the ratio, and its interval."""
+    ends = asdict(found) if found.ratio is not None else None
+    return [with_unit(name, found.one), with_unit(name, found.other), ratio(ends), interval(ends)]
 
 
 def count(number: int, noun: str) -> str:

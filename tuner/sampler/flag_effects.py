@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
+from tuner.confidence import normal_factor
 from tuner.sampler.acquisition.candidates import CandidateSpace
 from tuner.sampler.surrogate.encoding import Encoder, Params, Vector
 from tuner.sampler.surrogate.gaussian_process import GaussianProcess
 from tuner.sampler.surrogate.history import History, ObjectiveScale
 from tuner.sampler.surrogate.kernel_priors import WITHOUT_PRIOR
 
-CONFIDENCE = 0.95
 INTERVAL_FACTOR = 2.0
 """Factor on the process's standard deviations, whose own 95 % intervals are too narrow."""
 
@@ -118,7 +117,7 @@ def flag_effects(
     """Return the effect of each parameter of a configuration, the highest ratio first.
 
     With the difference δ of the scores, posterior mean μ and standard deviation σ, the ratio is exp(μ) and its interval
-    exp(μ ± 1.96 · 2 σ).
+    exp(μ ± z · 2 σ), with the normal quantile z.
 
     Args:
         encoder: of the space's parameters.
@@ -132,7 +131,7 @@ def flag_effects(
     weights = [objective.scale.weight for objective in objectives]
     score = np.sum([weight * mean for weight, mean in zip(weights, means, strict=True)], axis=0)
     spread = np.sqrt(np.sum([(weight * each) ** 2 for weight, each in zip(weights, spreads, strict=True)], axis=0))
-    width = INTERVAL_FACTOR * float(ndtri(0.5 + CONFIDENCE / 2))
+    width = INTERVAL_FACTOR * normal_factor()
     effects = [
         FlagEffect(
             name,

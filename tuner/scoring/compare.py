@@ -1,35 +1,56 @@
-"""The ratio of each finalist to the defaults, with a confidence interval.
+"""Ratios of measurements with confidence intervals: the method of every table, report and export.
 
-The finalists and the defaults are measured once in each of R rounds. On logarithms of a metric the additive model
+**In rounds.** Several configurations are measured once in each of R rounds. On logarithms of a metric, the additive
+model
 
     y[i, r] = configuration[i] + round[r] + error[i, r]
 
-has the least-squares contrast  d[i] = mean over r of (y[i, r] - y[defaults, r])  and the residual variance
-s2 = sum of squared residuals / ((k - 1)(R - 1)) for k configurations. Its interval is
+has the least-squares contrast  d = mean over the rounds with both of (y[i, r] - y[j, r]).  The variance of the errors
+is pooled over all groups of k configurations that were measured together:
 
-    d[i] +- t(1 - alpha / (2 m), (k - 1)(R - 1)) * sqrt(2 s2 / R)
+    s2 = sum of squared residuals of all groups / f,   f = sum of (k - 1)(R - 1)
 
-with m = k - 1 comparisons (Bonferroni), because the winner is the best of several. exp(d[i]) is the ratio.
+and the interval is
+
+    d +- t(1 - alpha / (2 m), f) * s * sqrt(2 / R)
+
+with m comparisons (Bonferroni), because the winner is the best of several. exp(d) is the ratio.
 Source: two-way layout without interaction, one observation a cell; e.g. Montgomery, Design and Analysis of Experiments,
 chapter 4 (randomized complete block design).
+
+**Without a common round** the benchmarks of each trial are compared: n of one, m of the other. With N benchmarks of K
+trials and the pooled variance  s2 = sum of (y - mean of y for its trial)^2 / (N - K)  the interval is
+
+    d +- t(1 - alpha / 2, N - K) * s * sqrt(1 / n + 1 / m)
+
+Source: one-way layout, the same book, chapter 3. Benchmarks of one server vary less than servers do.
+
+s counts as at least `LEAST_DEVIATION` in both: with few rounds, a small one is luck.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from storage.records import TrialOutcome, TrialRecord
+from tuner.confidence import t_factor
 from tuner.scoring.score import finite_exp
 
-ALPHA = 0.05
+LEAST_DEVIATION = 0.005
+"""Least standard deviation of the logarithm of one measurement: two starts of one server differ by that much."""
+
+NO_VARIATION = 1e-9
+"""Deviation and difference up to which all values are the same, such as success rates of 1: there is no interval."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio to the defaults with its interval; `low` and `high` are None with fewer than two rounds."""
+    """A ratio to the reference with its interval; `low` and `high` are None with fewer than two rounds.
+
+    `rounds` is the number of rounds that measured both; 0 for a ratio from the benchmarks of separate servers.
+    """
 
     ratio: float
     low: float | None
@@ -41,92 +62,95 @@ class Ratio:
         """True if the whole interval lies above 1."""
         return self.low is not None and self.low > 1.0
 
-
-def t_quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of Student's t distribution."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(degrees, probability))
+    def inverse(self) -> Ratio:
+        """Return the ratio the other way round."""
+        low, high = (None if end is None else 1.0 / end for end in (self.high, self.low))
+        return Ratio(1.0 / self.ratio, low, high, self.rounds)
 
 
-def compare(logs: Mapping[int, Sequence[float]], reference: int, alpha: float = ALPHA) -> dict[int, Ratio]:
-    """Compare every configuration with the reference.
+@dataclass(frozen=True)
+class Noise:
+    """The standard deviation of one measurement, and its degrees of freedom, at least 1."""
 
-    Args:
-        logs: the logarithms of each configuration's values, shape (R,), all with the rounds in the same order.
-        reference: the key of the defaults.
-        alpha: 1 - simultaneous confidence.
+    deviation: float
+    degrees: int
 
-    Returns:
-        Ratio to the reference by configuration, without the reference itself.
+    def half_width(self, share: float, comparisons: int = 1) -> float:
+        """Return half of an interval; `share` is the variance of what is estimated over that of one measurement."""
+        return t_factor(self.degrees, comparisons) * self.deviation * math.sqrt(share)
 
-    Raises:
-        ValueError: when the rounds are unequal or the reference is missing.
-    """
-    if reference not in logs:
-        raise ValueError(f"the reference {reference} is not among {sorted(logs)}")
-    rounds = len(logs[reference])
-    if rounds == 0 or any(len(values) != rounds for values in logs.values()):
-        raise ValueError("every configuration needs one value in each round")
-    others = [key for key in logs if key != reference]
-    half = _half_width(logs, rounds, alpha, len(others))
-    result = {}
-    for key in others:
-        contrast = sum(a - b for a, b in zip(logs[key], logs[reference], strict=True)) / rounds
-        low = None if half is None else finite_exp(contrast - half)
-        high = None if half is None else finite_exp(contrast + half)
-        result[key] = Ratio(finite_exp(contrast), low, high, rounds)
-    return result
+    def at_least(self, deviation: float) -> Noise:
+        """Return the noise with a least standard deviation."""
+        return Noise(max(self.deviation, deviation), self.degrees)
 
 
-def pooled_ratio(differences: Sequence[float], deviation: float, degrees: int, comparisons: int) -> Ratio:
-    """Return the ratio from differences of logarithms in rounds of several groups.
+def residual_noise(blocks: Iterable[Sequence[Sequence[float]]]) -> Noise | None:
+    """Return the noise of the two-way layout; None without two configurations in two rounds.
 
     Args:
-        differences: one for each round.
-        deviation: standard deviation of one measurement, from `residual_squares` of all groups.
-        degrees: its degrees of freedom.
-        comparisons: m, as in `compare`.
+        blocks: of each group, the logarithms of each configuration, shape (k, R).
     """
-    mean = sum(differences) / len(differences)
-    half = t_quantile(1 - ALPHA / (2 * comparisons), degrees) * deviation * math.sqrt(2 / len(differences))
-    return Ratio(finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), len(differences))
+    squares, degrees = 0.0, 0
+    for rows in blocks:
+        rounds = len(rows[0]) if rows else 0
+        if len(rows) < 2 or rounds < 2:
+            continue
+        row_means = [statistics.fmean(row) for row in rows]
+        column_means = [statistics.fmean(row[r] for row in rows) for r in range(rounds)]
+        grand = statistics.fmean(row_means)
+        squares += sum(
+            (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
+        )
+        degrees += (len(rows) - 1) * (rounds - 1)
+    return Noise(math.sqrt(squares / degrees), degrees) if degrees else None
 
 
-def _half_width(logs: Mapping[int, Sequence[float]], rounds: int, alpha: float, comparisons: int) -> float | None:
-    """Return the half-width of every contrast's interval; None where there are no degrees of freedom."""
-    squares, degrees = residual_squares(logs)
-    if not degrees:
-        return None
-    return t_quantile(1 - alpha / (2 * comparisons), degrees) * math.sqrt(2 * squares / degrees / rounds)
+def pooled_noise(groups: Iterable[Sequence[float]]) -> Noise | None:
+    """Return the noise of the one-way layout; None if no group has two values."""
+    squares, degrees = 0.0, 0
+    for group in groups:
+        if len(group) > 1:
+            squares += statistics.variance(group) * (len(group) - 1)
+            degrees += len(group) - 1
+    return Noise(math.sqrt(squares / degrees), degrees) if degrees else None
 
 
-def residual_squares(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
-    """Return the sum of the squared residuals and its degrees of freedom, 0 without two configurations and rounds.
+def paired_ratio(differences: Sequence[float], noise: Noise | None, comparisons: int) -> Ratio:
+    """Return the ratio from the differences of logarithms in common rounds.
 
     Args:
-        logs: as in `compare`.
+        differences: one for each round, at least one.
+        noise: of one measurement's logarithm; None if it is not known, or nothing varies.
+        comparisons: m of the module's docstring.
     """
-    rows = list(logs.values())
-    rounds = len(rows[0]) if rows else 0
-    degrees = (len(rows) - 1) * (rounds - 1)
-    if len(rows) < 2 or rounds < 2:
-        return 0.0, 0
-    grand = sum(sum(row) for row in rows) / (len(rows) * rounds)
-    row_means = [sum(row) / rounds for row in rows]
-    column_means = [sum(row[r] for row in rows) / len(rows) for r in range(rounds)]
-    residual = sum(
-        (row[r] - row_means[i] - column_means[r] + grand) ** 2 for i, row in enumerate(rows) for r in range(rounds)
-    )
-    return residual, degrees
+    return _ratio(statistics.fmean(differences), noise, 2 / len(differences), comparisons, len(differences))
+
+
+def unpaired_ratio(one: Sequence[float], other: Sequence[float], noise: Noise | None) -> Ratio:
+    """Return the ratio of the second to the first from logarithms of their benchmarks, at least one each."""
+    return _ratio(statistics.fmean(other) - statistics.fmean(one), noise, 1 / len(one) + 1 / len(other), 1, 0)
+
+
+def _ratio(mean: float, noise: Noise | None, share: float, comparisons: int, rounds: int) -> Ratio:
+    if noise is None or (abs(mean) <= NO_VARIATION and noise.deviation <= NO_VARIATION):
+        return Ratio(finite_exp(mean), None, None, rounds)
+    half = noise.at_least(LEAST_DEVIATION).half_width(share, comparisons)
+    return Ratio(finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), rounds)
+
+
+def logarithms(values: Iterable[float | None]) -> list[float] | None:
+    """Return the logarithms of values; None if one is absent or not positive, or there is none."""
+    listed = list(values)
+    found = [math.log(value) for value in listed if value is not None and value > 0]
+    return found if found and len(found) == len(listed) else None
 
 
 @dataclass(frozen=True)
 class MeasuredRatio:
-    """A metric of two configurations: values of the first and second, and the second relative to the first.
+    """A metric of two trials: values of the first and second, and the second relative to the first.
 
-    The values are geometric means, whose ratio is `ratio`; medians where a value is absent or not positive, which has
-    no ratio. `basis` says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
+    The values are those of `storage.records.measured`. There is no ratio where one is absent or not positive. `basis`
+    says what the interval rests on: `3 rounds` with both, or `3 and 1 repeats`.
     """
 
     one: float | None
@@ -135,47 +159,3 @@ class MeasuredRatio:
     low: float | None
     high: float | None
     basis: str
-
-
-def measured_ratios(
-    one: Sequence[TrialRecord], other: Sequence[TrialRecord], names: Sequence[str], *, paired: bool
-) -> dict[str, MeasuredRatio]:
-    """Return the ratio of each metric of two trials, with a 95 % interval where there are at least two of each.
-
-    Args:
-        one: the reference's trial and its measurements in rounds.
-        other: those of the trial that is compared with it.
-        names: the metrics.
-        paired: whether both are of one study, so that their rounds are the same.
-    """
-    rounds = [{r.round: r.outcome for r in records if r.outcome and r.outcome.succeeded} for records in (one, other)]
-    common = sorted(({*rounds[0]} & {*rounds[1]}) - {0}) if paired else []
-    return {name: _measured_ratio(rounds, common, name) for name in names}
-
-
-def _measured_ratio(rounds: Sequence[Mapping[int, TrialOutcome]], common: Sequence[int], name: str) -> MeasuredRatio:
-    if common:
-        columns = [[each[round_].metric(name) for round_ in common] for each in rounds]
-        basis = f"{len(common)} rounds" if len(common) > 1 else "1 round"
-    else:
-        chosen = [[o for number, o in each.items() if number] or list(each.values()) for each in rounds]
-        columns = [[r.metrics.get(name) for o in outcomes for r in o.repeats] for outcomes in chosen]
-        basis = f"{len(columns[0])} and {len(columns[1])} repeats"
-    present = [[value for value in column if value is not None] for column in columns]
-    one, other = (statistics.median(values) if values else None for values in present)
-    logs = [[math.log(value) for value in values if value > 0] for values in present]
-    whole = all(values and len(values) == len(column) for values, column in zip(logs, columns, strict=True))
-    if not whole:
-        return MeasuredRatio(one, other, None, None, None, basis)
-    one, other = (finite_exp(statistics.fmean(values)) for values in logs)
-    if common:
-        differences = [b - a for a, b in zip(*logs, strict=True)]
-        mean, degrees = statistics.fmean(differences), len(differences) - 1
-        error = statistics.stdev(differences) / math.sqrt(len(differences)) if degrees else None
-    else:
-        mean, degrees = statistics.fmean(logs[1]) - statistics.fmean(logs[0]), min(map(len, logs)) - 1
-        error = math.sqrt(sum(statistics.variance(v) / len(v) for v in logs)) if degrees else None
-    if error is None:
-        return MeasuredRatio(one, other, finite_exp(mean), None, None, basis)
-    half = t_quantile(1 - ALPHA / 2, degrees) * error
-    return MeasuredRatio(one, other, finite_exp(mean), finite_exp(mean - half), finite_exp(mean + half), basis)

@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from storage.measured import REFERENCES, reference_of
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.sampler.flag_effects import FlagEffect
+from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion.compared import Compared, close_form, with_both_winners
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import estimated_effects, measured_effects, without_one_flag
-from tuner.study.conclusion.reference import REFERENCES, defaults_of, reference_of, with_earlier_winner
-from tuner.study.conclusion.rounds import Rounds
+from tuner.study.conclusion.reference import defaults_of, with_earlier_winner
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
@@ -300,8 +301,11 @@ class Finals:
         """Return the effects of those flags of the winner without which it was measured in the same rounds."""
         if compared.winner is None:
             return []
-        rounds = Rounds.of(self._spec.goals, self._trials(), compared.label)
-        without = without_one_flag(self._spec.space, compared.group, compared.winner)
+        out = {each.number for each in compared.conclusion.finalists if each.disqualified is not None}
+        group = [record for record in compared.group if record.number not in out]
+        without = without_one_flag(self._spec.space, group, compared.winner)
+        scored = [each for each in compared.conclusion.finalists if each.score is not None]
+        rounds = StudyRounds(self._spec.goals, self._trials(), max(1, len(scored)))
         return measured_effects(rounds, compared.winner, without, self._spec.space.engine_defaults())
 
     def _stored(

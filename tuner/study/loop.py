@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from storage.errors import StorageError, StorageUnavailable
+from storage.measured import REFERENCES, reference_of
 from storage.records import (
     Culprit,
     Failure,
@@ -27,7 +28,6 @@ from storage.records import (
 from storage.store import Store
 from tuner.clock import Clock
 from tuner.executors.base import Executor, Finished
-from tuner.study.conclusion.reference import REFERENCES, reference_of
 from tuner.study.kept_outcomes import KeptOutcomes
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, StudyObserver, TrialSource, WorkItem

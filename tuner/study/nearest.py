@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from storage.measured import reference_of
 from storage.records import TrialKind, TrialRecord
 from storage.store import Store
 from tuner.study.conclusion.conclusion import Conclusion, Nearest
 from tuner.study.conclusion.decide import conclude
 from tuner.study.conclusion.nearest import nearest_of, nearest_trials, without_slos
-from tuner.study.conclusion.reference import reference_of
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver

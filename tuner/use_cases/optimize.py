@@ -11,6 +11,7 @@ from pathlib import Path
 from search_spaces import HardwareProfile
 from search_spaces.schema import VLLM
 from storage import Store, normalise_url, open_store
+from storage.measured import REFERENCES
 from storage.records import Provenance, TrialRecord
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
@@ -30,7 +31,6 @@ from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
 from tuner.study.conclusion.alternatives import front_of_study
-from tuner.study.conclusion.reference import REFERENCES
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study

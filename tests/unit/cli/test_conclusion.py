@@ -53,7 +53,7 @@ RECORDS = (
 
 
 def findings(conclusion: dict[str, Any], records: Any = RECORDS) -> Findings:
-    return Findings(conclusion, records, GOALS.objectives, GOALS.slos, DEFAULTS)
+    return Findings(conclusion, records, GOALS, DEFAULTS)
 
 
 def printed(found: Findings, width: int = 100) -> list[str]:
@@ -72,7 +72,7 @@ def test_the_winner_beside_the_defaults() -> None:
         "score                        1        1.200  ×1.200  1.100 to 1.300",
         "output_throughput  1,001 tok/s  1,100 tok/s  ×1.100  1.050 to 1.150",
         "p99_tpot_ms                 10            9  ×0.900                  <50",
-        "much worse than with the defaults, but no objective: median_itl_ms 10 → 80 (×8.00)",
+        "much worse than with the defaults, but no objective: median_itl_ms 10 → 80 (×8.000)",
         "",
         "finalists, as ratios to the defaults",
         "finalist     score   95 % interval  output_throughput  p99_tpot_ms",

@@ -1,12 +1,15 @@
 """The interval within which a verification must measure, against values worked out by hand."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 
+from storage.measured import measured
 from storage.records import Failure, FailureKind, Phase, Provenance, Repeat, TrialKind, TrialOutcome, TrialRecord
-from tuner.export.references import references
+from tuner.export import references as recorded
+from tuner.export.references import Reference
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 T_8 = 3.355387
@@ -23,6 +26,10 @@ def record(number: int, round_: int, *values: float | None, failed: bool = False
     outcome = TrialOutcome(NOW, NOW, Provenance.MEASURED, "w", "cpu", {}, "", repeats=repeats, failure=failure)
     kind = TrialKind.CONFIRM if round_ else TrialKind.SEARCH
     return TrialRecord("study", number, round_, kind, None, {}, {}, 1, NOW, outcome)
+
+
+def references(number: int, records: Sequence[TrialRecord], names: Sequence[str]) -> dict[str, Reference]:
+    return recorded.references(number, records, names, measured(None, records, number))
 
 
 def test_a_single_measurement_gets_the_smallest_interval() -> None:
@@ -43,12 +50,12 @@ def test_noise_is_pooled_over_all_trials() -> None:
 
 
 def test_rounds_of_a_trial_are_one_group() -> None:
-    # Two launches at exp(-0.2) and exp(0.2): mean 0, squares 0.08, 1 degree; the quantile of 4 degrees is taken.
+    # Two launches at exp(-0.2) and exp(0.2): mean 0, squares 0.08, 1 degree; the quantile of 4 degrees is taken. The
+    # value is that of the round.
     records = [record(3, 0, math.exp(-0.2)), record(3, 1, math.exp(0.2))]
     known = references(3, records, ["output_throughput"])["output_throughput"]
-    middle = (math.exp(-0.2) + math.exp(0.2)) / 2
-    assert known.value == pytest.approx(middle)
-    assert known.low == pytest.approx(middle * math.exp(-T_4 * math.sqrt(0.08)), rel=1e-5)
+    assert known.value == pytest.approx(math.exp(0.2))
+    assert known.low == pytest.approx(math.exp(0.2 - T_4 * math.sqrt(0.08)), rel=1e-5)
     assert known.low > 0
 
 

@@ -47,7 +47,7 @@ def measured(number: int, round_: int, **chat: float) -> TrialRecord:
 
 
 def findings(*records: TrialRecord, **changes: Any) -> Findings:
-    return Findings({**CONCLUSION, **changes}, records, GOALS.objectives, GOALS.slos, {}, None, WORKLOAD)
+    return Findings({**CONCLUSION, **changes}, records, GOALS, {}, None, WORKLOAD)
 
 
 TWO_ROUNDS = (
@@ -71,8 +71,8 @@ def test_each_class_has_its_metrics_with_ratios_and_slos() -> None:
     assert table is not None
     assert [column.heading for column in table.columns][:4] == ["class", "metric", "defaults #0", "#1"]
     assert table.rows == [
-        ["chat", "goodput", "2 req/s", "3 req/s", "×1.500", "", "", ""],
-        ["", "goodput_share", "0.5", "0.75", "×1.500", "", "", ""],
+        ["chat", "goodput", "2 req/s", "3 req/s", "×1.500", "1.408 to 1.598", "", ""],
+        ["", "goodput_share", "0.5", "0.75", "×1.500", "1.408 to 1.598", "", ""],
         ["", "p95_ttft_ms", "150", "74.75", "×0.500", "0.440 to 0.568", "<300", "both"],
         ["docs", "request_throughput", "2 req/s", "2 req/s", "×1.000", "", "", ""],
         ["", "p99_ttft_ms", "500", "500", "×0.900", "0.800 to 1.000", "", ""],
@@ -128,6 +128,6 @@ def test_a_recorded_mix_of_which_no_class_was_recorded_has_no_table() -> None:
 
 def test_a_closed_loop_has_no_table() -> None:
     loop = {"max_concurrency": 10, "num_prompts": 100, "input_len": 8, "output_len": 8}
-    found = Findings(CONCLUSION, TWO_ROUNDS, GOALS.objectives, GOALS.slos, {}, None, loop)
+    found = Findings(CONCLUSION, TWO_ROUNDS, GOALS, {}, None, loop)
     assert classes_grid(found) is None
     assert classes_note(found) == ""

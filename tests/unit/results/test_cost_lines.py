@@ -22,7 +22,7 @@ def findings(price: Price | None, metric: str = COST, objective: str = COST, **m
     first: dict[str, Any] = {metric: 0.04, **more}
     records = [trial(0, 1000.0, **first), trial(1, 2000.0, **{**first, metric: 0.02})]
     goals = make_goals([objective], [])
-    return Findings(CONCLUSION, records, goals.objectives, goals.slos, {}, price)
+    return Findings(CONCLUSION, records, goals, {}, price)
 
 
 def test_costs_of_both_and_the_price() -> None:
@@ -46,7 +46,7 @@ def test_the_cost_of_one_workload_has_its_price() -> None:
 
 
 def test_a_study_without_costs_has_no_line() -> None:
-    found = Findings(CONCLUSION, [trial(0), trial(1)], GOALS.objectives, GOALS.slos, {}, LISTED)
+    found = Findings(CONCLUSION, [trial(0), trial(1)], GOALS, {}, LISTED)
     assert cost_lines(found) == []
 
 

@@ -25,7 +25,7 @@ def findings(*contenders: dict[str, Any], defaults: dict[str, Any] = DEFAULTS) -
     engines = [{}, {"engine": "llama.cpp"}, {"engine": "vllm"}, {"engine": "llama.cpp"}]
     records = [replace(trial(number), config=config) for number, config in enumerate(engines)]
     conclusion = {"winner": 0, "reference": 0, "contenders": list(contenders)}
-    return Findings(conclusion, records, GOALS.objectives, GOALS.slos, defaults)
+    return Findings(conclusion, records, GOALS, defaults)
 
 
 def test_each_engine_has_its_best_configuration_the_best_first() -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from storage.records import Repeat, TrialRecord
-from tests.unit.cli.studies import out_of_memory, trial
-from tuner.scoring.front import front, weighed
-from tuner.scoring.objectives import parse_objective
+from tests.unit.cli.studies import GOALS, out_of_memory, trial
+from tuner.scoring import front as fronts
+from tuner.scoring.front import Point, Weighed
+from tuner.scoring.objectives import Objective, parse_objective
+from tuner.scoring.rounds import StudyRounds
 
 BOTH = ("output_throughput", "p99_tpot_ms")
+
+
+def front(records: Sequence[TrialRecord], reference: int, names: Sequence[str]) -> list[Point]:
+    return fronts.front(StudyRounds(GOALS, records), reference, names)
+
+
+def weighed(records: Sequence[TrialRecord], reference: int, scored: Sequence[Objective]) -> list[Weighed]:
+    return fronts.weighed(StudyRounds(replace(GOALS, scored=tuple(scored)), records), reference)
 
 
 def on_front(*records: TrialRecord) -> list[int]:
@@ -48,7 +59,10 @@ def test_rounds_replace_the_search_and_are_relative_to_the_reference_in_the_same
     points = {point.number: point for point in front([trial(0), trial(1, 2000.0), trial(2, 1200.0), *rounds], 0, BOTH)}
     assert (points[1].rounds, points[2].rounds) == (2, 0)
     assert points[1].metrics["output_throughput"].ratio == pytest.approx(1.1)
-    assert points[1].metrics["output_throughput"].low == pytest.approx(1.1)  # no noise: 1.1 in both
+    # No noise, which counts as 0.5 %: t(0.975, 1) * 0.005 * sqrt(2 / 2) = 0.063531.
+    assert math.log(points[1].metrics["output_throughput"].low or 0) == pytest.approx(
+        math.log(1.1) - 0.063531, abs=1e-5
+    )
     assert points[2].metrics["output_throughput"].ratio == pytest.approx(1.2)
     assert points[2].metrics["output_throughput"].low is None  # nothing has repeats
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from storage.measured import reference_of
 from storage.metrics import Direction, metric
 from storage.records import StudyRecord, TrialRecord
 from tuner.errors import SettingError, UserError
 from tuner.scoring.front import Point, Weighed, feasible, front, weighed
 from tuner.scoring.objectives import parse_objective
+from tuner.scoring.rounds import StudyRounds
 from tuner.scoring.slo import parse_slo
-from tuner.study.conclusion.reference import name_of, reference_of
+from tuner.study.conclusion.reference import name_of
 from tuner.study.specification.resolve_workload import make_goals
 
 
@@ -77,7 +79,9 @@ def front_of_study(study: StudyRecord, trials: Sequence[TrialRecord], metrics: S
         raise SettingError("objective", None, rule, "give two or more, as {objective} p99_ttft_ms")
     _check_measured(study, trials, names)
     reference, name = _reference(study, trials)
-    return Front(tuple(names), reference, name, tuple(front(trials, reference, names)))
+    goals = make_goals(study.premise["objectives"], study.premise["slos"])
+    rounds = StudyRounds.concluded(goals, trials, study.conclusion)
+    return Front(tuple(names), reference, name, tuple(front(rounds, reference, names)))
 
 
 def weighed_trials(study: StudyRecord, trials: Sequence[TrialRecord], objectives: Sequence[str]) -> ByWeights:
@@ -91,7 +95,9 @@ def weighed_trials(study: StudyRecord, trials: Sequence[TrialRecord], objectives
     goals = make_goals(objectives, ())
     _check_measured(study, trials, [each.metric for each in goals.objectives])
     reference, name = _reference(study, trials)
-    found = weighed(trials, reference, goals.scored)
+    slos = make_goals(study.premise["objectives"], study.premise["slos"]).slos
+    rounds = StudyRounds.concluded(replace(goals, slos=slos), trials, study.conclusion)
+    found = weighed(rounds, reference)
     return ByWeights(tuple(map(str, goals.objectives)), reference, name, tuple(found))
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_spaces import ResolvedSpace
+from storage.measured import REFERENCES
 from storage.records import TrialRecord
 from tuner.scoring.goals import Goals
+from tuner.scoring.rounds import StudyRounds
 from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.decide import LARGEST_LOSS, ratio_to
-from tuner.study.conclusion.reference import REFERENCES
+from tuner.study.conclusion.decide import LARGEST_LOSS
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ def close_form(
     out = {each.number for each in compared.conclusion.finalists if each.disqualified is not None}
     forms = [r for r in compared.group if r.kind not in REFERENCES and r.number not in numbers | out]
     until_now = [record for record in records if record.round <= compared.last]
-    ratios = {form.number: ratio_to(goals, until_now, form.number, pair[0].number) for form in forms}
+    scored = [each for each in compared.conclusion.finalists if each.score is not None]
+    every = StudyRounds(goals, until_now, max(1, len(scored)))
+    scores = {form.number: every.score(form.number, pair[0].number) for form in forms}
+    ratios = {number: score for number, score in scores.items() if score is not None}
     winner = compared.winner
     if winner is not None and winner.number in ratios:
         return winner if ratios[winner.number].ratio < 1.0 - LARGEST_LOSS else None
-    close = [form for form in forms if (ratios[form.number].high or 1.0) >= 1.0]
+    close = [form for form in forms if form.number in ratios and (ratios[form.number].high or 1.0) >= 1.0]
     return min(close, key=lambda r: (len(space.changed(r.config)), -ratios[r.number].ratio), default=None)

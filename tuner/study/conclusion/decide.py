@@ -7,22 +7,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from storage.measured import REFERENCES, reference_of
 from storage.records import TrialRecord
-from tuner.scoring.compare import Ratio
+from tuner.confidence import INTERVAL, t_factor
+from tuner.scoring.compare import Noise, Ratio
 from tuner.scoring.goals import Goals
-from tuner.scoring.score import finite_exp
+from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.study.conclusion.conclusion import ComparedFinalist, Conclusion, Smaller
-from tuner.study.conclusion.pooled import metric_ratios, score_ratios
-from tuner.study.conclusion.reference import REFERENCES, failed_references, kept_name, name_of, reference_of
-from tuner.study.conclusion.rounds import Rounds, score_deviation, score_differences
+from tuner.study.conclusion.reference import failed_references, kept_name, name_of
 
 LARGEST_LOSS = 0.01
 """A loss of the score's logarithm that is small even where the standard error is smaller."""
 
 PREDICTED_SPREAD = 0.02
 """Standard deviation of the error of a predicted loss."""
-
-NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -81,18 +79,19 @@ def conclude(
         return _unconfirmed(goals, finalists, records, noise)
     faults = {finalist.number: rounds.disqualification(finalist.number) for finalist in finalists}
     remaining = [finalist.number for finalist in finalists if faults[finalist.number] is None]
+    every = StudyRounds(goals, records, max(1, len(remaining) - 1))
     if not remaining:
         reasons = "; ".join(f"trial {number} {fault}" for number, fault in faults.items())
-        others = _compared(rounds, records, faults, None if baseline is None else baseline.number)
+        others = _compared(every, faults, None if baseline is None else baseline.number)
         reason = f"no finalist passed every round: {reasons}"
         return Conclusion(None, None, True, reason, len(rounds.numbers), others, noise)
     is_alive = baseline is not None and baseline.number in remaining
     reference = baseline if baseline is not None and is_alive else _numbered(finalists, remaining[0])
-    compared = _compared(rounds, records, faults, reference.number)
+    compared, count = _compared(every, faults, reference.number), len(rounds.numbers)
     if is_alive:
-        return _decide(reference, compared, rounds, records, preference, noise)
+        return _decide(reference, compared, every, count, preference, noise)
     why = _why_not(None if baseline is None else faults.get(baseline.number), baseline, records)
-    return _decide_among(reference, compared, rounds, records, preference, why, noise)
+    return _decide_among(reference, compared, every, count, preference, why, noise)
 
 
 def _numbered(records: Sequence[TrialRecord], number: int) -> TrialRecord:
@@ -100,33 +99,33 @@ def _numbered(records: Sequence[TrialRecord], number: int) -> TrialRecord:
 
 
 def _compared(
-    rounds: Rounds, records: Sequence[TrialRecord], faults: Mapping[int, str | None], reference: int | None
+    every: StudyRounds, faults: Mapping[int, str | None], reference: int | None
 ) -> tuple[ComparedFinalist, ...]:
     """Return every finalist but the reference; those without a fault are compared with it."""
-    remaining = [number for number, fault in faults.items() if fault is None]
-    scores: dict[int, Ratio] = {}
-    metrics: dict[int, dict[str, Ratio]] = {}
-    if reference is not None and reference in remaining and len(remaining) > 1:
-        scores = score_ratios(rounds, records, remaining, reference)
-        metrics = metric_ratios(rounds, records, remaining, reference)
-    return tuple(
-        ComparedFinalist(number, scores.get(number), metrics.get(number, {}), fault)
-        for number, fault in faults.items()
-        if number != reference
-    )
+    if reference is None or faults.get(reference, "") is not None:
+        return tuple(ComparedFinalist(n, None, {}, fault) for n, fault in faults.items() if n != reference)
+    names = [objective.metric for objective in every.goals.objectives]
+    found = []
+    for number, fault in faults.items():
+        ratios = {name: every.metric(name, number, reference) for name in names} if fault is None else {}
+        metrics = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        score = every.score(number, reference) if fault is None else None
+        if number != reference:
+            found.append(ComparedFinalist(number, score, metrics, fault))
+    return tuple(found)
 
 
 def _decide(
     reference: TrialRecord,
     finalists: tuple[ComparedFinalist, ...],
-    measured: Rounds,
-    records: Sequence[TrialRecord],
+    every: StudyRounds,
+    rounds: int,
     preference: Preference,
     noise: float | None,
 ) -> Conclusion:
     """Return the smallest of the best finalists whose whole interval lies above 1, or else the reference."""
-    rounds, kept, name = len(measured.numbers), reference.number, name_of(reference)
-    also = "".join(f"; {clause}" for clause in failed_references(records))
+    kept, name = reference.number, name_of(reference)
+    also = "".join(f"; {clause}" for clause in failed_references(every.records))
     scores = {each.number: each.score for each in finalists if each.disqualified is None and each.score is not None}
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     if not better:
@@ -136,11 +135,11 @@ def _decide(
         return Conclusion(kept, kept_name(reference), True, reason, rounds, finalists, noise, reference=kept)
     best = max(better, key=lambda number: better[number].ratio)
     candidates = scores if preference.provisional else better
-    losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in candidates}
+    losses = {number: _loss(every, number, best, preference.predicted) for number in candidates}
     as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
     winner = min(as_good, key=lambda number: (preference.flags.get(number, 0), -scores[number].ratio))
     reason = f"trial {winner} is better than {name} beyond the noise: score {_text(scores[winner])}{also}"
-    smaller = None if winner == best else Smaller(best, losses[winner].ratio())
+    smaller = None if winner == best else Smaller(best, _ratio_to(every, winner, best))
     return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=kept)
 
 
@@ -154,8 +153,8 @@ def _not_better(scores: Mapping[int, Ratio]) -> str:
 def _decide_among(
     first: TrialRecord,
     finalists: tuple[ComparedFinalist, ...],
-    measured: Rounds,
-    records: Sequence[TrialRecord],
+    every: StudyRounds,
+    rounds: int,
     preference: Preference,
     why: str,
     noise: float | None,
@@ -167,8 +166,8 @@ def _decide_among(
     Args:
         first: the first finalist that passed every round.
         finalists: the others.
-        measured: the rounds.
-        records: every trial of the study.
+        every: all rounds of the study.
+        rounds: number of those that decide.
         preference: for small winners.
         why: says why the defaults cannot win.
         noise: see `Conclusion`.
@@ -177,7 +176,7 @@ def _decide_among(
     better = {number: score for number, score in scores.items() if score.beyond_noise}
     best = max(better, key=lambda number: better[number].ratio, default=first.number)
     numbers = (first.number, *scores)
-    losses = {number: _loss(measured.goals, records, number, best, preference.predicted) for number in numbers}
+    losses = {number: _loss(every, number, best, preference.predicted) for number in numbers}
     as_good = [number for number, loss in losses.items() if loss.is_small(certain=number == preference.incumbent)]
     ratios = {number: score.ratio for number, score in scores.items()}
     winner = min(
@@ -188,8 +187,7 @@ def _decide_among(
         reason += f"; it is better than trial {first.number} beyond the noise: score {_text(better[winner])}"
     elif scores:
         reason += "; no other finalist is better beyond the noise"
-    smaller = None if winner == best else Smaller(best, losses[winner].ratio())
-    rounds = len(measured.numbers)
+    smaller = None if winner == best else Smaller(best, _ratio_to(every, winner, best))
     return Conclusion(winner, None, True, reason, rounds, finalists, noise, smaller=smaller, reference=first.number)
 
 
@@ -207,60 +205,52 @@ class _Loss:
 
     Attributes:
         mean: over all rounds in which both were measured, also those of earlier groups; 0 for the best itself.
-        error: its standard error; None with a single round.
-        rounds: their number.
+        error: its standard error with its degrees of freedom; None with a single round.
         predicted: the predicted loss; None without a prediction.
     """
 
     mean: float
-    error: float | None
-    rounds: int
+    error: Noise | None
     predicted: float | None = None
 
     def is_small(self, *, certain: bool) -> bool:
-        """Return whether the loss is within `LARGEST_LOSS` or a standard error; `certain`: within its 95 % interval."""
+        """Return whether the loss is within `LARGEST_LOSS` or a standard error; `certain`: within its interval."""
         mean, error = self._expected()
-        return mean <= max(LARGEST_LOSS, (NORMAL_95 if certain else 1.0) * error)
+        factor = t_factor(self.error.degrees) if certain and self.error is not None else 1.0
+        return mean <= max(LARGEST_LOSS, factor * error)
 
     def _expected(self) -> tuple[float, float]:
         """Return mean and standard deviation of the loss: measurement and prediction, weighted by their precision."""
+        error = 0.0 if self.error is None else self.error.deviation
         if self.error is None or self.predicted is None:
-            return self.mean, self.error or 0.0
-        weight = PREDICTED_SPREAD**2 / (PREDICTED_SPREAD**2 + self.error**2)
-        return weight * self.mean + (1.0 - weight) * self.predicted, math.sqrt(weight) * self.error
-
-    def ratio(self) -> Ratio:
-        """Return the ratio of the scores."""
-        if self.error is None:
-            return Ratio(finite_exp(-self.mean), None, None, self.rounds)
-        half = NORMAL_95 * self.error
-        return Ratio(finite_exp(-self.mean), finite_exp(-self.mean - half), finite_exp(-self.mean + half), self.rounds)
+            return self.mean, error
+        weight = PREDICTED_SPREAD**2 / (PREDICTED_SPREAD**2 + error**2)
+        return weight * self.mean + (1.0 - weight) * self.predicted, math.sqrt(weight) * error
 
 
-def _loss(
-    goals: Goals, records: Sequence[TrialRecord], number: int, best: int, predicted: Mapping[int, float]
-) -> _Loss:
+def _loss(every: StudyRounds, number: int, best: int, predicted: Mapping[int, float]) -> _Loss:
     """Return the loss of a trial relative to the best finalist."""
     if number == best:
-        return _Loss(0.0, 0.0, 0)
-    differences = score_differences(goals, records, best, number)
-    known = score_deviation(goals, records)
-    error = None if known is None else known[0] * math.sqrt(2 / len(differences))
+        return _Loss(0.0, None)
+    differences, noise = every.score_differences(best, number), every.score_noise
+    error = None if noise is None else Noise(noise.deviation * math.sqrt(2 / len(differences)), noise.degrees)
     known_prediction = number in predicted and best in predicted
     expected = predicted[best] - predicted[number] if known_prediction else None
-    return _Loss(statistics.mean(differences), error, len(differences), expected)
+    return _Loss(statistics.mean(differences), error, expected)
 
 
-def ratio_to(goals: Goals, records: Sequence[TrialRecord], number: int, best: int) -> Ratio:
-    """Return the ratio of a trial's score to that of another one, from all rounds in which both were measured."""
-    return _loss(goals, records, number, best, {}).ratio()
+def _ratio_to(every: StudyRounds, number: int, best: int) -> Ratio:
+    """Return the ratio of a trial's score to that of another one of the same rounds."""
+    found = every.score(number, best)
+    assert found is not None
+    return found
 
 
 def _text(ratio: Ratio) -> str:
     """Return `1.178 (95 % interval 1.104 to 1.257, 3 rounds)`."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.ratio:.3f} (one round, no interval)"
-    return f"{ratio.ratio:.3f} (95 % interval {ratio.low:.3f} to {ratio.high:.3f}, {ratio.rounds} rounds)"
+    return f"{ratio.ratio:.3f} ({INTERVAL} {ratio.low:.3f} to {ratio.high:.3f}, {ratio.rounds} rounds)"
 
 
 def _unconfirmed(

@@ -6,41 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from search_spaces import ParameterValue, ResolvedSpace
+from storage.measured import REFERENCES
 from storage.records import TrialKind, TrialRecord
 from tuner.sampler.flag_effects import FlagEffect
-from tuner.scoring.compare import Ratio
+from tuner.scoring.rounds import StudyRounds
 from tuner.study.conclusion.conclusion import Conclusion
-from tuner.study.conclusion.reference import REFERENCES
-from tuner.study.conclusion.rounds import Rounds
 
 
 def measured_effects(
-    rounds: Rounds, winner: TrialRecord, without: Mapping[str, TrialRecord], defaults: Mapping[str, ParameterValue]
+    rounds: StudyRounds,
+    winner: TrialRecord,
+    without: Mapping[str, TrialRecord],
+    defaults: Mapping[str, ParameterValue],
 ) -> list[FlagEffect]:
     """Return the effect of each flag that was left out, the largest first; see `FlagEffect`.
 
-    Every configuration of the rounds counts in the noise, so that a winner's only flag has the interval of its score.
-
     Args:
-        rounds: the measurements of the winner and of the configurations without one flag.
+        rounds: of the study.
         winner: the winner.
-        without: by the flag's name, the configuration that lacks it. One that failed or missed an SLO in a round has no
-            ratio, and is left out.
+        without: by the flag's name, the configuration that lacks it, of those that failed and missed an SLO in no
+            round.
         defaults: the engine's values.
 
     Returns:
         The effects; none with a single round, which gives no interval.
     """
-    numbers = [
-        number for number in sorted({number for number, _ in rounds.cells}) if not rounds.disqualification(number)
-    ]
-    if winner.number not in numbers:
-        return []
-    scores, metrics = rounds.score_ratios(numbers, winner.number), rounds.metric_ratios(numbers, winner.number)
     effects = []
     for name, record in without.items():
-        score = _inverse(scores[record.number]) if record.number in scores else None
+        score = rounds.score(winner.number, record.number)
         if score is not None and score.low is not None and score.high is not None:
+            objectives = [objective.metric for objective in rounds.goals.objectives]
+            ratios = {metric: rounds.metric(metric, winner.number, record.number) for metric in objectives}
             effects.append(
                 FlagEffect(
                     name=name,
@@ -49,10 +45,10 @@ def measured_effects(
                     ratio=score.ratio,
                     low=score.low,
                     high=score.high,
-                    metrics={each: 1.0 / ratio.ratio for each, ratio in metrics[record.number].items()},
+                    metrics={metric: ratio.ratio for metric, ratio in ratios.items() if ratio is not None},
                     needed=0.0,
                     trials=0,
-                    rounds=len(rounds.numbers),
+                    rounds=score.rounds,
                 )
             )
     return sorted(effects, key=lambda effect: (-effect.ratio, effect.name))
@@ -104,10 +100,3 @@ def estimated_effects(
     except (ArithmeticError, ValueError) as error:
         note(f"flag effects cannot be estimated: {type(error).__name__}: {error}")
         return []
-
-
-def _inverse(ratio: Ratio) -> Ratio:
-    """Return the ratio the other way round."""
-    low = None if ratio.high is None else 1.0 / ratio.high
-    high = None if ratio.low is None else 1.0 / ratio.low
-    return Ratio(1.0 / ratio.ratio, low, high, ratio.rounds)

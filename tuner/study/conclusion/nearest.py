@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from storage.records import TrialKind, TrialRecord
-from tuner.scoring.compare import ALPHA, t_quantile
+from tuner.scoring.compare import pooled_noise
 from tuner.scoring.goals import FAILED, Goals
+from tuner.scoring.rounds import Rounds, StudyRounds
 from tuner.scoring.score import finite_exp
 from tuner.scoring.slo import Slo
 from tuner.study.conclusion.conclusion import Nearest, SloDistance
-from tuner.study.conclusion.rounds import Rounds
 
 ALIKE = 1.1
 """Distances up to this multiple of the smallest count as equal."""
@@ -73,14 +73,15 @@ def nearest_of(goals: Goals, records: Sequence[TrialRecord], label: str) -> Near
         label: of the rounds.
     """
     rounds = Rounds.of(without_slos(goals), records, label)
-    numbers = [n for n in dict.fromkeys(n for n, _ in rounds.cells) if rounds.disqualification(n) is None]
+    numbers = [n for n in dict.fromkeys(n for n, _ in rounds.cells) if n in rounds.complete()]
     if not numbers:
         return None
     distances = {number: [_distance(slo, rounds, numbers, number, records) for slo in goals.slos] for number in numbers}
     sums = {number: distance_of(each.excess for each in listed) for number, listed in distances.items()}
     alike = [number for number in numbers if sums[number] <= ALIKE * min(sums.values())]
-    scores = rounds.score_ratios(numbers, alike[0])
-    nearest = max(alike, key=lambda number: scores[number].ratio if number in scores else 1.0)
+    every = StudyRounds(rounds.goals, [*rounds.cells.values()])
+    scores = {number: every.score(number, alike[0]) for number in alike}
+    nearest = max(alike, key=lambda number: score.ratio if (score := scores[number]) is not None else 1.0)
     return Nearest(nearest, tuple(sorted(distances[nearest], key=lambda each: -each.excess)))
 
 
@@ -116,11 +117,10 @@ def mean_interval(values: Mapping[int, Sequence[float]], number: int) -> tuple[f
     scaled = {each: [math.log(v) if positive else v for v in listed] for each, listed in values.items()}
     back = finite_exp if positive else float
     mean = statistics.fmean(scaled[number])
-    degrees = sum(len(listed) - 1 for listed in scaled.values())
-    if not degrees:
+    noise = pooled_noise(scaled.values())
+    if noise is None:
         return back(mean), None, None
-    squares = sum((len(listed) - 1) * statistics.variance(listed) for listed in scaled.values() if len(listed) > 1)
-    half = t_quantile(1 - ALPHA / 2, degrees) * math.sqrt(squares / degrees / len(scaled[number]))
+    half = noise.half_width(1 / len(scaled[number]))
     return back(mean), back(mean - half), back(mean + half)
 
 

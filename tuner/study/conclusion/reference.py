@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from search_spaces import ENGINE
+from storage.measured import REFERENCES
 from storage.records import BASELINE, DEFAULTS, TrialKind, TrialRecord
 from tuner.study.conclusion.conclusion import Conclusion
-
-REFERENCES = (TrialKind.CURRENT, TrialKind.BASELINE)
-"""Kinds of trials that can be the reference: the user's baseline goes before the defaults."""
-
-
-def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Return the user's baseline, or the defaults where it was not given or failed; None if neither was measured."""
-    every = [record for kind in REFERENCES for record in records if record.kind is kind and not record.round]
-    return next((record for record in every if record.outcome is not None and record.outcome.succeeded), None)
 
 
 def defaults_of(records: Sequence[TrialRecord], reference: TrialRecord, winner: TrialRecord | None) -> int:

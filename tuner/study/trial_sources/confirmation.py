@@ -14,7 +14,7 @@ from search_spaces import ENGINE
 from storage.records import Config, TrialKind, TrialRecord
 from storage.store import Store
 from tuner.scoring.goals import Goals
-from tuner.study.conclusion.rounds import fault_of
+from tuner.scoring.rounds import fault_of
 from tuner.study.protocols import WorkItem
 from tuner.study.specification.spec import StudySpec
 

@@ -12,6 +12,7 @@ from typing import Any
 from search_spaces import HardwareProfile, ModelShape, ParameterValue, SpaceError
 from storage.metrics import COSTS
 from storage.records import Provenance
+from tuner.confidence import normal_factor
 from tuner.engines.base import EngineInfo
 from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.config.model_shape import find_shape
@@ -21,7 +22,7 @@ from tuner.engines.simulator.parameters import error_bands
 from tuner.errors import TunerError
 from tuner.scoring.score import score
 from tuner.study.conclusion.conclusion import Lever
-from tuner.study.conclusion.decide import NORMAL_95, PREDICTED_SPREAD
+from tuner.study.conclusion.decide import PREDICTED_SPREAD
 from tuner.study.prior.simulator_prior import simulator_of
 from tuner.study.specification.builder import StudyPlan, build_spec
 from tuner.study.specification.settings import Budget, RunSettings
@@ -33,7 +34,7 @@ from tuner.use_cases.simulated_engine import simulated_engine
 SHOWN = 4
 """The most levers of a conclusion."""
 
-LEAST_GAIN = math.exp(NORMAL_95 * PREDICTED_SPREAD)
+LEAST_GAIN = math.exp(normal_factor() * PREDICTED_SPREAD)
 """A predicted ratio of scores from which a lever is shown: a smaller one may be an error of the predictions."""
 
 _log = logging.getLogger(__name__)

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 from dashboards.analysis import trial_files
 from dashboards.plots.plot_files import IMPORTANCE, IMPORTANCE_TRIALS
-from search_spaces import Price
-from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord, with_keeps
+from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord
 from tuner.engines.simulator.measured_roofline import MeasuredPoint
 from tuner.results.findings import Findings
-from tuner.scoring.objectives import parse_objective
-from tuner.scoring.slo import parse_slo
 from tuner.use_cases.other_cards import CARDS, CardPrediction, measured_place, other_cards, own_card
 
 if TYPE_CHECKING:
@@ -60,12 +57,7 @@ class ReportedStudy:
     @cached_property
     def findings(self) -> Findings:
         """The conclusion and what it rests on; an empty one of a study that has none."""
-        premise = self.record.premise
-        conclusion = with_keeps(self.record.conclusion, self.trials) if self.record.conclusion else {}
-        objectives = [parse_objective(text) for text in premise["objectives"]]
-        slos = [parse_slo(text) for text in premise["slos"]]
-        price = Price.from_dict(self.record.facts.get("price"))
-        return Findings(conclusion, self.trials, objectives, slos, self.defaults, price, premise["workload"])
+        return Findings.of(self.record, self.trials)
 
     @cached_property
     def cards(self) -> tuple[CardPrediction, ...]:
@@ -123,11 +115,9 @@ class ReportedStudy:
 
     @property
     def outcomes(self) -> dict[str, TrialOutcome]:
-        """The outcomes of `compared` from their common rounds, else from the search."""
-        reference, other = self.findings.together(self.findings.challenger)
-        names = list(self.compared)
-        pairs = zip(names, (reference, other) if len(names) == 2 else (reference or other,), strict=False)
-        return {name: outcome for name, outcome in pairs if outcome is not None and outcome.succeeded}
+        """What was measured of each of `compared`."""
+        found = {name: self.findings.measured(number) for name, number in self.compared.items()}
+        return {name: outcome for name, outcome in found.items() if outcome is not None}
 
     def folders(self, number: int) -> list[Path]:
         """Return the folders of artifacts of a trial's rounds with the reference, else of the trial itself."""

@@ -137,8 +137,7 @@ def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
     from tuner.results.findings import Findings
 
     conclusion = stored.record.conclusion or {}
-    goals, workload = (stored.objectives, stored.slos), stored.record.premise["workload"]
-    findings = Findings(conclusion, stored.trials, *goals, stored.defaults, stored.price, workload)
+    findings = Findings.of(stored.record, stored.trials)
     show(Text(conclusion["reason"], style="bold"), *conclusion_parts(findings))
     if winner is not None and winner.outcome is not None:
         print(f"command of #{winner.number}:\n{shlex.join(winner.outcome.argv)}")

@@ -33,9 +33,9 @@ def compare(
 ) -> None:
     """Compare trials or studies with a reference, metric by metric.
 
-    A study stands for its winner, else for the trial that is nearest to its SLOs. Each ratio is B relative to A. Rounds
-    that measured both are compared in pairs; else the repeats are compared, and two runs on different days differ by
-    more than their interval.
+    A study stands for its winner, else for the trial that is nearest to its SLOs. Each ratio is B relative to A, as
+    `tuner best` shows it where A is the study's reference. Rounds that measured both are compared in pairs; else the
+    repeats are compared, and two runs on different days differ by more than their interval.
 
     tuner compare 0 3 5 8
     """
@@ -47,6 +47,7 @@ def compare(
         found = [
             {
                 "b": name,
+                "score": pair.score,
                 "metrics": {metric: asdict(ratio) for metric, ratio in pair.ratios.items()},
                 "flags": pair.flags,
             }
@@ -61,12 +62,20 @@ def compare(
 
 def _pair(one: Side, other: Side) -> Pair:
     from tuner.cli.output.pages.compare import Pair
-    from tuner.scoring.compare import measured_ratios
+    from tuner.results.findings import Findings
+    from tuner.scoring.rounds import measured_ratio, unpaired
 
-    outcomes = [[r for r in side.stored.trials if r.number == side.number] for side in (one, other)]
     names = list(dict.fromkeys(metric for side in (one, other) for metric in _metrics(side)))
-    paired = one.stored.record == other.stored.record
-    ratios = measured_ratios(outcomes[0], outcomes[1], names, paired=paired)
+    both = [Findings.of(side.stored.record, side.stored.trials) for side in (one, other)]
+    if one.stored.record == other.stored.record:
+        score = both[0].score(other.number, one.number)
+        ratios = {name: both[0].beside(other.number, name, one.number) for name in names}
+        return Pair(one, other, ratios, _flags(one, other), score)
+    outcomes = [found.measured(side.number) for found, side in zip(both, (one, other), strict=True)]
+    ratios = {}
+    for name in names:
+        benchmarks = [each for found in both for each in found.rounds.benchmarks(name)]
+        ratios[name] = measured_ratio(name, *outcomes, unpaired(name, *outcomes, benchmarks), 0)
     return Pair(one, other, ratios, _flags(one, other))
 
 
@@ -106,7 +115,11 @@ def _side(text: str, study: str | None, storage: str | None) -> Side:
 
 
 def _metrics(side: Side) -> list[str]:
-    return [*(each.metric for each in side.stored.objectives), *(each.metric for each in side.stored.slos)]
+    from tuner.results.conclusion import ITL
+
+    measured = side.stored.trial(side.number).outcome
+    always = [ITL] if measured is not None and measured.metric(ITL) is not None else []
+    return [*(each.metric for each in side.stored.objectives), *(each.metric for each in side.stored.slos), *always]
 
 
 def _flags(one: Side, other: Side) -> dict[str, list[Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.cli.commands.results.stored import StoredStudy
 from tuner.cli.output.parts.console import new_table, show
+from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.cost_lines import price_lines
 from tuner.scoring.compare import MeasuredRatio
@@ -29,21 +30,26 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """A trial beside the reference: ratios by metric, and both values of each parameter that differs."""
+    """A trial beside the reference: ratios by metric, and both values of each parameter that differs.
+
+    `score` is the ratio of the scores, as plain JSON; None without a round that measured both.
+    """
 
     one: Side
     other: Side
     ratios: Mapping[str, MeasuredRatio]
     flags: Mapping[str, Sequence[Any]]
+    score: Mapping[str, Any] | None = None
 
 
 def print_pair(pair: Pair) -> None:
     """Print two trials, with a row for each metric."""
     sides = (pair.one, pair.other)
-    table = _table("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", "95 % interval", "from")
+    table = _table("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", INTERVAL, "from")
+    if pair.score is not None:
+        table.add_row("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
-        values = (text.with_unit(name, value) for value in (each.one, each.other))
-        table.add_row(name, *values, *_ratio(each))
+        table.add_row(name, *text.compared(name, each), each.basis)
     show(table, *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
     _print_premises([pair])
     print("flags that differ:" if pair.flags else "no flag differs")
@@ -54,18 +60,22 @@ def print_pair(pair: Pair) -> None:
 def print_several(pairs: Sequence[Pair]) -> None:
     """Print several trials beside a reference, with a row for each metric and trial.
 
-    The reference's value may differ between rows: it is that of the rounds that measured both, else of all repeats.
+    The reference's value may differ between rows: beside a trial without rounds, it is that of the search.
     """
     reference = pairs[0].one
-    table = _table("metric", "B", f"A {reference.name}", "value of B", "B / A", "95 % interval", "from")
+    table = _table("metric", "B", f"A {reference.name}", "value of B", "B / A", INTERVAL, "from")
     names = list(dict.fromkeys(name for pair in pairs for name in pair.ratios))
+    heading = "score"
+    for pair in pairs:
+        if pair.score is not None:
+            table.add_row(heading, pair.other.name, "", "", *_score(pair.score))
+            heading = ""
     for name in names:
         heading = name
         for pair in pairs:
             each = pair.ratios.get(name)
             if each is not None:
-                values = (text.with_unit(name, value) for value in (each.one, each.other))
-                table.add_row(heading, pair.other.name, *values, *_ratio(each))
+                table.add_row(heading, pair.other.name, *text.compared(name, each), each.basis)
                 heading = ""
     prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
     show(table, *price_lines(names, prices), width=WIDTH)
@@ -82,9 +92,8 @@ def _table(*headings: str) -> Any:
     return table
 
 
-def _ratio(each: MeasuredRatio) -> tuple[str, str, str]:
-    interval = "" if each.low is None else f"{each.low:.3f} to {each.high:.3f}"
-    return "" if each.ratio is None else f"×{each.ratio:.3f}", interval, each.basis
+def _score(score: Mapping[str, Any]) -> tuple[str, str, str]:
+    return text.ratio(score), text.interval(score), text.count(score["rounds"], "round")
 
 
 def _print_premises(pairs: Sequence[Pair]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from storage.measured import reference_of
 from storage.records import Provenance, TrialKind, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import conclusion_parts
@@ -22,7 +23,7 @@ from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIM
 from tuner.processes.secrets import mask_url_passwords
 from tuner.results import text
 from tuner.results.findings import Findings
-from tuner.study.conclusion.reference import name_of, reference_of
+from tuner.study.conclusion.reference import name_of
 from tuner.study.protocols import MlflowLacks, RunEnding
 from tuner.study.run import RunResult, summary_facts
 from tuner.use_cases.optimize import OptimizeResult
@@ -69,9 +70,7 @@ def _parts(ended: OptimizeResult) -> list[RenderableType]:
         goals = ended.spec.goals
         defaults = ended.spec.space.known_defaults()
         workload = ended.spec.workload.model_dump(mode="json")
-        findings = Findings(
-            conclusion.to_dict(), ended.records, goals.objectives, goals.slos, defaults, ended.spec.price, workload
-        )
+        findings = Findings(conclusion.to_dict(), ended.records, goals, defaults, ended.spec.price, workload)
         challenger = findings.challenger
         if conclusion.noise is not None:
             metric = goals.objectives[0].metric
