@@ -19,6 +19,9 @@ EXIT_SLOS_MISSED = 3
 EXIT_TIME_LIMIT = 4
 """The time limit of a study ended the run before it had a result; the same command continues it."""
 
+EXIT_INCONCLUSIVE = 5
+"""A verification found nothing worse, but its study's own measurements vary too much to tell."""
+
 EXIT_INTERRUPTED = 130
 
 

@@ -11,8 +11,10 @@ import importlib
 import os
 import platform
 import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +26,13 @@ from storage.records import JsonScalar
 from tuner.cancellation import CancelToken
 
 _POLL_S = 0.2
+SLOWDOWNS = {0x08: "the hardware", 0x20: "its temperature", 0x40: "its temperature", 0x80: "its power supply"}
+"""NVML's reasons for low clocks that make figures vary, as bits; the power limit is normal under load."""
+
+NOTABLE_SHARE = 0.02
+"""Share of the readings with low clocks from which a warning is given."""
+
+_WATCH_S = 1.0
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -46,6 +55,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int) -> int: ...
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,76 @@ def power_w(index: int, nvml: Nvml | None = None) -> float | None:
         return nvml.nvmlDeviceGetPowerUsage(nvml.nvmlDeviceGetHandleByIndex(index)) / 1000.0
     except nvml.NVMLError:
         return None
+
+
+def slowdowns(index: int, nvml: Nvml | None = None) -> tuple[str, ...]:
+    """Return what lowers the clocks of GPU `index` now, see `SLOWDOWNS`; none where it cannot be read."""
+    nvml = nvml or _pynvml()
+    if nvml is None:
+        return ()
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(nvml.nvmlDeviceGetHandleByIndex(index))
+    except (nvml.NVMLError, AttributeError):  # an old pynvml has another name for the function
+        return ()
+    return tuple(dict.fromkeys(name for bit, name in SLOWDOWNS.items() if bits & bit))
+
+
+class SlowdownWatch:
+    """Reads every second, within the context, whether GPUs lower their clocks.
+
+    Args:
+        indices: of the GPUs, as NVML numbers them; empty: nothing is read.
+        read: returns the reasons of a GPU.
+    """
+
+    def __init__(self, indices: Sequence[int], read: Callable[[int], tuple[str, ...]] = slowdowns) -> None:
+        self._indices, self._read = tuple(indices), read
+        self._readings, self._counts = 0, Counter[tuple[int, str]]()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slowdown-watch", daemon=True)
+
+    def __enter__(self) -> SlowdownWatch:
+        if self._indices:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_WATCH_S):
+            self.look()
+
+    def look(self) -> None:
+        """Read each GPU once."""
+        self._readings += 1
+        self._counts.update((index, reason) for index in self._indices for reason in self._read(index))
+
+    def warnings(self) -> list[str]:
+        """Return a line for each GPU whose clocks were low in a notable share of the readings."""
+        shares = {key: count / self._readings for key, count in sorted(self._counts.items())}
+        return [
+            f"warning: GPU {index} was slowed down by {reason} {share:.0%} of the time, so that figures vary; cool it"
+            for (index, reason), share in shares.items()
+            if share >= NOTABLE_SHARE
+        ]
+
+
+def load_warning(load: float | None = None, cores: int | None = None) -> str | None:
+    """Return a warning if more processes want to run on this machine than it has cores; None if not.
+
+    Args:
+        load: mean number of processes that run or wait, of the last minute; None: of this machine.
+        cores: of the whole machine, as the load is; None: of this machine.
+    """
+    cores = os.cpu_count() if cores is None else cores
+    load = os.getloadavg()[0] if load is None else load
+    if cores is None or load <= cores:
+        return None
+    return (
+        f"warning: this machine is loaded (load average {load:.1f}, {cores} processors), so that figures vary; "
+        "end other work first, or measure more rounds"
+    )
 
 
 def compute_pids(index: int, nvml: Nvml | None = None) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from search_spaces.catalogue.hardware import hardware_named
 from search_spaces.units import GIB
 from tuner import gpu
 from tuner.gpu import (
+    SlowdownWatch,
     compute_pids,
     devices,
     energy_j,
@@ -20,7 +21,9 @@ from tuner.gpu import (
     host_facts,
     host_limits,
     host_memory_gib,
+    load_warning,
     power_w,
+    slowdowns,
     usable_cores,
     used_memory_gib,
     wait_until_free,
@@ -40,6 +43,7 @@ class FakeNvml:
     broken: bool = False
     counter_mj: int | None = 1_234_567
     reads: int = 0
+    clock_bits: int = 0
     NVMLError: type[Exception] = FakeNvmlError
 
     def nvmlInit(self) -> None:
@@ -89,6 +93,11 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
         return 345_600
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        if self.broken:
+            raise FakeNvmlError
+        return self.clock_bits
 
 
 def test_devices_have_the_values_of_the_driver() -> None:
@@ -239,3 +248,40 @@ def test_the_limits_of_the_host_are_those_of_its_control_group(tmp_path: Path, m
     assert host_limits() == {"cores": usable_cores(), "host_memory_gib": 1.0, "shm_gib": None}
     limit.write_text("max\n")
     assert host_memory_gib() > 1.0
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x01 | 0x04, ()),  # idle, and at the power limit as under any full load
+        (0x20, ("its temperature",)),
+        (0x08 | 0x40 | 0x20, ("the hardware", "its temperature")),
+        (0x80, ("its power supply",)),
+    ],
+)
+def test_a_gpu_is_slowed_down_by_what_the_driver_says(bits: int, reasons: tuple[str, ...]) -> None:
+    assert slowdowns(0, FakeNvml(clock_bits=bits)) == reasons
+    assert slowdowns(0, FakeNvml(clock_bits=bits, broken=True)) == ()
+
+
+def test_a_gpu_that_is_slowed_down_for_a_notable_share_of_the_time_is_told() -> None:
+    readings = iter([*[("its temperature",)] * 3, *[()] * 97, *[("the hardware",)], *[()] * 99])
+    watch = SlowdownWatch([0], lambda index: next(readings))
+    for _ in range(100):
+        watch.look()
+    assert watch.warnings() == [
+        "warning: GPU 0 was slowed down by its temperature 3% of the time, so that figures vary; cool it"
+    ]
+    for _ in range(100):  # 3 and 1 of 200
+        watch.look()
+    assert watch.warnings() == []
+
+
+@pytest.mark.parametrize(("load", "cores", "warns"), [(25.0, 2, True), (2.0, 2, False), (10.0, 64, False)])
+def test_a_machine_with_more_to_run_than_processors_is_loaded(load: float, cores: int, warns: bool) -> None:
+    found = load_warning(load, cores)
+    assert (found is not None) == warns
+    if found is not None:
+        assert found.startswith(
+            "warning: this machine is loaded (load average 25.0, 2 processors), so that figures vary"
+        )

@@ -269,6 +269,10 @@ def _flag_effects(study: StudyRecord, number: int, records: Sequence[TrialRecord
     if conclusion.get("winner") != number:
         return ()
     lines = flag_effect_lines(study.flag_effects, records, effect_together(conclusion, records))
+    known = {each["name"] for each in study.flag_effects}
+    winner = next(record for record in records if record.number == number and not record.round)
+    others = [f"{name}={value}" for name, value in winner.config.items() if value is not None and name not in known]
+    lines += [f"effect not measured: {', '.join(others)}"] if others else []
     return tuple(line.strip() for line in lines)
 
 

@@ -22,9 +22,9 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from storage.metrics import metric
+from storage.metrics import Direction, metric
 from storage.records import TrialOutcome, TrialRecord
 from tuner.confidence import t_quantile
 from tuner.scoring.compare import pooled_noise
@@ -33,6 +33,9 @@ from tuner.scoring.score import finite_exp
 MIN_RELATIVE_HALF_WIDTH = {"tok/s": 0.10, "req/s": 0.10, "share": 0.0, "ms": 0.30}
 """Unit to the smallest half-width of an interval, relative to the value. A single verification on another day varies
 more than repeats in one study; tail latencies of 200 requests vary most."""
+
+MATTERING_CHANGE = {"tok/s": 0.25, "req/s": 0.25, "share": 0.5, "ms": 1.0}
+"""Unit to the relative change for the worse from which an interval that still holds it can tell nothing."""
 
 VERIFICATION_CONFIDENCE = 0.99
 """Confidence of the two-sided interval."""
@@ -46,11 +49,16 @@ MIN_DEGREES_OF_FREEDOM = 4
 
 @dataclass(frozen=True)
 class Reference:
-    """A metric's recorded value and the interval within which a verification must measure it, in the metric's unit."""
+    """A metric's recorded value and the interval within which a verification must measure it, in the metric's unit.
+
+    `tells` is False where the interval holds a change for the worse that matters (`MATTERING_CHANGE`): a measurement
+    within it is inconclusive.
+    """
 
     value: float
     low: float
     high: float
+    tells: bool = True
 
     def __post_init__(self) -> None:
         """Check the interval.
@@ -80,7 +88,8 @@ def references(
         if found.get(number) and value is not None:
             recorded = _reference(value, found[number], _half_width(found.values()), _least(name))
             share = name.rpartition(".")[2] == "goodput_share"
-            result[name] = _with_sampling_error(recorded, _offered(records, number)) if share else recorded
+            recorded = _with_sampling_error(recorded, _offered(records, number)) if share else recorded
+            result[name] = replace(recorded, tells=_tells(name, recorded))
     return result
 
 
@@ -110,6 +119,14 @@ def _reference(value: float, values: Sequence[float], half_width: float, min_hal
     low = min(value * finite_exp(-half_width), value * (1 - min_half_width), *values)
     high = max(value * finite_exp(half_width), value * (1 + min_half_width), *values)
     return Reference(value, low, min(high, sys.float_info.max))
+
+
+def _tells(name: str, recorded: Reference) -> bool:
+    """Return whether a change for the worse that matters is outside of the interval."""
+    change = MATTERING_CHANGE[metric(name).unit]
+    if metric(name).direction is Direction.MAXIMIZE:
+        return recorded.low >= recorded.value * (1 - change)
+    return recorded.high <= recorded.value * (1 + change)
 
 
 def _least(name: str) -> float:

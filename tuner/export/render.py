@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.metrics import Direction, metric
+from tuner.errors import EXIT_INCONCLUSIVE
 from tuner.export.carried_traffic import CarriedTraffic
+from tuner.export.comparison import INCONCLUSIVE, NOISY, NOISY_BENCHMARKS
 from tuner.export.deployment import Deployment
 from tuner.export.formats.packages import installed_notes
 from tuner.export.header import header_lines, header_rows
@@ -97,12 +99,14 @@ def _reference(script: ServeScript) -> str:
             "value": recorded.value,
             "low": recorded.low,
             "high": recorded.high,
+            "tells": recorded.tells,
             "up": metric(name).direction is Direction.MAXIMIZE,
         }
         for name, recorded in script.verification.reference.items()
     }
     slos = [[slo.metric, slo.op, slo.threshold] for slo in script.slos if slo.metric != "quality"]
-    return quoted_text(json.dumps({"metrics": metrics, "slos": slos}))
+    texts = {"inconclusive": INCONCLUSIVE, "noisy": NOISY_BENCHMARKS, "variation": NOISY}
+    return quoted_text(json.dumps({"metrics": metrics, "slos": slos, **texts}))
 
 
 def _carried(script: ServeScript) -> list[str]:
@@ -191,6 +195,7 @@ def render_serve_script(script: ServeScript) -> str:
         "EXPORTS": lambda: _exports(script),
         "ASSIGNED": lambda: _assigned(script),
         "CLIENT": lambda: _load_client(script, traffic) if traffic else _bench_client(script),
+        "INCONCLUSIVE": lambda: str(EXIT_INCONCLUSIVE),
         "REPEATS": lambda: str(script.verification.repeats),
         "REFERENCE": lambda: _reference(script),
         "UNVERIFIED": lambda: _unverified(script),

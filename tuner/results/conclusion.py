@@ -20,9 +20,16 @@ from tuner.scoring.flag_effects import (
     effects_basis,
     has_effect,
 )
+from tuner.study.conclusion.reference import chosen_by_engine
 
 MUCH_WORSE = 1.25
 """Ratio to the defaults from which a latency that is no objective is reported."""
+
+NOISY = 0.1
+"""Relative deviation of measurements of one configuration from which a study warns."""
+
+IS_DEFAULT, IS_CHOSEN, NOT_MEASURED = "the default", "the engine's choice", "not measured"
+"""What stands in place of the effect of a flag that has none, or of which it is not known."""
 
 RISK = "fails or misses\nan SLO without it"
 ITL = "p99_itl_ms"
@@ -51,13 +58,36 @@ def smaller_line(findings: Findings) -> str | None:
     )
 
 
+def kept_line(findings: Findings) -> str | None:
+    """Return what the user gets where the reference is kept, in one line; None where something else won."""
+    number = findings.exported
+    outcome = findings.measured(number)
+    if outcome is None or number != findings.baseline:
+        return None
+    names = [name for name in _shown_metrics(findings, outcome) if outcome.metric(name) is not None]
+    values = ", ".join(text.metric(name, outcome.metric(name)) for name in names)
+    verb = "predicted" if outcome.provenance is Provenance.SIMULATED else "measured"
+    return f"what you get, {findings.baseline_heading}, {verb}: {values}"
+
+
+def noise_warning(findings: Findings) -> str | None:
+    """Return a warning where the first objective varies so much that small gains cannot show; else None."""
+    noise = findings.noise
+    if noise is None or noise <= NOISY:
+        return None
+    return (
+        f"warning: {findings.objectives[0].metric} varies by {noise:.0%} between measurements of one configuration, so "
+        "that only large gains can show; use a quieter machine, or more rounds (--confirm-rounds 6)"
+    )
+
+
 def comparison_title(findings: Findings, detail: str = "") -> str:
     """Return what a table compares, and what it rests on; `detail` narrows it, such as ` by request class`."""
     one = findings.measured(findings.challenger)
     measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
     rounds = len(findings.common_rounds(findings.challenger))
     basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
-    role = "the winner" if findings.winner == findings.challenger else "the best finalist"
+    role = "the winner" if findings.winner == findings.challenger else "not chosen: the best finalist"
     if findings.conclusion.get("nearest"):
         role = "the nearest"
     return f"{role} beside {findings.baseline_name}{detail}, {measured}: {basis}"
@@ -157,7 +187,9 @@ def flags_grid(findings: Findings) -> Grid | None:
         return None
     effects = {each["name"]: each for each in findings.flag_effects}
     changed = configuration.changes(trial.config, findings.defaults)
-    rows = [name for name in effects if name in trial.config] + [name for name in changed if name not in effects]
+    chosen = chosen_by_engine(findings.records)
+    rows = [*(name for name in effects if name in trial.config), *(name for name in changed if name not in effects)]
+    rows += [name for name, value in trial.config.items() if value is not None and name not in rows]
     risky = any(each["needed"] >= LIKELY for each in effects.values())
     headings = ("flag", "default", "effect", INTERVAL, *([RISK] if risky else []))
     table = grid(*headings, left=("flag", "default"))
@@ -167,12 +199,24 @@ def flags_grid(findings: Findings) -> Grid | None:
         table.add(
             f"{name}={trial.config[name]}",
             _default(name, default, findings.defaults, known=effect is not None),
-            "" if effect is None else f"×{effect['ratio']:.2f}",
-            "" if effect is None else f"{effect['low']:.2f} to {effect['high']:.2f}",
+            *_effect_cells(trial.config[name], effect, chosen.get(name), changed=name in changed),
             *([_without(effect)] if risky else []),
             faint=effect is None or not has_effect(effect),
         )
     return table
+
+
+def _effect_cells(
+    value: JsonScalar, effect: Mapping[str, Any] | None, chosen: JsonScalar, *, changed: bool
+) -> tuple[str, str]:
+    """Return a flag's effect and its interval; without one, why."""
+    if not changed:
+        return IS_DEFAULT, ""
+    if chosen is not None and value == chosen:
+        return IS_CHOSEN, ""
+    if effect is None:
+        return NOT_MEASURED, ""
+    return f"×{effect['ratio']:.2f}", f"{effect['low']:.2f} to {effect['high']:.2f}"
 
 
 def flags_note(findings: Findings) -> str:

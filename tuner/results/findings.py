@@ -91,6 +91,18 @@ class Findings:
         """Number of the trial that is compared with the reference, see `challenger_of`."""
         return challenger_of(self.conclusion, self.records)
 
+    @property
+    def exported(self) -> int | None:
+        """Number of the trial that the user gets: the winner, which may be the reference, else the nearest."""
+        return self.challenger if self.winner is None and self.conclusion.get("nearest") else self.winner
+
+    @property
+    def noise(self) -> float | None:
+        """Deviation of the first objective, relative to it, between repeats on one server, or between rounds."""
+        between = self.rounds.noise(self.objectives[0].metric)
+        found = [self.conclusion.get("noise"), None if between is None else between.deviation]
+        return max((each for each in found if each is not None), default=None)
+
     def contender(self, number: int) -> Mapping[str, Any] | None:
         """Return what the conclusion has of a finalist; None if the trial is none."""
         return next((each for each in self.conclusion.get("contenders", ()) if each["number"] == number), None)

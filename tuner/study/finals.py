@@ -26,7 +26,7 @@ from tuner.study.conclusion.compared import Compared, close_form, with_both_winn
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.conclusion.decide import Preference, conclude
 from tuner.study.conclusion.effects import estimated_effects, measured_effects, without_one_flag
-from tuner.study.conclusion.reference import defaults_of, with_earlier_winner
+from tuner.study.conclusion.reference import chosen_by_engine, defaults_of, with_earlier_winner
 from tuner.study.loop import Loop
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
@@ -241,11 +241,15 @@ class Finals:
         compared, space, cautious = first, self._spec.space, False
         for _ in range(GROUPS):
             winner = compared.winner
-            if winner is None or len(space.changed(winner.config)) <= FEW_FLAGS:
+            if winner is None:
+                break
+            chosen = chosen_by_engine(self._trials())
+            redundant = [name for name in space.changed(winner.config) if winner.config[name] == chosen.get(name)]
+            if len(space.changed(winner.config)) <= FEW_FLAGS and not redundant:
                 break
             later = self._reduced(after=max(record.number for record in compared.group))
             order = self._optuna_study.eliminate(winner.number, self._defaults(compared), later)
-            forms = smaller_forms(space, winner, order, cautious=cautious)
+            forms = smaller_forms(space, winner, order, cautious=cautious, redundant=redundant)
             smaller = self._compare(compared, forms, best) if forms else compared
             if smaller is None:
                 break

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from tuner.executors import ray_environment
 from tuner.executors.base import Executor
 from tuner.executors.checked import CheckedExecutor
 from tuner.executors.inline import InlineExecutor
+from tuner.gpu import SlowdownWatch, load_warning
+from tuner.gpu import devices as gpu_devices
 from tuner.observers.fan_out import FanOut
 from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.secrets import mask_url_passwords
@@ -195,7 +197,8 @@ def _run(
     uri = tracking_uri(url)
     follower = _follow(spec, store, url, uri, observer)
     try:
-        result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
+        with _disturbances(run, engine, observer):
+            result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
         result = _completed(result, plan, prepared, card, run, store)
         script, report = write_files(result, spec.name, store, url, run.output, spec.artifacts, observer.note)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
@@ -204,6 +207,18 @@ def _run(
         follower.close()
     records, check = tuple(store.trials(spec.name)), check_of_winner(store, spec.name)
     return OptimizeResult(spec, engine, result, records, script, uri, lacks, check, report)
+
+
+@contextmanager
+def _disturbances(run: RunSettings, engine: EngineInfo, observer: StudyObserver) -> Iterator[None]:
+    """Say what disturbs the measurements of a study on this machine: other work, and GPUs with low clocks."""
+    here = engine.provenance is Provenance.MEASURED and run.engine.ray_address is None
+    if here and (loaded := load_warning()) is not None:
+        observer.note(loaded)
+    with SlowdownWatch([device.index for device in gpu_devices()] if here else []) as watch:
+        yield
+    for line in watch.warnings():
+        observer.note(line)
 
 
 def _completed(

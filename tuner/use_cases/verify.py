@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from storage import open_store
 from storage.records import Provenance, Repeat
@@ -25,6 +26,7 @@ from tuner.export.from_study import serve_script_of, verified_workload
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
 from tuner.export.render import LOAD_SEED_STRIDE
 from tuner.export.serve_script import ServeScript
+from tuner.gpu import SlowdownWatch, devices, load_warning
 from tuner.specs import Limits
 from tuner.study.specification.settings import Budget
 from tuner.use_cases.files.export import exported_of
@@ -32,6 +34,7 @@ from tuner.use_cases.load import LoadSettings, send_load, served_model, server_k
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.spec import ClosedLoop, Workload
 
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _LOCAL_URL = f"http://127.0.0.1:{PORT_PLACEHOLDER}"
 
 
@@ -56,7 +59,7 @@ class Verified:
         study: name of the study.
         trial: number of the trial.
         provenance: of the study's numbers.
-        unverified: lines about what is not measured.
+        unverified: lines about what is not measured, and about what disturbs the measurement on this machine.
     """
 
     comparison: Comparison
@@ -81,8 +84,10 @@ def verify(settings: VerifySettings) -> Verified:
     script = serve_script_of(record, number, records)
     workload = verified_workload(record, number, records)
     name, _ = served_model(settings.url, settings.model or script.served_name)
+    loaded = load_warning()
+    indices = [device.index for device in devices()] if urlsplit(settings.url).hostname in _LOCAL_HOSTS else []
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, SlowdownWatch(indices) as watch:
             repeats = _repeats(settings, script, workload, Path(folder), name)
     except UserError:
         raise
@@ -90,7 +95,8 @@ def verify(settings: VerifySettings) -> Verified:
         raise UserError(f"the verification could not run: {error}") from None
     sent = script.verification
     comparison = compared(sent.reference, script.slos, repeats)
-    return Verified(comparison, record.name, number, script.provenance, sent.unverified)
+    disturbed = (*([] if loaded is None else [loaded]), *watch.warnings())
+    return Verified(comparison, record.name, number, script.provenance, (*sent.unverified, *disturbed))
 
 
 def _repeats(

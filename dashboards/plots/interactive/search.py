@@ -35,6 +35,9 @@ LANES = 10
 LANE_WIDTH = 90
 """Least pixels between two parameters of the parallel coordinates."""
 
+TICK_WIDTH = 8
+"""Pixels of a character at an axis of the parallel coordinates."""
+
 FAILED_VALUES = 20
 """Most values of the map of failures."""
 
@@ -223,7 +226,9 @@ def parallel(trials: Sequence[TrialRecord], ranked: Sequence[str] = ()) -> go.Fi
     scores = [trial.verdict.score for trial in scored if trial.verdict is not None]
     lanes = [_lane(name, [trial.config.get(name) for trial in scored]) for name in names]
     line = {"color": scores, "colorscale": SCALE, "showscale": True, "colorbar": {"title": {"text": "score"}}}
-    layout = {"margin": {"l": 60, "r": 40, "t": 90, "b": 40}, "meta": {LEAST_WIDTH: LANE_WIDTH * (len(names) + 2)}}
+    widest = max(len(str(tick)) for tick in lanes[0]["ticktext"])  # the first axis has its labels to its left
+    left = max(60, 12 + TICK_WIDTH * widest)
+    layout = {"margin": {"l": left, "r": 40, "t": 90, "b": 40}, "meta": {LEAST_WIDTH: LANE_WIDTH * (len(names) + 2)}}
     figure = new_figure(height=HEIGHT + 60, **layout)
     figure.add_trace(go.Parcoords(line=line, dimensions=[*lanes, {"label": "score", "values": scores}], labelangle=-25))
     return figure
@@ -257,14 +262,14 @@ def _label(value: JsonScalar) -> str:
 
 
 def failures(trials: Sequence[TrialRecord]) -> go.Figure | None:
-    """Draw how many of the trials with a value failed, by kind of failure; None where nothing failed.
+    """Draw how many of the trials with a value failed, by kind of failure; None where no trial failed.
 
     The values whose trials failed most often are on top, by failed / (trials + 2): a single failed trial says little
     about a value. A missed SLO counts as a kind.
     """
     every = searched(trials)
     kinds = {t.number: _failure(t) if t.state == "failed" else MISSED for t in every if t.state != "ok"}
-    if not kinds:
+    if not any(trial.state == "failed" for trial in every):
         return None
     tried = Counter((name, _label(value)) for trial in every for name, value in trial.config.items())
     bad = Counter((n, _label(v)) for trial in every if trial.number in kinds for n, v in trial.config.items())

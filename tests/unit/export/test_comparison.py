@@ -1,7 +1,7 @@
 import pytest
 
 from storage.records import Repeat
-from tuner.export.comparison import compared
+from tuner.export.comparison import INCONCLUSIVE, compared
 from tuner.export.references import Reference
 from tuner.scoring.slo import parse_slo
 
@@ -39,3 +39,24 @@ def test_slos_but_that_on_quality_are_checked_over_all_requests() -> None:
         "SLO p99_tpot_ms<50: measured 41: holds",
     )
     assert found.failed
+
+
+def test_a_value_within_an_interval_that_cannot_tell_is_inconclusive() -> None:
+    """One round on a loaded machine: a server of a tenth of the throughput would be within, too."""
+    noisy = {"output_throughput": Reference(1892.17, 181.293, 19748.7, tells=False)}
+    found = compared(noisy, (), [repeat(output_throughput=2832.31)])
+    line = "output_throughput: measured 2832.31, recorded 1892.17 [181.293, 19748.7]: inconclusive"
+    assert found.lines == (line, INCONCLUSIVE)
+    assert (found.failed, found.exit_code) == (False, 5)
+    worse = compared(noisy, (), [repeat(output_throughput=100.0)])
+    assert (worse.lines[0].rpartition(": ")[2], worse.exit_code) == ("WORSE", 1)
+
+
+def test_benchmarks_that_vary_by_more_than_a_tenth_are_told() -> None:
+    # Deviation 20, mean 100.
+    repeats = [repeat(output_throughput=value) for value in (80.0, 100.0, 120.0)]
+    found = compared({"output_throughput": Reference(100.0, 90.0, 110.0)}, (), repeats)
+    assert found.lines[1:] == (
+        "warning: output_throughput varies by 20% between the benchmarks; verify again on a quieter machine",
+    )
+    assert found.exit_code == 0

@@ -92,3 +92,12 @@ def test_a_share_of_requests_has_its_sampling_error() -> None:
     assert known["goodput_share"].low == pytest.approx(0.98 - 0.070057, abs=1e-5)
     assert known["goodput_share"].high == 1.0
     assert (known["success_rate"].low, known["success_rate"].high) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("noise", "tells"), [(0.05, True), (0.1, False)])
+def test_an_interval_tells_nothing_if_a_quarter_less_is_within(noise: float, tells: bool) -> None:
+    # As above, s is the noise, with 8 degrees: exp(-0.168) = 0.85 and exp(-0.336) = 0.71.
+    records = [record(n, 0, *(1000.0 * math.exp(sign * noise) for sign in (-1, 0, 1))) for n in range(4)]
+    assert references(1, records, ["output_throughput"])["output_throughput"].tells is tells
+    # A latency may double.
+    assert references(1, records, ["p99_ttft_ms"])["p99_ttft_ms"].tells

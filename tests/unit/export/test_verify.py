@@ -14,6 +14,7 @@ import pytest
 
 from tests.fakes import install_fake_vllm
 from tests.unit.export.test_serve_script import a_script
+from tuner.export.comparison import INCONCLUSIVE
 from tuner.export.quoting import PORT_PLACEHOLDER, RESULTS_PLACEHOLDER, SEED_PLACEHOLDER
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
@@ -51,7 +52,12 @@ def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[s
     vllm = install_fake_vllm(folder / "bin", **behaviour)
     write_serve_script(script, folder / "best_serve.sh")
     (folder / "tmp").mkdir(exist_ok=True)
-    environment = {**os.environ, "VLLM": str(vllm), "TMPDIR": str(folder / "tmp"), "MARK": str(folder)}
+    idle = folder / "idle" / "getconf"  # a machine with so many processors is never loaded
+    idle.parent.mkdir(exist_ok=True)
+    idle.write_text("#!/bin/sh\necho 9999\n")
+    idle.chmod(0o755)
+    path = f"{idle.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "VLLM": str(vllm), "TMPDIR": str(folder / "tmp"), "MARK": str(folder)}
     environment.pop("PORT", None)
     return [str(folder / "best_serve.sh"), "--verify"], environment
 
@@ -151,6 +157,15 @@ def test_without_a_completed_request_nothing_is_measured(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "output_throughput: measured -" in done.stdout
     assert "SLO success_rate>=1: measured 0: MISSED" in done.stdout
+
+
+def test_an_interval_that_cannot_tell_is_exit_code_5(tmp_path: Path) -> None:
+    noisy = script(reference={"output_throughput": Reference(1.0, 0.0, 1e9, tells=False)})
+    found = verify(noisy, tmp_path)
+    assert found.returncode == 5, found.stderr
+    assert ": inconclusive\n" in found.stdout
+    assert INCONCLUSIVE in found.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(

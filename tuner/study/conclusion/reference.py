@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from search_spaces import ENGINE
 from storage.measured import REFERENCES
-from storage.records import BASELINE, DEFAULTS, TrialKind, TrialRecord
+from storage.records import BASELINE, DEFAULTS, JsonScalar, TrialKind, TrialRecord
+from tuner.confidence import INTERVAL
 from tuner.study.conclusion.conclusion import Conclusion
 
 
@@ -25,6 +26,17 @@ def defaults_of(records: Sequence[TrialRecord], reference: TrialRecord, winner: 
             return own.number
     known = (record.number for record in searched if record.kind is TrialKind.BASELINE)
     return reference.number if reference.kind in REFERENCES else next(known, reference.number)
+
+
+def chosen_by_engine(records: Sequence[TrialRecord]) -> dict[str, JsonScalar]:
+    """Return the values of parameters that the engine chose by itself, as its log says, in the trial of the defaults.
+
+    A flag with the same value cannot pay, although the search space does not know that default.
+    """
+    defaults = (r.outcome for r in records if r.kind is TrialKind.BASELINE and not r.round and r.outcome is not None)
+    server = next((outcome.server for outcome in defaults if outcome.succeeded), None)
+    backend = None if server is None else server.attention_backend
+    return {} if backend is None else {"attention_backend": backend}
 
 
 def name_of(record: TrialRecord) -> str:
@@ -65,7 +77,7 @@ def with_earlier_winner(
     if conclusion.keeps is None or score is None or score.low is None or score.high is None:
         return conclusion
     reason = (
-        f"keep {name_of(group[0])}: trial {leader} won {rounds} rounds, but over all {score.rounds} it is not better "
-        f"beyond the noise: score {score.ratio:.3f} (95 % interval {score.low:.3f} to {score.high:.3f})"
+        f"keep {name_of(group[0])}: trial {leader} led after {rounds} rounds, but in the {score.rounds} rounds with both "
+        f"it is not better beyond the noise: score {score.ratio:.3f} ({INTERVAL} {score.low:.3f} to {score.high:.3f})"
     )
     return replace(conclusion, reason=reason)

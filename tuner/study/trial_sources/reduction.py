@@ -20,9 +20,16 @@ LEAST_MEASUREMENTS = 30
 
 
 def smaller_forms(
-    space: ResolvedSpace, record: TrialRecord, order: Elimination, *, cautious: bool = False
+    space: ResolvedSpace,
+    record: TrialRecord,
+    order: Elimination,
+    *,
+    cautious: bool = False,
+    redundant: Sequence[str] = (),
 ) -> list[GivenConfiguration]:
     """Return a configuration without the idle flags, and without all whose effect may be noise.
+
+    No form has a redundant flag.
 
     Args:
         space: the search space.
@@ -30,14 +37,16 @@ def smaller_forms(
         order: of the resetting of its flags.
         cautious: whether those were worse: then without half of the idle flags and a quarter. Where none is known to
             be idle, all flags count.
+        redundant: flags with the value that the engine chooses by itself.
     """
-    names = [step.name for step in order.steps]
+    names = [step.name for step in order.steps if step.name not in redundant]
     several = order.idle or len(names)
-    unknown = _without_known_default(space, record.config)
+    unknown = [name for name in _without_known_default(space, record.config) if name not in redundant]
     names[order.idle : order.idle] = unknown
     wide = {order.idle + len(unknown), len(order.unproved()) + len(unknown)}
-    counts = ({several // 2, several // 4} if cautious else wide) - {0}
-    found = [without_flags(space, record, names[:count]) for count in sorted(counts, reverse=True)]
+    counts = {several // 2, several // 4} if cautious else wide
+    counts = counts | {0} if redundant else counts - {0}
+    found = [without_flags(space, record, [*redundant, *names[:count]]) for count in sorted(counts, reverse=True)]
     return [given for given in found if given is not None]
 
 
@@ -50,9 +59,12 @@ def _without_known_default(space: ResolvedSpace, config: Config) -> list[str]:
 
 
 def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str]) -> GivenConfiguration | None:
-    """Return a trial's configuration with parameters reset; None if it is the same, the reference, or breaks a rule."""
-    config = dict(record.config)
-    for name in names:
+    """Return a trial's configuration with parameters reset; None if it is the same, the reference, or breaks a rule.
+
+    Values that are the engine's defaults are left out, so that they are no flags of the server.
+    """
+    config, changed = dict(record.config), space.changed(record.config)
+    for name in [*names, *(name for name in record.config if name not in changed)]:
         config = space.without(config, name)
     if space.is_reference(config) or space.render(config) == space.render(record.config) or space.violations(config):
         return None

@@ -20,6 +20,8 @@ from tuner.results.conclusion import (
     finalists_grid,
     flags_grid,
     flags_note,
+    kept_line,
+    noise_warning,
     smaller_line,
     worse_metrics,
 )
@@ -141,13 +143,17 @@ def _absent_files(study: ReportedStudy) -> Iterator[str]:
 
 
 def _tiles(study: ReportedStudy) -> Iterator[Tile]:
-    """Yield the score and the objectives of what is compared with the reference."""
-    table = comparison_grid(study.findings)
+    """Yield the score and the objectives of what the user gets; where the reference is kept, the finalist is below."""
+    findings = study.findings
+    table = comparison_grid(findings)
     if table is not None:
-        role = [*study.compared][-1]
-        for metric, _, value, ratio, interval, _ in table.rows[: 1 + len(study.findings.objectives)]:
-            detail = f"{role}: {ratio} of {study.findings.baseline_name}"
-            yield Tile(metric, value, f"{detail} [{interval.replace(' to ', ', ')}]" if interval else detail)
+        role, kept = [*study.compared][-1], findings.exported == findings.baseline
+        for metric, reference, value, ratio, interval, _ in table.rows[: 1 + len(findings.objectives)]:
+            span = f" [{interval.replace(' to ', ', ')}]" if interval else ""
+            if kept:
+                yield Tile(metric, reference, f"{findings.baseline_heading}, kept; {role}: {ratio}{span}")
+            else:
+                yield Tile(metric, value, f"{role}: {ratio} of {findings.baseline_name}{span}")
     searched = [record for record in study.trials if not record.round]
     failed = sum(record.state == "failed" for record in searched)
     yield Tile("trials", f"{len(searched):,}", f"{failed} failed" if failed else "none failed")
@@ -162,8 +168,9 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
         yield Table(
             f"The SLOs with #{nearest['number']}, the nearest to meeting them", nearest_grid(nearest), line or ""
         )
-    if (line := smaller_line(findings)) is not None:
-        yield text.sentence(line) + "."
+    for line in (kept_line(findings), noise_warning(findings), smaller_line(findings)):
+        if line is not None:
+            yield text.sentence(line) + "."
     if (compared := comparison_grid(findings)) is not None:
         title = comparison_title(findings)
         worse = worse_metrics(findings)

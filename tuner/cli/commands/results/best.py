@@ -133,14 +133,14 @@ def _print_conclusion(stored: StoredStudy, winner: TrialRecord | None) -> None:
     from rich.text import Text
 
     from tuner.cli.output.pages.conclusion import conclusion_parts
-    from tuner.cli.output.parts.console import show
+    from tuner.cli.output.parts.console import ShellCommand, show
     from tuner.results.findings import Findings
 
     conclusion = stored.record.conclusion or {}
     findings = Findings.of(stored.record, stored.trials)
     show(Text(conclusion["reason"], style="bold"), *conclusion_parts(findings))
     if winner is not None and winner.outcome is not None:
-        print(f"command of #{winner.number}:\n{shlex.join(winner.outcome.argv)}")
+        show(f"command of #{winner.number}:", ShellCommand(winner.outcome.argv))
 
 
 def _print_leaders(stored: StoredStudy) -> None:

@@ -21,14 +21,14 @@ def verify(
     """Compare a running server with what the study measured.
 
     Sends the study's workload with seeds that no trial used, and prints one line for each metric and SLO, as
-    best_serve.sh --verify does. Exits with 1 if a metric is worse than its recorded interval or an SLO is missed, and
-    with 2 if it could not run. TUNER_API_KEY or VLLM_API_KEY is sent as the server's API key.
+    best_serve.sh --verify does. Exits with 1 if a metric is worse than its recorded interval or an SLO is missed, with
+    2 if it could not run, and with 5 if the study's own measurements vary too much to tell. TUNER_API_KEY or
+    VLLM_API_KEY is sent as the server's API key.
 
     tuner verify --url http://10.0.0.7:8000 --study mine
     """
     from storage.records import Provenance
     from tuner.cli.signals import terminated_like_interrupted
-    from tuner.errors import EXIT_OURS
     from tuner.use_cases import verify as use_case
 
     settings = use_case.VerifySettings(url.rstrip("/").removesuffix("/v1"), study, trial, model, vllm, storage)
@@ -38,4 +38,4 @@ def verify(
         print(f"the numbers of study {found.study} are simulated: the server is compared with predictions")
     for line in (*found.comparison.lines, *found.unverified):
         print(line)
-    raise typer.Exit(EXIT_OURS if found.comparison.failed else 0)
+    raise typer.Exit(found.comparison.exit_code)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.cli.commands.results.stored import StoredStudy
-from tuner.cli.output.parts.console import new_table, show
+from tuner.cli.output.parts.console import as_table, show
 from tuner.confidence import INTERVAL
 from tuner.results import text
 from tuner.results.cost_lines import price_lines
+from tuner.results.grid import grid
 from tuner.scoring.compare import MeasuredRatio
 from tuner.study.specification.spec import difference
 
@@ -45,12 +46,13 @@ class Pair:
 def print_pair(pair: Pair) -> None:
     """Print two trials, with a row for each metric."""
     sides = (pair.one, pair.other)
-    table = _table("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", INTERVAL, "from")
+    headings = ("metric", f"A {sides[0].name}", f"B {sides[1].name}", "B / A", INTERVAL, "from")
+    table = grid(*headings, left=LEFT)
     if pair.score is not None:
-        table.add_row("score", "", "", *_score(pair.score))
+        table.add("score", "", "", *_score(pair.score))
     for name, each in pair.ratios.items():
-        table.add_row(name, *text.compared(name, each), each.basis)
-    show(table, *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
+        table.add(name, *text.compared(name, each), each.basis)
+    show(as_table(table), *price_lines(pair.ratios, [side.stored.price for side in sides]), width=WIDTH)
     _print_premises([pair])
     print("flags that differ:" if pair.flags else "no flag differs")
     for line in _flag_lines(pair):
@@ -63,33 +65,27 @@ def print_several(pairs: Sequence[Pair]) -> None:
     The reference's value may differ between rows: beside a trial without rounds, it is that of the search.
     """
     reference = pairs[0].one
-    table = _table("metric", "B", f"A {reference.name}", "value of B", "B / A", INTERVAL, "from")
+    headings = ("metric", "B", f"A {reference.name}", "value of B", "B / A", INTERVAL, "from")
+    table = grid(*headings, left=LEFT)
     names = list(dict.fromkeys(name for pair in pairs for name in pair.ratios))
     heading = "score"
     for pair in pairs:
         if pair.score is not None:
-            table.add_row(heading, pair.other.name, "", "", *_score(pair.score))
+            table.add(heading, pair.other.name, "", "", *_score(pair.score))
             heading = ""
     for name in names:
         heading = name
         for pair in pairs:
             each = pair.ratios.get(name)
             if each is not None:
-                table.add_row(heading, pair.other.name, *text.compared(name, each), each.basis)
+                table.add(heading, pair.other.name, *text.compared(name, each), each.basis)
                 heading = ""
     prices = [side.stored.price for side in (reference, *(pair.other for pair in pairs))]
-    show(table, *price_lines(names, prices), width=WIDTH)
+    show(as_table(table), *price_lines(names, prices), width=WIDTH)
     _print_premises(pairs)
     print("flags that differ from A:")
     for pair in pairs:
         print(f"  {pair.other.name}: {', '.join(_flag_lines(pair)) or 'none'}")
-
-
-def _table(*headings: str) -> Any:
-    table = new_table()
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
-    return table
 
 
 def _score(score: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -17,6 +17,8 @@ from tuner.results.conclusion import (
     finalists_grid,
     flags_grid,
     flags_note,
+    kept_line,
+    noise_warning,
     smaller_line,
     worse_metrics,
 )
@@ -28,7 +30,11 @@ from tuner.results.nearest import nearest_grid, rate_line
 
 def conclusion_parts(findings: Findings) -> list[RenderableType]:
     """Return what is shown of a conclusion beside its reason: tables, with an empty line before each."""
-    parts: list[RenderableType] = [*nearest_parts(findings.conclusion.get("nearest"))]
+    lines = [kept_line(findings), noise_warning(findings)]
+    parts: list[RenderableType] = [
+        Text(line, style="yellow" if index else "") for index, line in enumerate(lines) if line
+    ]
+    parts += nearest_parts(findings.conclusion.get("nearest"))
     if (smaller := smaller_line(findings)) is not None:
         parts.append(Text(smaller))
     if (comparison := comparison_grid(findings)) is not None:

@@ -11,8 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from storage.records import Config, TrialRecord
-from tuner.cli.output.parts.console import new_table
+from tuner.cli.output.parts.console import as_table
+from tuner.confidence import INTERVAL
 from tuner.results import configuration, text
+from tuner.results.grid import grid
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.front import Point, Weighed
 from tuner.study.conclusion.alternatives import ByWeights
@@ -20,6 +22,9 @@ from tuner.study.conclusion.alternatives import ByWeights
 WIDTH = 160
 CONFIGURATION = 48
 """Columns of a configuration."""
+
+LEFT = ("trial", "from", "differs from the defaults")
+"""Columns of text."""
 
 ONCE = "the search alone"
 BY_LUCK = "a trial that only the search measured may be here by luck; its interval comes from the noise of repeats"
@@ -41,16 +46,18 @@ def front_parts(
         defaults: the engine's, as far as they are known.
         reference: what ratios relate to, for people.
     """
-    table = new_table()
     names = list(points[0].metrics) if points else []
-    for heading in ("trial", *names, "from", "differs from the defaults"):
-        table.add_column(heading, justify="right" if heading in names else "left", no_wrap=True)
+    table = grid("trial", *names, "from", "differs from the defaults", left=LEFT)
     for point in points:
         short = configuration.short(configs[point.number], defaults, CONFIGURATION)
         cells = [_cell(name, each) for name, each in point.metrics.items()]
-        table.add_row(f"#{point.number}", *cells, rounds_text(point.rounds), short)
+        table.add(f"#{point.number}", *cells, rounds_text(point.rounds), short)
     luck = [] if all(point.rounds for point in points) else [Text(BY_LUCK)]
-    return [table, Text(f"ratios relate to {reference} in the same rounds, else to its search; 95 % intervals"), *luck]
+    return [
+        as_table(table),
+        Text(f"ratios relate to {reference} in the same rounds, else to its search; {INTERVAL}s"),
+        *luck,
+    ]
 
 
 def _cell(name: str, each: MeasuredRatio) -> str:
@@ -101,26 +108,24 @@ def weighed_parts(
     """
     best, weights = found.trials[0], ", ".join(found.objectives)
     sure = "no other one is better than the reference" if best.number == found.reference else confirmation_text(best)
-    table = new_table()
-    for heading in ("trial", "score", "95 % interval", "from", "differs from the defaults"):
-        table.add_column(heading, justify="right" if heading in ("score", "95 % interval") else "left", no_wrap=True)
+    table = grid("trial", "score", INTERVAL, "from", "differs from the defaults", left=LEFT)
     for each in found.trials[:count]:
         short = configuration.short(trials[each.number].config, defaults, CONFIGURATION)
         interval = _interval(each.score)
-        table.add_row(f"#{each.number}", f"{each.score.ratio:.3f}", interval, rounds_text(each.score.rounds), short)
+        table.add(f"#{each.number}", f"{each.score.ratio:.3f}", interval, rounds_text(each.score.rounds), short)
     lines = [Text(f"trial {best.number} is the best by {weights}: {sure}", style="bold")]
     again = next((each for each in found.trials if each.score.rounds), None)
     if again is not None and again.number != best.number:
         lines.append(Text(f"of the trials that were measured again, trial {again.number} is the best"))
     after = [Text(f"score 1 is that of {found.reference_name}"), Text(f"export it: tuner export --trial {best.number}")]
-    return [*lines, Text(""), table, *after]
+    return [*lines, Text(""), as_table(table), *after]
 
 
 def confirmation_text(best: Weighed) -> str:
     """Return whether rounds support a score."""
     if not best.score.rounds:
         return f"score {best.score.ratio:.3f}, measured once by the search and not confirmed"
-    interval = f" (95 % interval {_interval(best.score)})" if best.score.low is not None else ""
+    interval = f" ({INTERVAL} {_interval(best.score)})" if best.score.low is not None else ""
     verb = "confirmed in" if best.score.beyond_noise else "measured again in"
     more = "" if best.score.beyond_noise else ", where it is not better beyond the noise"
     return f"score {best.score.ratio:.3f}{interval}, {verb} {text.count(best.score.rounds, 'round')}{more}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tuner.cli.command_line import command_of
-from tuner.cli.output.parts.console import as_table
+from tuner.cli.output.parts.console import ShellCommand, as_table
 from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 
 
@@ -31,13 +30,12 @@ def lever_parts(levers: Sequence[Mapping[str, Any]], study: str, reference: int)
 
 def _commands(levers: Sequence[Mapping[str, Any]], study: str, reference: int) -> list[RenderableType]:
     """Return the commands that measure the levers, and the one that compares the first with the reference."""
-    lines = []
+    parts: list[RenderableType] = []
     for each in levers:
-        lines.append(f"measure {each['name']}" + (f", with {each['needs']}" if each["needs"] else "") + ":")
-        lines.append(f"  {command_of(each['settings'])}")
-    lines.append("then compare, for example:")
-    lines.append("  " + shlex.join(["tuner", "compare", f"{study}#{reference}", levers[0]["settings"]["study"]]))
-    return [Text(line, no_wrap=True, overflow="ignore") for line in lines]
+        parts.append(Text(f"measure {each['name']}" + (f", with {each['needs']}" if each["needs"] else "") + ":"))
+        parts.append(ShellCommand.of(command_of(each["settings"]), "  "))
+    words = ("tuner", "compare", f"{study}#{reference}", levers[0]["settings"]["study"])
+    return [*parts, Text("then compare, for example:"), ShellCommand(words, "  ")]
 
 
 def with_commands(conclusion: Mapping[str, Any]) -> dict[str, Any]:
