@@ -287,10 +287,9 @@ def test_the_interval_of_a_reference_contains_its_value() -> None:
 def test_the_reference_is_json_in_the_script() -> None:
     text = render_serve_script(a_script(reference={"p99_tpot_ms": Reference(1.5, 1.0, 2.0)}))
     line = next(line for line in text.splitlines() if line.strip().startswith('"$1" - '))
-    assert json.loads(line.split("'")[1]) == {
-        "metrics": {"p99_tpot_ms": {"value": 1.5, "low": 1.0, "high": 2.0, "up": False}},
-        "slos": [["p99_tpot_ms", "<", 50.0]],
-    }
+    found = json.loads(line.split("'")[1])
+    assert found["metrics"] == {"p99_tpot_ms": {"value": 1.5, "low": 1.0, "high": 2.0, "tells": True, "up": False}}
+    assert found["slos"] == [["p99_tpot_ms", "<", 50.0]]
 
 
 def test_the_script_is_written_through_a_fifo(tmp_path: Path) -> None:

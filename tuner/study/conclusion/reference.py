@@ -76,8 +76,9 @@ def with_earlier_winner(
     score = next((each.score for each in conclusion.finalists if each.number == leader), None)
     if conclusion.keeps is None or score is None or score.low is None or score.high is None:
         return conclusion
+    ends = f"{INTERVAL} {score.low:.3f} to {score.high:.3f}"
     reason = (
-        f"keep {name_of(group[0])}: trial {leader} led after {rounds} rounds, but in the {score.rounds} rounds with both "
-        f"it is not better beyond the noise: score {score.ratio:.3f} ({INTERVAL} {score.low:.3f} to {score.high:.3f})"
+        f"keep {name_of(group[0])}: trial {leader} led after {rounds} rounds, but in all {score.rounds} rounds with "
+        f"both it is not better beyond the noise: score {score.ratio:.3f} ({ends})"
     )
     return replace(conclusion, reason=reason)
