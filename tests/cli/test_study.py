@@ -272,20 +272,36 @@ def failing(model: Path, tmp_path: Path, without_ray: None) -> Callable[..., Com
     return run
 
 
-def test_a_study_whose_trials_all_fail_for_one_reason_stops_and_names_it(failing: Callable[..., CommandOutput]) -> None:
+def test_a_study_whose_defaults_fail_stops_and_names_the_reason(
+    failing: Callable[..., CommandOutput], tmp_path: Path
+) -> None:
     printed = failing("--trials", "6", fail="oom")
+    assert printed.code == 1
+    assert "1 trial: 1 failed" in printed.out
+    words = " ".join(printed.out.split())
+    assert "stopped: the defaults fail, and no given configuration works: out_of_memory_startup: torch" in words
+    assert "--enqueue" in printed.out
+    assert "Traceback" not in printed.err
+    best = run_here(tmp_path, "best")
+    assert best.code == 1
+    assert "no trial of study" in best.out
+    assert "out_of_memory_startup" in best.out
+
+
+def test_a_study_whose_given_configurations_fail_for_one_reason_stops(failing: Callable[..., CommandOutput]) -> None:
+    given = (word for seqs in (8, 16, 32) for word in ("--enqueue", f'{{"max_num_seqs": {seqs}}}'))
+    printed = failing("--trials", "6", *given, fail="oom")
     assert printed.code == 1
     assert "3 trials: 3 failed" in printed.out
     assert "stopped: every trial fails for one reason: out_of_memory_startup: " in printed.out
-    assert "Traceback" not in printed.err
 
 
 def test_a_study_without_a_success_exits_1(failing: Callable[..., CommandOutput], tmp_path: Path) -> None:
     printed = failing("--trials", "2", "--json", fail="kv")
     assert printed.code == 1
     result = json.loads(printed.out)
-    assert (result["ending"], result["failures"]) == ("done", {"kv_cache_too_small": 2})
-    assert (result["script"], result["conclusion"]["winner"]) == (None, None)
+    assert (result["ending"], result["failures"]) == ("defaults_failed", {"kv_cache_too_small": 1})
+    assert (result["script"], result["conclusion"]) == (None, None)
     assert not (tmp_path / "best_serve.sh").exists()
 
 
@@ -293,7 +309,8 @@ def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[
     """The fake's parser cannot be read; a real vLLM's can, and then the command ends before the study starts."""
     printed = failing("--trials", "4", "--", "--load-fromat", "dummy")
     assert printed.code == 1
-    assert "stopped: every trial fails for one reason: invalid_configuration: " in printed.out
+    words = " ".join(printed.out.split())
+    assert "stopped: the defaults fail, and no given configuration works: invalid_configuration: " in words
     assert "unrecognized arguments: --load-fromat dummy" in printed.out
 
 

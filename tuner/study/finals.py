@@ -37,7 +37,12 @@ from tuner.study.trial_sources.confirmation import Confirmation, nominate
 from tuner.study.trial_sources.given import GivenConfiguration, GivenTrials
 from tuner.study.trial_sources.reduction import fits, measured_of, smaller_forms, unmeasured
 
-WITHOUT_CONCLUSION = (RunEnding.INTERRUPTED, RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
+WITHOUT_CONCLUSION = (
+    RunEnding.INTERRUPTED,
+    RunEnding.DEFAULTS_FAILED,
+    RunEnding.SAME_FAILURE,
+    RunEnding.INFRASTRUCTURE,
+)
 """Endings of a stage after which nothing is concluded; the next run continues it."""
 
 FEW_FLAGS = 4

@@ -15,6 +15,7 @@ from dataclasses import replace
 from storage.errors import StorageError, StorageUnavailable
 from storage.measured import REFERENCES, reference_of
 from storage.records import (
+    DEFAULTS,
     Culprit,
     Failure,
     FailureKind,
@@ -103,7 +104,7 @@ class Loop:
             source: provides the trials.
             time_is_up: called between trials; once it returns True, no trial starts and running ones may end.
         """
-        ending = RunEnding.DONE
+        ending = self._defaults_failed() or RunEnding.DONE
         cancel_at, was_cut = math.inf, False
         while True:
             now = self._clock.monotonic()
@@ -126,6 +127,8 @@ class Loop:
                 stop_reason = self._handle(finished, source)
                 if ending in (RunEnding.DONE, RunEnding.TIMEOUT) and stop_reason is not None:
                     ending = stop_reason
+                if ending is RunEnding.DEFAULTS_FAILED and self._one_worked:
+                    ending = RunEnding.DONE  # a trial that ran beside the defaults
             self._observer.tick(self._executor.states())
 
     def _has_ended(self, ending: RunEnding, source: TrialSource) -> bool:
@@ -298,7 +301,25 @@ class Loop:
         if len(done) >= FIRST_FAILURES and len(reasons) == 1:
             self.reason = failure
             return RunEnding.SAME_FAILURE
-        return None
+        return self._defaults_failed()
+
+    def _defaults_failed(self) -> RunEnding | None:
+        """Return that the run must end if the defaults and every given configuration failed, and nothing worked.
+
+        A search would then have no configuration that is known to start. A failure of the infrastructure does not
+        count.
+        """
+        if self._one_worked:
+            return None
+        given = [*self._spec.enqueue, *filter(None, [self._spec.baseline])]
+        unknown = {DEFAULTS, *(each.label for each in given)}
+        for record in self._store.trials(self._spec.name, finished=True):
+            failure = None if record.outcome is None or record.round else record.outcome.failure
+            if failure is None or failure.culprit is not Culprit.CONFIGURATION:
+                continue
+            unknown.discard(record.label or "")
+            self.reason = failure if record.kind is TrialKind.BASELINE else self.reason
+        return None if unknown else RunEnding.DEFAULTS_FAILED
 
 
 def warm_up_note(name: str, server: ServerFacts | None) -> str | None:

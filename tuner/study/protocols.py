@@ -22,6 +22,7 @@ class RunEnding(StrEnum):
     EXHAUSTED = "exhausted"
     TIMEOUT = "timeout"
     INTERRUPTED = "interrupted"
+    DEFAULTS_FAILED = "defaults_failed"
     SAME_FAILURE = "same_failure"
     INFRASTRUCTURE = "infrastructure"
 

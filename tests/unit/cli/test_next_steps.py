@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
+from tests.unit.cli.studies import trial
 from tuner.cli.output.pages import optimize
 from tuner.study.protocols import MlflowLacks
 
@@ -20,6 +21,7 @@ def steps(check: str | None) -> list[str]:
         script=Path("best_serve.sh"),
         run=SimpleNamespace(conclusion=None),
         check=check,
+        records=(trial(3, 1000.0),),
         report=Path("reports/a study.html").absolute(),
         tracking_uri="sqlite:///mlflow.db",
         mlflow_lacks=MlflowLacks.NOTHING,

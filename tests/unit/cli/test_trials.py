@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.records import Provenance, StudyRecord
+from storage.records import Failure, FailureKind, Phase, Provenance, StudyRecord, TrialRecord
 from storage.store import open_store
 from tests.cli.command import run_here
 from tests.unit.cli.studies import NOW, out_of_memory, trial
@@ -28,17 +28,22 @@ TRIALS = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of four trials; number 2 was dropped before a launch."""
     folder = tmp_path_factory.mktemp("trials")
+    write_study(folder, TRIALS)
+    return folder
+
+
+def write_study(folder: Path, trials: tuple[TrialRecord, ...]) -> None:
+    """Write a study without a conclusion into the database of a folder."""
     (folder / "tuner_study").mkdir()
     premise = {"objectives": ["output_throughput:40", "p99_tpot_ms:20"], "slos": ["p99_tpot_ms<50"]}
     facts = {"engine_defaults": {"max_num_seqs": 256, "block_size": 16}}
     with closing(open_store(f"sqlite:///{folder / 'tuner_study' / 'tuner.db'}")) as store:
         store.create_study(StudyRecord("small", NOW, Provenance.MEASURED, premise, facts))
-        for record in TRIALS:
+        for record in trials:
             store.add_trial(replace(record, outcome=None, verdict=None))
             store.begin_attempt("small", record.number, record.round)
             assert record.outcome is not None
             store.finish_trial("small", record.number, record.round, record.outcome, record.verdict)
-    return folder
 
 
 def first_words(text: str) -> list[str]:
@@ -110,3 +115,26 @@ def test_without_a_conclusion_the_leaders_are_shown(folder: Path) -> None:
     output = run_here(folder, "best")
     assert output.out.startswith("study small has no conclusion yet; the best trials of its search so far:\n")
     assert first_words(output.out) == ["#1", "#0", "#4"]
+
+
+def test_the_whole_message_of_a_failure_is_shown(tmp_path: Path) -> None:
+    """The end of the engine's message is what to do."""
+    message = (
+        "No available memory for the cache blocks. " + "More words. " * 20 + "Try increasing `gpu_memory_utilization`."
+    )
+    failed = trial(0, failure=Failure(FailureKind.KV_CACHE_TOO_SMALL, Phase.READY, message))
+    write_study(tmp_path, (failed,))
+    for argv in (("trials", "--failed"), ("trials",), ("best",)):
+        printed = run_here(tmp_path, *argv)
+        words = " ".join(printed.out.split())
+        assert "kv_cache_too_small: No available memory" in words
+        assert "Try increasing `gpu_memory_utilization`." in words
+        assert printed.code == (1 if argv == ("best",) else 0)
+
+
+def test_the_best_of_a_study_in_which_nothing_meets_the_slos(tmp_path: Path) -> None:
+    write_study(tmp_path, (trial(0, 1000.0, tpot=80.0),))
+    printed = run_here(tmp_path, "best")
+    assert printed.code == 3
+    assert "no trial of study small meets its SLOs yet" in printed.out
+    assert "misses p99_tpot_ms<50" in printed.out

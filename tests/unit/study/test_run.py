@@ -258,7 +258,8 @@ def test_the_same_failure_of_all_first_trials_stops_the_study(bench: Bench) -> N
     def broken(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:
         return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, f"no such file {spec.number}")
 
-    result = bench.run(broken, trials=20)
+    known = tuple(Enqueued(f"n{seqs}", {"max_num_seqs": seqs}) for seqs in (6, 16, 26))
+    result = bench.run(broken, trials=20, enqueue=known)
     assert result.ending is RunEnding.SAME_FAILURE
     assert result.reason is not None
     assert result.reason.message.startswith("no such file")

@@ -39,6 +39,13 @@ from tuner.use_cases.optimize import OptimizeResult, optimize
 BEAT_S = 2.0
 """Seconds between two heartbeats, and the longest time until a request is noticed."""
 
+FAILED = {
+    RunEnding.DEFAULTS_FAILED: Culprit.CONFIGURATION,
+    RunEnding.SAME_FAILURE: Culprit.CONFIGURATION,
+    RunEnding.INFRASTRUCTURE: Culprit.INFRASTRUCTURE,
+}
+"""Endings by failures, and whose fault each is."""
+
 LOCK_WAIT_S = 120.0
 """How long a driver waits for another process that still runs its study, such as a predecessor that is being ended."""
 
@@ -192,10 +199,11 @@ def _ending(result: OptimizeResult, wishes: Wishes) -> Ending:
     if run.conclusion is not None:
         asked = wishes.conclude.is_set() and run.ending is RunEnding.TIMEOUT
         return Ending(SubmissionState.STOPPED if asked else SubmissionState.DONE, run.conclusion.reason)
-    if run.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
-        culprit = Culprit.CONFIGURATION if run.ending is RunEnding.SAME_FAILURE else Culprit.INFRASTRUCTURE
+    if run.ending in FAILED:
         why = "its trials failed" if run.reason is None else f"{run.reason.kind.value}: {run.reason.message}"
-        return Ending(SubmissionState.FAILED, why, culprit)
+        if run.ending is RunEnding.DEFAULTS_FAILED:
+            why = f"the defaults fail, and no given configuration works; submit a baseline that does: {why}"
+        return Ending(SubmissionState.FAILED, why, FAILED[run.ending])
     if run.ending is RunEnding.INTERRUPTED:
         return Ending(SubmissionState.QUEUED, "it gave its devices back, and continues when it gets some")
     return Ending(SubmissionState.STOPPED, "its time ended before it had a conclusion; resume it to continue")

@@ -266,8 +266,18 @@ def _unconfirmed(
     if reference_ok and baseline is not None:
         reason = f"keep {name_of(baseline)}: no trial of the search has a higher score"
         return Conclusion(baseline.number, kept_name(baseline), False, reason, 0, (), noise)
+    if not any(record.outcome is not None and record.outcome.succeeded for record in records):
+        return Conclusion(None, None, False, f"no trial worked: {_first_failure(records)}", 0, (), noise)
     slos = ", ".join(str(slo) for slo in goals.slos)
     return Conclusion(None, None, False, f"no trial met the SLOs ({slos})", 0, (), noise)
+
+
+def _first_failure(records: Sequence[TrialRecord]) -> str:
+    """Return the first failure with its message, whose end often has the engine's remedy."""
+    found = ((each.number, each.outcome.failure) for each in records if each.outcome and each.outcome.failure)
+    return next(
+        (f"trial {number} failed, {failure.kind}: {failure.message}" for number, failure in found), "none ended"
+    )
 
 
 def _best_of_search(number: int, score: float, records: Sequence[TrialRecord]) -> str:

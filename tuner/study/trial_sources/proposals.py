@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from search_spaces import NumberRange, ParameterValue, ResolvedSpace, ValueTrial
-from storage.records import Config, JsonScalar, TrialKind
+from storage.records import DEFAULTS, Config, JsonScalar, TrialKind
 from storage.store import Store
 from tuner.errors import UserError
 from tuner.study.optuna_study import OptunaStudy, RunningTrial
@@ -69,7 +69,7 @@ class Proposals:
         kinds = {r.kind for r in self._store.trials(self._spec.name)}
         labels = {r.label for r in self._store.trials(self._spec.name)}
         if self._spec.confirmation.baseline_repeats and TrialKind.BASELINE not in kinds:
-            self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, "defaults"))
+            self._named.append(WorkItem(-1, 0, TrialKind.BASELINE, {}, DEFAULTS))
         baseline = self._spec.baseline
         if baseline is not None and TrialKind.CURRENT not in kinds:
             self._named.append(WorkItem(-1, 0, TrialKind.CURRENT, baseline.config, baseline.label))

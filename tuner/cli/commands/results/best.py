@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from tuner.cli.commands.results.stored import StoredStudy, read_study
 from tuner.cli.from_server import reads_server
 from tuner.cli.help import flag, option
 from tuner.cli.options import AsCsv, AsJson, Storage, StudyName
-from tuner.errors import UserError
+from tuner.errors import EXIT_OURS, EXIT_SLOS_MISSED, UserError
 
 if TYPE_CHECKING:
     from storage.records import TrialRecord
@@ -46,7 +48,8 @@ def best(
     """Show the winner beside the defaults.
 
     Prints the conclusion, each metric with its ratio and confidence interval, the effect of each flag, and the command
-    that starts the server. With --pareto or --objective, the trials that other preferences would choose.
+    that starts the server. With --pareto or --objective, the trials that other preferences would choose. The exit code
+    is 3 if no trial meets the SLOs, and 1 if none works.
     """
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
@@ -122,6 +125,16 @@ def _print_best(stored: StoredStudy, *, as_json: bool) -> None:
         _print_conclusion(stored, winner)
     else:
         _print_leaders(stored)
+    if winner is None and (code := _exit_code(stored)):
+        raise typer.Exit(code)
+
+
+def _exit_code(stored: StoredStudy) -> int:
+    """Return the exit code of a study without a winner: 0 while the search has a trial that may win."""
+    states = {trial.state for trial in stored.trials if not trial.round}
+    if "infeasible" in states and (stored.record.conclusion or "ok" not in states):
+        return EXIT_SLOS_MISSED
+    return 0 if "ok" in states else EXIT_OURS
 
 
 def _winner(stored: StoredStudy) -> TrialRecord | None:
@@ -149,10 +162,20 @@ def _print_leaders(stored: StoredStudy) -> None:
     from tuner.cli.output.parts.trial_table import fill_trials
     from tuner.results.cost_lines import price_lines
 
-    feasible = [trial for trial in stored.trials if trial.state == "ok"]
-    leaders = sorted_trials(feasible, "score")[:_LEADERS]
-    print(f"study {stored.record.name} has no conclusion yet; the best trials of its search so far:")
+    name, ended = stored.record.name, [trial for trial in stored.trials if trial.outcome and not trial.round]
+    by_state = {state: [trial for trial in ended if trial.state == state] for state in ("ok", "infeasible", "failed")}
+    titles = {
+        "ok": f"study {name} has no conclusion yet; the best trials of its search so far:",
+        "infeasible": f"no trial of study {name} meets its SLOs yet; those with the best scores:",
+        "failed": f"no trial of study {name} works; the first ones failed:",
+    }
+    state = next((state for state, trials in by_state.items() if trials), None)
+    if state is None:
+        print(f"study {name} has no trial that ended yet; `tuner optimize` with the same settings continues it")
+        return
+    leaders = (by_state[state] if state == "failed" else sorted_trials(by_state[state], "score"))[:_LEADERS]
+    print(titles[state])
     table = new_table()
     names = [objective.metric for objective in stored.objectives]
-    fill_trials(table, leaders, names, stored.defaults, width_of(PLAIN_WIDTH))
+    fill_trials(table, leaders, names, stored.defaults, width_of(PLAIN_WIDTH), whole=True)
     show(table, *price_lines(names, [stored.price]))

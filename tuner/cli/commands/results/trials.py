@@ -107,7 +107,7 @@ def _print(stored: StoredStudy, found: Sequence[TrialRecord], sort: str | None) 
         names.append(_ITL)
     title = f"{stored.record.name} ({stored.record.provenance.value})"
     table = new_table()
-    fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH))
+    fill_trials(table, found, names, stored.defaults, width_of(_PLAIN_WIDTH), whole=True)
     show(title, table, *price_lines(names, [stored.price]), *_notes(stored), width=_PLAIN_WIDTH)
 
 

@@ -30,6 +30,18 @@ from tuner.use_cases.optimize import OptimizeResult
 
 MISSING = "start the server, which misses SLOs"
 
+STOPPED = {
+    RunEnding.DEFAULTS_FAILED: "the defaults fail, and no given configuration works",
+    RunEnding.SAME_FAILURE: "every trial fails for one reason",
+    RunEnding.INFRASTRUCTURE: "infrastructure fails",
+}
+"""Endings by failures, and how they are named."""
+
+WHAT_WORKS = (
+    "give a configuration that works: --enqueue '{\"max_model_len\": 8192}', for example, continues this study; "
+    "--baseline '--max-model-len 8192' and flags of every server, after --, need another name (--study)"
+)
+
 
 def report(ended: OptimizeResult, *, as_json: bool) -> int:
     """Print how the run ended and return the exit code."""
@@ -51,7 +63,7 @@ def report(ended: OptimizeResult, *, as_json: bool) -> int:
         and any(r.state == "infeasible" for r in records)
     ):
         return EXIT_SLOS_MISSED
-    failed = result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE)
+    failed = result.ending in STOPPED
     return EXIT_OURS if failed or not any(record.state in ("ok", "infeasible") for record in records) else 0
 
 
@@ -126,10 +138,10 @@ def _reason_lines(result: RunResult) -> list[str]:
         lines.append(f"--timeout ended the {ended}; run the same command to continue")
     if result.ending is RunEnding.INTERRUPTED:
         lines.append("interrupted; the study is saved")
-    if result.reason is not None and result.ending in (RunEnding.SAME_FAILURE, RunEnding.INFRASTRUCTURE):
-        what = "every trial fails for one reason" if result.ending is RunEnding.SAME_FAILURE else "infrastructure fails"
-        lines.append(f"stopped: {what}: {result.reason.kind.value}: {result.reason.message}")
+    if result.reason is not None and result.ending in STOPPED:
+        lines.append(f"stopped: {STOPPED[result.ending]}: {result.reason.kind.value}: {result.reason.message}")
         lines += ["  " + line for line in (result.reason.evidence or "").splitlines()]
+        lines += [WHAT_WORKS] if result.ending is RunEnding.DEFAULTS_FAILED else []
     return lines
 
 
@@ -144,7 +156,10 @@ def _next_steps(ended: OptimizeResult, challenger: int | None) -> list[Renderabl
         steps.append(("check the answers", ended.check))
     if ended.report is not None:
         steps.append(("read the report", shlex.quote(os.path.relpath(ended.report))))
-    steps.append(("list the best trials", "tuner trials --sort score --top 10"))
+    if any(record.state in ("ok", "infeasible") for record in ended.records):
+        steps.append(("list the best trials", "tuner trials --sort score --top 10"))
+    else:
+        steps.append(("list the failures", "tuner trials --failed"))
     if challenger is not None:
         steps.append(("show one in full", f"tuner show {challenger}"))
     steps.append(("compare in MLflow", _mlflow_place(ended.tracking_uri)))
