@@ -115,7 +115,7 @@ def optimize(
         if settings.search.learn_from:
             storage_url(run.storage, create=False)  # source studies need a database that exists
         check_disk(artifacts.parent)
-        check_output(run.output)
+        check_output(run.output, plan.name)
         _check_prompts(plan, engine_settings, run)
         wait = DatabaseWait(observer.note, stop)
         server = _database_server(run.storage, wait)

@@ -11,6 +11,7 @@ from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
 from tuner.export.formats.document import File
+from tuner.export.owner import refuse_other_file
 from tuner.files import write_output
 
 SCRIPT = "script"
@@ -73,7 +74,7 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
     """Write the files of a format and return their paths, the chosen one first.
 
     Raises:
-        SettingError: if the format cannot hold the deployment; nothing is written then.
+        SettingError: if the format cannot hold the deployment, or a path has another file; nothing is written then.
         OSError: if a file cannot be written.
     """
     program = deployment.script.program
@@ -92,6 +93,8 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
             raise SettingError("format", None, rule, "choose {format} script") from None
     files = chosen.render(deployment, path.stem)
     paths = tuple(path if file.suffix is None else path.with_suffix(file.suffix) for file in files)
+    for target in paths:
+        refuse_other_file(target, deployment.script.study)
     for target, file in zip(paths, files, strict=True):
         write_output(target, file.text, mode=file.mode)
     return paths

@@ -9,6 +9,7 @@ from pathlib import Path
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.errors import UserError
+from tuner.export.owner import free_path, other_file
 from tuner.study.run import RunResult
 from tuner.use_cases.files.export import write_script
 
@@ -31,9 +32,9 @@ def write_files(
         name: of the study.
         store: with its trials.
         url: of the database.
-        output: the script.
+        output: the script; where it is another file, the script goes beside it.
         artifacts: folder of the study, in which the report is written.
-        note: receives one line if the report cannot be written, which ends no study.
+        note: receives one line if the script goes elsewhere, or the report cannot be written, which ends no study.
 
     Returns:
         The paths of both; None for one that was not written.
@@ -41,18 +42,21 @@ def write_files(
     Raises:
         UserError: if the script cannot be written.
     """
-    script = _script(result, name, store, output)
+    script = _script(result, name, store, output, note)
     report = None if result.conclusion is None else _report(name, store, url, artifacts / REPORT, note)
     return script, report
 
 
-def _script(result: RunResult, name: str, store: Store, output: Path) -> Path | None:
+def _script(result: RunResult, name: str, store: Store, output: Path, note: Callable[[str], None]) -> Path | None:
     number = None if result.conclusion is None else result.conclusion.exported
     if number is None:
         return None
     study = store.study(name)
     assert study is not None
-    path = write_script(store, study, number, output)
+    path = free_path(output, name)
+    if (found := other_file(output, name)) is not None:
+        note(f"{output} is {found} and stays; the script of this study is {path}")
+    write_script(store, study, number, path)
     store.update_study(name, facts={"script": os.fspath(path.resolve())})
     return path
 

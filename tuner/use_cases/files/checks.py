@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 from tuner.errors import SettingError, UserError
+from tuner.export.owner import refuse_other_file
+from tuner.study.specification.settings import SCRIPT
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
@@ -29,8 +31,8 @@ def check_disk(folder: Path) -> None:
         raise SettingError("storage", None, f"{existing} is not writable", remedy)
 
 
-def check_output(output: Path) -> None:
-    """Refuse a path at which the script cannot be written.
+def check_output(output: Path, study: str) -> None:
+    """Refuse a path at which the script of a study cannot be written, or that the user chose and has another file.
 
     Raises:
         SettingError: with the path.
@@ -42,3 +44,5 @@ def check_output(output: Path) -> None:
     written = output if output.exists() and not output.is_file() else folder  # a device or a FIFO is written through
     if not os.access(written, os.W_OK):
         raise SettingError("output", str(output), f"{written} is not writable", "choose another file")
+    if output != SCRIPT:
+        refuse_other_file(output, study)

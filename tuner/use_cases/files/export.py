@@ -15,6 +15,7 @@ from storage.store import Store
 from tuner.errors import SettingError
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
+from tuner.export.owner import refuse_other_file
 from tuner.export.render import write_serve_script
 from tuner.use_cases.places import find_study, storage_url
 
@@ -37,7 +38,7 @@ def export(
 
     Raises:
         UserError: when there is no such study, trial or format, the trial has no figures, the format cannot hold its
-            server, or the file cannot be written.
+            server, the path has another file, or the file cannot be written.
     """
     chosen, path = format_named(form), default_file(form) if output is None else output
     with closing(open_store(storage_url(storage, create=False))) as store:
@@ -74,8 +75,10 @@ def write_script(store: Store, study: StudyRecord, number: int, output: Path) ->
     """Write the script of a trial and return its path.
 
     Raises:
-        UserError: when there is no such trial, it has no figures, or the file cannot be written.
+        UserError: when there is no such trial, it has no figures, the path has another file, or the file cannot be
+            written.
     """
+    refuse_other_file(output, study.name)
     script = serve_script_of(study, number, store.trials(study.name), _own_program())
     with _refused_file(output):
         write_serve_script(script, output)

@@ -237,7 +237,10 @@ def optimize(
     storage: Storage = None,
     output: Annotated[
         Path,
-        option(OUTPUT, "FILE", "Bash script to write.", "--output", "-o"),
+        option(
+            *(OUTPUT, "FILE", "Bash script to write; best_serve-STUDY.sh where best_serve.sh is another file."),
+            *("--output", "-o"),
+        ),
     ] = Path("best_serve.sh"),
     plain: Annotated[
         bool,

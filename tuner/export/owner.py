@@ -1,0 +1,50 @@
+"""Whose file is at a path, so that a study replaces neither another study's file nor one of the user."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from tuner.errors import SettingError
+from tuner.export.quoting import escape_unprintable
+
+_HEAD_BYTES = 8192
+"""The row of the study is among the first lines of every exported file (`tuner.export.header`)."""
+
+_STUDY = re.compile(r"^# study +(.+), trial \d+$", re.MULTILINE)
+
+
+def other_file(path: Path, study: str) -> str | None:
+    """Return what a file of a study must not replace: `a file of study 'a'`; None if the path is free or its own.
+
+    A device, a FIFO and an empty file are free.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode(errors="replace")
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    found = _STUDY.search(head)
+    if found is None:
+        return "a file that the tuner did not write"
+    return None if found[1] == escape_unprintable(study) else f"a file of study {found[1]!r}"
+
+
+def refuse_other_file(path: Path, study: str) -> None:
+    """Refuse a path at which there is another file.
+
+    Raises:
+        SettingError: with what is there.
+    """
+    if (found := other_file(path, study)) is not None:
+        raise SettingError("output", str(path), f"there is {found}, which stays", "choose another file, or remove it")
+
+
+def free_path(path: Path, study: str) -> Path:
+    """Return the path, or one beside it that has the study's name: `best_serve-NAME.sh`."""
+    endings = itertools.chain(["", f"-{study}"], (f"-{study}-{number}" for number in itertools.count(2)))
+    candidates = (path.with_name(f"{path.stem}{ending}{path.suffix}") for ending in endings)
+    return next(each for each in candidates if other_file(each, study) is None)
