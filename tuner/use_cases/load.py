@@ -26,6 +26,7 @@ from tuner.processes.records import ProcessRecords
 from tuner.scoring.slo import Slo, parse_slo
 from tuner.study.specification.resolve_workload import find_goals, find_workload
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
+from tuner.study.specification.slo_checks import check_slo
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
 from tuner.workloads.results.requests import failures_line
@@ -180,7 +181,8 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
         store = open_store(storage_url(settings.storage, create=False))
         premise = find_study(store, settings.study).premise
         store.close()
-        found, known = read_workload(premise["workload"]), tuple(parse_slo(each) for each in slos or premise["slos"])
+        found = read_workload(premise["workload"])
+        known = tuple(map(check_slo, slos)) or tuple(map(parse_slo, premise["slos"]))
         if isinstance(found, Suite) and settings.rate is not None:
             rule = f"a rate is for one workload, and study {settings.study!r} has several"
             raise SettingError("rate", settings.rate, rule, "leave it out")

@@ -34,6 +34,7 @@ from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
 from tuner.study.conclusion.alternatives import front_of_study
 from tuner.study.lock import refuse_running, study_lock
+from tuner.study.prior.idle_request import hardly_met_slos
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, prepare_study
@@ -194,6 +195,8 @@ def _run(
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
     spec, engine, budget = prepared.spec, prepared.engine, run.budget
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
+    for line in hardly_met_slos(spec, engine):
+        observer.note(line)
     uri = tracking_uri(url)
     follower = _follow(spec, store, url, uri, observer)
     try:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from search_spaces import Context, hardware_named, load_space
-from tuner.cli.output.progress.opening import unused_models
+from tuner.cli.output.progress.opening import goal_lines, unused_models
+from tuner.study.specification.resolve_workload import make_goals
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,15 @@ def test_a_model_that_is_not_used(only: tuple[str, ...] | None, keep_answers: bo
     context = Context(hardware_named("h100"), "0.25.1", **models)
     space = load_space("vllm").resolve(context, only=only, keep_answers=keep_answers)
     assert list(unused_models(space)) == lines
+
+
+def test_goals_are_shown_with_their_source_unless_the_user_gave_them() -> None:
+    goals = make_goals(["output_throughput", "p99_ttft_ms"], ["p99_ttft_ms<2000"])
+    weights = "output_throughput 40, p99_ttft_ms 15, success_rate 10"
+    assert goal_lines(goals, {"slos": "preset chat", "objectives": ""}) == [
+        "SLOs (of the preset chat; --slo replaces them): p99_ttft_ms<2000",
+        f"weights of the score: {weights}",
+    ]
+    assert goal_lines(make_goals(["output_throughput"], []), {}) == [
+        "weights of the score: output_throughput 40, success_rate 10"
+    ]

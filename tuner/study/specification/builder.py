@@ -64,6 +64,7 @@ from tuner.study.specification.resolve_workload import (
     check_requests,
     find_goals,
     find_workload,
+    goal_sources,
     has_itl_slo,
     too_long,
 )
@@ -162,6 +163,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
         "preset": plan.preset.name,
+        "goals_from": goal_sources(plan.preset.name, settings.goals, own=not settings.workload.files),
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),

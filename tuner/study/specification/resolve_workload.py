@@ -17,6 +17,7 @@ from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
 from tuner.study.specification.settings import GoalSettings, WorkloadSettings
+from tuner.study.specification.slo_checks import check_slo
 from tuner.workloads.arrivals import Closed
 from tuner.workloads.presets import Preset
 from tuner.workloads.reading.files import MAX_REQUESTS
@@ -66,7 +67,8 @@ def find_goals(
             GPU, because servers of different size are compared.
 
     Raises:
-        SettingError: for a text that cannot be read, or a metric that this workload does not have.
+        SettingError: for a text that cannot be read, an SLO that cannot be meant, or a metric that this workload does
+            not have.
     """
     if own:
         objectives: Sequence[str] = given.objectives or preset.objectives
@@ -78,6 +80,8 @@ def find_goals(
     if not given.objectives and not one_shape:
         objectives = [_per_gpu(text) for text in objectives]
     class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
+    for text in given.slos:
+        check_slo(text)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
     for objective in goals.objectives:
         _check_measured("objective", objective.metric, workload)
@@ -87,6 +91,18 @@ def find_goals(
         _check_several("slo", slo.metric, gpus)
     _check_capacity(goals, workload)
     return goals
+
+
+def goal_sources(preset: str, given: GoalSettings, *, own: bool) -> dict[str, str]:
+    """Return where SLOs and objectives come from, for the first lines of a study.
+
+    Args:
+        preset: name of the preset.
+        given: the given objectives and SLOs.
+        own: see `find_goals`.
+    """
+    otherwise = f"preset {preset}" if own else "workload"
+    return {"slos": "" if given.slos else otherwise, "objectives": "" if given.objectives else otherwise}
 
 
 def _per_gpu(text: str) -> str:

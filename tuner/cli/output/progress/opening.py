@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from search_spaces import JoinedSpace, ResolvedSpace
 from search_spaces.parameter import ParameterValue
@@ -11,12 +11,13 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import OPENAI, OTHER_ENGINES
 from tuner.results import text
 from tuner.results.cost_lines import price_lines
+from tuner.scoring.goals import Goals
 from tuner.study.protocols import StudyStart
 from tuner.workloads.file_notes import file_notes
 
 
 def opening_lines(start: StudyStart, done: int) -> list[str]:
-    """Return what is simulated, the study's size, what it reads and sends, and the price if a goal is a cost.
+    """Return what is simulated, the study's size, what it reads and sends, its goals, and a price.
 
     Args:
         start: the study.
@@ -43,8 +44,29 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
     if spec.search_prompts:
         rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
+    lines += goal_lines(spec.goals, spec.facts.get("goals_from", {}))
     goals = [*(each.metric for each in spec.goals.objectives), *(each.metric for each in spec.goals.slos)]
     return [*lines, *price_lines(goals, [spec.price])]
+
+
+def goal_lines(goals: Goals, sources: Mapping[str, str]) -> list[str]:
+    """Return the SLOs, and the weights of the score, with where they come from if the user did not give them.
+
+    Args:
+        goals: of the study.
+        sources: see `goal_sources`; empty in a study that does not know them.
+    """
+    weights = [f"{each.metric} {each.weight:g}" for each in goals.scored]
+    found = (
+        ("SLOs", "slos", "--slo", [str(slo) for slo in goals.slos]),
+        ("weights of the score", "objectives", "--objective", weights),
+    )
+    lines = []
+    for name, key, option, shown in found:
+        source = sources.get(key)
+        origin = f" (of the {source}; {option} replaces them)" if source else ""
+        lines += [f"{name}{origin}: {', '.join(shown)}"] if shown else []
+    return lines
 
 
 def unused_models(space: ResolvedSpace) -> Iterator[str]:
