@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import needed
 from tuner.executors.ray_environment import set_ray_environment
 
 set_ray_environment(None)  # one token for all tests; Ray reads it when a test module imports Ray
@@ -44,11 +45,20 @@ def vllm() -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose program is missing; in CI it fails."""
+    for marker in item.iter_markers("program"):
+        needed(marker.args[0])
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use a real vLLM, directly or through a fixture, and those of the folders above."""
+    """Mark tests that use a real vLLM or PostgreSQL, directly or through a fixture, and those of the folders above."""
     for item in items:
         if "vllm" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.vllm)
+        if "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.program("postgresql"))
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in RELEASE_FOLDERS:
             item.add_marker(pytest.mark.release)

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-import pytest
 
-DEBIAN = Path("/usr/lib/postgresql")
+from tests.programs import needed
+
 READY_S = 60
-MISSING = "PostgreSQL is not installed: no initdb in /usr/lib/postgresql/*/bin or PATH (Debian: apt install postgresql)"
 
 
 @dataclass
@@ -72,25 +71,6 @@ class PostgresServer:
         return f"postgresql://tuner@/{name}?host={self.socket}"
 
 
-def find_programs() -> Path | None:
-    """Return the folder of the newest `initdb` and `postgres`; None if PostgreSQL is not installed."""
-    versions = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
-    if versions:
-        return versions[-1].parent
-    found = shutil.which("initdb")
-    return None if found is None else Path(found).resolve().parent
-
-
-def require_programs() -> Path:
-    """Return the programs' folder. Without PostgreSQL, the test fails in CI and is skipped elsewhere."""
-    programs = find_programs()
-    if programs is not None:
-        return programs
-    if os.environ.get("CI"):
-        pytest.fail(MISSING, pytrace=False)
-    pytest.skip(MISSING)
-
-
 def unprivileged_user() -> str | None:
     """Return the user to run PostgreSQL as, because it refuses root; None if this process is not root's."""
     if os.geteuid() != 0:
@@ -100,8 +80,9 @@ def unprivileged_user() -> str | None:
 
 
 @contextmanager
-def postgres_server(programs: Path, durable: bool = False) -> Iterator[PostgresServer]:
+def postgres_server(durable: bool = False) -> Iterator[PostgresServer]:
     """Run a server until the block ends."""
+    programs = needed("postgresql").resolve().parent
     user = unprivileged_user()
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     try:

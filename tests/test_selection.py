@@ -1,4 +1,7 @@
-"""Which tests run: the default leaves out what is marked slow, `.ci/run` what is marked release, and nothing else."""
+"""Which tests run: the default leaves out what is marked slow, `.ci/run` what is marked release, and nothing else.
+
+`.ci/fresh`, which `.ci/run` starts, runs the default tests where no program of tests/programs.py is installed.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +29,38 @@ def test_the_default_leaves_out_slow_tests_only() -> None:
 
 
 def test_ci_runs_every_test_but_those_of_a_release() -> None:
-    """Two runs whose selections exclude each other, and leave out nothing else; one failure fails the whole."""
+    """The default tests run as in README.md; two runs have the others, and one failure fails the whole."""
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in re.findall(r"^.*\bpytest -.*$", script, re.MULTILINE)]
     words = [line[line.index("pytest") + 1 :] for line in lines]
-    assert [each[:2] for each in words] == [["-m", "not alone$without"], ["-m", "alone$without"]]
+    assert [each[:2] for each in words] == [["-m", "(slow or program) and not alone$without"], ["-m", "alone$without"]]
     cases = dict(re.findall(r"^  (\S+)\) without='(.*)' ;;$", script, re.MULTILINE))
     assert cases == {"''": " and not release", "--release": ""}
     assert [each[-2:] for each in words] == [["||", "failed=1"]] * 2
     assert [word for each in words for word in each if word.startswith((*LEAVES_OUT, "tests"))] == []
+    assert "\n.ci/fresh || failed=1\n" in script
     assert script.endswith('exit "$failed"\n')
     assert "export CI=true" in script, "without CI a test that lacks vLLM or PostgreSQL is skipped"
 
 
+def test_ci_runs_the_commands_of_the_readme_before_it_installs_more() -> None:
+    """Nothing but what `.ci/fresh` itself needs is installed before; that is not in its chroot."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    installed = re.findall(r"^install (.*)$", script.partition(".ci/fresh")[0], re.MULTILINE)
+    assert installed == ["debootstrap python3-venv"]
+    fresh = (ROOT / ".ci" / "fresh").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "'/^## Try it$/,/^## /p' README.md" in fresh
+    section = readme.partition("\n## Try it\n")[2].partition("\n## ")[0]
+    assert "`sudo apt install git python3-venv`" in section
+    assert ".uv/bin/uv run pytest\n" in section
+
+
 def test_every_marker_is_explained_to_contributors() -> None:
     names = [marker.partition(":")[0] for marker in OPTIONS["markers"]]
-    assert sorted(names) == ["alone", "release", "slow", "vllm"]
+    assert sorted(names) == ["alone", "program(name)", "release", "slow", "vllm"]
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert [name for name in names if f"-m {name}" not in page] == []
+    assert [name for name in names if f"-m {name.partition('(')[0]}" not in page] == []
 
 
 def test_a_slow_folder_has_fast_tests_of_the_same_code() -> None:

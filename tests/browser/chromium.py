@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.programs import needed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-MISSING = f"no {' or '.join(PROGRAMS)} on the PATH: apt-get install chromium"
 DRIVER = "GL Driver Message"
 """In warnings of Chromium about its own drawing without a GPU."""
 
@@ -38,23 +34,13 @@ class Seen:
     overflow: int
 
 
-def program() -> str:
-    """Return the browser's path. Without one, the test fails in CI and is skipped elsewhere."""
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is not None:
-        return found
-    if os.environ.get("CI"):
-        pytest.fail(MISSING, pytrace=False)
-    pytest.skip(MISSING)
-
-
 @contextmanager
 def browser() -> Iterator[Browser]:
     """Yield a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+        opened = playwright.chromium.launch(executable_path=needed("chromium"), args=["--no-sandbox"])
         try:
             yield opened
         finally:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.chaos.studies import Surroundings, run_chaos, to_json
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 
 INSIDE = "CHAOS_INSIDE"
 """Set in the namespaces."""
@@ -37,7 +37,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        postgres = stack.enter_context(postgres_server(require_programs())) if arguments.postgres else None
+        postgres = stack.enter_context(postgres_server()) if arguments.postgres else None
         around = Surroundings(postgres, arguments.mlflow, arguments.isolated, arguments.vllm)
         figures = to_json(run_chaos(folder, arguments.faults, arguments.seed, around))
     if arguments.json:

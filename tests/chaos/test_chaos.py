@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.chaos.studies import Surroundings, run_chaos
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 
 
 def test_random_faults_with_sqlite(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_random_faults_with_sqlite(tmp_path: Path) -> None:
 
 
 def test_random_faults_with_postgresql_and_an_mlflow_server(tmp_path: Path) -> None:
-    with postgres_server(require_programs()) as postgres:
+    with postgres_server() as postgres:
         report = run_chaos(tmp_path, 5, 23, Surroundings(postgres, mlflow=True))
     assert report.total == 5
     assert report.problems == []

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.command import refused, run_here
 from tests.fakes import install_fake_vllm
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 
 VARIABLE, FLAG, NAMED, PASSWORD = (f"made-{name}-5f0c2b7e" for name in ("variable", "flag", "named", "password"))
 SECRETS = (VARIABLE, FLAG, NAMED, PASSWORD)
@@ -52,7 +52,7 @@ def _read_arguments(into: set[bytes], stop: threading.Event, own: bytes) -> None
 def run(home: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("study")
     vllm = install_fake_vllm(tmp_path_factory.mktemp("bin"), noise=0.001, requires_key=True)
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         url = server.new_database().replace("tuner@", f"tuner:{PASSWORD}@")
         argv = (
             *("optimize", "--storage", url, "--vllm", str(vllm), "--model", str(model), "--space", "speculation-cpu"),

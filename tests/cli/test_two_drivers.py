@@ -15,7 +15,7 @@ from storage.errors import StorageUnavailable, WaitInterrupted
 from storage.records import TrialRecord
 from tests.cli.command import CommandOutput, everything_in, run_apart, run_here
 from tests.cli.conftest import NoMlflow
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
 from tuner.observers.quiet import SilentObserver
@@ -25,13 +25,13 @@ from tuner.use_cases import optimize as optimize_run
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "6", "--study", "s", "--plain")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database of each kind that both drivers reach."""
     if request.param == "sqlite":
         yield str(tmp_path / "shared.db")
         return
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         yield server.new_database()
 
 

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.mlflow_server import mlflow_server
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 from tests.service.chaos.figures import to_json
 from tests.service.chaos.play import run
 from tests.service.chaos.surroundings import Surroundings
@@ -36,7 +36,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         folder.mkdir(parents=True, exist_ok=True)
-        postgres = stack.enter_context(postgres_server(require_programs())) if arguments.postgres else None
+        postgres = stack.enter_context(postgres_server()) if arguments.postgres else None
         mlflow = stack.enter_context(mlflow_server(folder / "mlflow")) if arguments.mlflow else None
         load = os.getloadavg()
         around = Surroundings(folder.resolve(), arguments.seed, postgres, mlflow)

@@ -22,7 +22,7 @@ from storage.records import ServerFacts, TrialKind, TrialOutcome
 from storage.store import Store, open_store
 from storage.waiting import DatabaseWait
 from tests import store_samples as samples
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
@@ -390,8 +390,9 @@ def test_an_open_follower_logs_later_trials(store: Store, url: str, uri: str) ->
     assert runs_by_name(uri)["#3"].data.metrics["timing/total_s"] == 91.0
 
 
+@pytest.mark.program("postgresql")
 def test_an_open_follower_waits_for_a_database_that_is_restarted(uri: str) -> None:
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         url = server.new_database()
         lines: list[str] = []
 

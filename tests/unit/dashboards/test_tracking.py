@@ -12,7 +12,7 @@ import pytest
 from dashboards.mlflow.tracking import one_at_a_time
 from storage.errors import StorageError
 from storage.locks import sync_lock
-from tests.postgres import postgres_server, require_programs
+from tests.postgres import postgres_server
 
 RELATIVE = "sqlite:///tuner_study/tuner.db"
 ME = f"process {os.getpid()} on host {socket.gethostname()}"
@@ -50,8 +50,9 @@ def test_the_wait_names_the_other_process_and_has_an_end(folders: tuple[Path, Pa
         pass
 
 
+@pytest.mark.program("postgresql")
 def test_a_sync_of_postgresql_takes_a_lock_of_the_database() -> None:
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         url, other = server.new_database(), server.new_database()
         with one_at_a_time(url), one_at_a_time(other, wait_s=0):
             assert str(sync_lock(url).holder()) == ME

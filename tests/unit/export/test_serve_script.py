@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import stat
 import subprocess
 from dataclasses import fields, replace
@@ -105,13 +104,11 @@ def test_every_word_reaches_the_server_unchanged(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["argv", "best_serve.sh", "env", "stub"]
 
 
+@pytest.mark.program("shellcheck")
 @settings(QUICK, max_examples=15)
 @given(words=st.lists(WORDS, min_size=4, max_size=8), simulated=st.booleans())
 @example(words=["a=b", "a,b", "=", "two words"], simulated=False)
 def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: bool) -> None:
-    if shutil.which("shellcheck") is None:
-        assert "CI" not in os.environ, "CI needs shellcheck"
-        pytest.skip("shellcheck is not installed")
     script = a_script(
         study=words[0], model=words[1], argv=tuple(words), environment={"VLLM_X": words[2]}, verdict=words[3],
         provenance=Provenance.SIMULATED if simulated else Provenance.MEASURED,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -105,7 +104,7 @@ def test_the_script_hands_the_options_to_the_server_as_a_file_that_leaves_nothin
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.program("shellcheck")
 def test_shellcheck_finds_nothing_in_the_script(tmp_path: Path) -> None:
     write_serve_script(a_script("/venv/bin/trtllm-serve"), tmp_path / "best_serve.sh")
     done = subprocess.run(["shellcheck", tmp_path / "best_serve.sh"], capture_output=True, text=True, check=False)

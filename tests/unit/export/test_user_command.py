@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from datetime import date
@@ -92,10 +91,8 @@ def test_the_script_warns_of_another_version(tmp_path: Path) -> None:
     assert done.stderr == "best_serve.sh: warning: serve 1.2.3 is installed, the study ran 1.0\n"
 
 
+@pytest.mark.program("shellcheck")
 def test_the_script_is_clean_under_shellcheck(tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
-        assert "CI" not in os.environ, "CI needs shellcheck"
-        pytest.skip("shellcheck is not installed")
     path = tmp_path / "best_serve.sh"
     write_serve_script(replace(a_script(Path("/the folder's")), tuner="/opt/tuner"), path)
     done = subprocess.run(["shellcheck", path], capture_output=True, text=True, check=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -333,10 +332,8 @@ def test_what_is_not_measured_is_said_after_what_is(bench: Bench, tmp_path: Path
     assert done.returncode == 0
 
 
+@pytest.mark.program("shellcheck")
 def test_it_is_clean_under_shellcheck(tmp_path: Path) -> None:
-    if shutil.which("shellcheck") is None:
-        assert "CI" not in os.environ, "CI needs shellcheck"
-        pytest.skip("shellcheck is not installed")
     load = traffic(tmp_path)
     needed = script_of(load, traffic=carry_traffic(load, dict.fromkeys(digests(load), "0" * 64)))
     carried = script_of(load, unverified=("it's",), drivers=("1", "2"))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import PostgresServer, postgres_server, require_programs
+from tests.postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A running server, ended after the last test."""
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         yield server

@@ -9,7 +9,6 @@ import psycopg
 import pytest
 
 from storage import StorageError, database, open_store
-from tests import postgres as server
 from tests.contracts.store_contract import StoreContract
 from tests.postgres import PostgresServer
 
@@ -91,13 +90,3 @@ def test_a_second_process_waits_for_a_running_migration(postgres: PostgresServer
         store = second.result(timeout=60)
     assert store.studies() == []
     store.close()
-
-
-@pytest.mark.parametrize(("ci", "result"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_without_postgresql_a_test_fails_in_ci_and_is_skipped_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, ci: str, result: type[BaseException]
-) -> None:
-    monkeypatch.setattr(server, "find_programs", lambda: None)
-    monkeypatch.setenv("CI", ci)
-    with pytest.raises(result, match="PostgreSQL is not installed: no initdb"):
-        server.require_programs()

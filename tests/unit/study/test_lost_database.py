@@ -19,7 +19,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from storage.errors import StorageUnavailable, WaitInterrupted
 from storage.records import Failure
 from storage.waiting import DatabaseWait
-from tests.postgres import PostgresServer, postgres_server, require_programs
+from tests.postgres import PostgresServer, postgres_server
 from tests.unit.study.conftest import Bench
 from tests.unit.study.test_run import peak_at_16
 from tuner.specs import TrialSpec
@@ -104,7 +104,7 @@ def undisturbed(bench: Bench, tmp_path: Path) -> list[tuple[object, ...]]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    with postgres_server(require_programs()) as server:
+    with postgres_server() as server:
         yield server
 
 

@@ -17,7 +17,7 @@ from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.command_line import INSTANCES_LAUNCHER
 from tuner.engines.vllm.facts.metrics import parse_metrics
-from tuner.engines.vllm.instances import find_haproxy, launcher
+from tuner.engines.vllm.instances import launcher
 from tuner.engines.vllm.instances.launcher import free_ports
 from tuner.engines.vllm.instances.shares import shares_of
 
@@ -82,9 +82,6 @@ class Deployment:
     """A running deployment of the fake."""
 
     def __init__(self, folder: Path, *argv: str) -> None:
-        if find_haproxy() is None:
-            assert "CI" not in os.environ, "CI needs haproxy"
-            pytest.skip("haproxy is not installed")
         vllm = install_fake_vllm(folder / "bin")
         (self.port,) = free_ports(1)
         program = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
@@ -110,6 +107,9 @@ class Deployment:
         self.process.wait(PATIENCE_S)
 
 
+HAPROXY = pytest.mark.program("haproxy")
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made = Deployment(tmp_path)
@@ -117,6 +117,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made.close()
 
 
+@HAPROXY
 def test_requests_are_spread_and_metrics_are_summed(deployment: Deployment) -> None:
     deployment.wait()
     for _ in range(8):
@@ -136,6 +137,7 @@ def test_requests_are_spread_and_metrics_are_summed(deployment: Deployment) -> N
     assert [each["id"] for each in models.json()["data"]] == ["made"]
 
 
+@HAPROXY
 def test_all_end_with_the_launcher(deployment: Deployment) -> None:
     deployment.wait()
     children = deployment.children()
@@ -145,6 +147,7 @@ def test_all_end_with_the_launcher(deployment: Deployment) -> None:
     assert (len(gone) >= 3, left) == (True, [])
 
 
+@HAPROXY
 def test_an_instance_that_ends_ends_all(deployment: Deployment) -> None:
     deployment.wait()
     children = deployment.children()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.contracts.format_contract import Started
@@ -21,15 +18,6 @@ _STUB = """#!/bin/sh
 printf '%s\\0' "$@" >"$RECORD/argv"
 cat /proc/$$/environ >"$RECORD/env"
 """
-
-
-def needed(program: str) -> str:
-    """Return the path of a program; without it CI fails and any other run skips."""
-    found = shutil.which(program)
-    if found is None:
-        assert "CI" not in os.environ, f"CI needs {program}"
-        pytest.skip(f"{program} is not installed")
-    return found
 
 
 def run_line(line: str, folder: Path, variables: Mapping[str, str]) -> Started:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tests.contracts.format_contract import EXAMPLES, TEXTS, FormatContract, Started, deployment
-from tests.unit.export.formats.readers import needed
+from tests.programs import needed
 from tuner.errors import SettingError
 
 _COMMAND = re.compile(r"^\t+Command Line: (.*)$", re.MULTILINE)
@@ -20,7 +20,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 def dumped(path: Path) -> str:
     """Return systemd's own dump of a unit, which it finds nothing wrong with."""
-    verify = [needed("systemd-analyze"), "verify", str(path)]
+    verify = [needed("systemd"), "verify", str(path)]
     calm = subprocess.run(verify, capture_output=True, timeout=60)
     assert (calm.returncode, calm.stderr) == (0, b"")
     environment = {**os.environ, "SYSTEMD_LOG_LEVEL": "debug", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -54,6 +54,7 @@ def expanded(word: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$\$|\$\{(\w+)\}", lambda match: "$" if match[0] == "$$" else variables.get(match[1], ""), word)
 
 
+@pytest.mark.program("systemd")
 class TestSystemd(FormatContract):
     name = "systemd"
 

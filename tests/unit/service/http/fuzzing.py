@@ -34,7 +34,7 @@ from storage.records import Provenance
 from storage.service.records import Request, Role, SubmissionState
 from storage.service.store import open_service_store
 from tests import store_samples
-from tests.postgres import PostgresServer, postgres_server, require_programs
+from tests.postgres import PostgresServer, postgres_server
 from tests.served import DEVICES, DRIVER, Served
 from tests.unit.service.http.conftest import HOST
 from tests.unit.service.optimizer.api import LOSS, SPACE
@@ -288,7 +288,7 @@ def main(examples: int, number: int, *, on_postgres: bool) -> int:
     """Attack every operation as a user and as an admin; print failures, and the number of requests."""
     count, failures = Count(), 0
     with TemporaryDirectory(prefix="fuzz-") as name, ExitStack() as stack:
-        postgres = stack.enter_context(postgres_server(require_programs())) if on_postgres else None
+        postgres = stack.enter_context(postgres_server()) if on_postgres else None
         world = Path(name) / "world"
         world.mkdir()
         if postgres is not None:

@@ -85,11 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(f"there is no vllm on the PATH; install it, or name it by {VLLM_VARIABLE}")
     if words[:1] != ["serve"]:
         os.execv(vllm, [vllm, *(sys.argv[1:] if arguments is None else arguments)])
+    if given.instances < 1:
+        return _refused(f"{INSTANCES} {given.instances}: at least 1 is needed")
     haproxy = find_haproxy()
     if haproxy is None:
         return _refused("there is no haproxy on the PATH; install it, for example by `apt-get install haproxy`")
-    if given.instances < 1:
-        return _refused(f"{INSTANCES} {given.instances}: at least 1 is needed")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     try:
