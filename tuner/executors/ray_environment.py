@@ -12,13 +12,10 @@ CONTROL_STORE_S = 60
 """How long a part waits for each step of the control store. Nothing tells it that a control store has died; see
 `ray_watch` for a driver."""
 
-QUERY_S = 5
-"""How long a question for the raylet waits. The driver asks again as long as the raylet runs; see `ray_start`."""
-
 _PATIENCE = {
-    "RAY_gcs_server_port_wait_time_s": str(2 * CONTROL_STORE_S),  # the driver, for the port of the control store
+    "RAY_gcs_server_port_wait_time_s": str(START_S),  # `ray_head`, for the port of the control store
     "RAY_gcs_rpc_server_connect_timeout_s": str(CONTROL_STORE_S),  # each part, for the control store's answer
-    "RAY_raylet_start_wait_time_s": str(QUERY_S),  # the driver, for the raylet, in each of its questions
+    "RAY_raylet_start_wait_time_s": str(START_S),  # `ray_head`, for the raylet
     "RAY_worker_register_timeout_seconds": str(START_S),  # the raylet, for a worker that it started
     "RAY_agent_register_timeout_ms": str(1000 * START_S),  # the raylet, for its agents; it ends without them
     "RAY_health_check_timeout_ms": "60000",  # the control store, before a raylet that gets no CPU counts as dead

@@ -38,10 +38,16 @@ from tuner.specs import TrialSpec
 WORKER_START_S = 600.0
 ENGINE_INFO_S = 1200.0
 CLOSE_S = 120.0
+LOOK_S = 1.0
+"""Seconds between two looks at a local Ray whose worker is waited for."""
 RETRY_S = 30.0
 """Seconds between the failed start of a worker and the next request."""
 
 _log = logging.getLogger(__name__)
+
+
+class RayEnded(InfrastructureError):
+    """The central processes of the local Ray ended."""
 
 
 class RayExecutor:
@@ -87,6 +93,8 @@ class RayExecutor:
         self._slots = [Slot(index, device) for index, device in enumerate(devices)]
         for entry in self._slots:
             self._start_actor(entry)
+        if self._local is not None:
+            self._local.watch_calmly()
 
     def _start_actor(self, entry: Slot) -> None:
         """Request an actor for a slot; on several nodes, the actors that are left of an earlier request end."""
@@ -107,7 +115,7 @@ class RayExecutor:
         try:
             try:
                 return self._ask_engine(first)
-            except RayActorError:  # the worker was killed while it started: try once more
+            except (RayActorError, RayEnded):  # it was killed while it started: try once more
                 if self._local is not None and not self._local.is_alive():
                     self._restart(self._local)
                 else:
@@ -126,20 +134,24 @@ class RayExecutor:
         assert isinstance(info, EngineInfo)
         return info
 
-    @staticmethod
-    def _wait_for(reference: Any, description: str, timeout_s: float) -> Any:
+    def _wait_for(self, reference: Any, description: str, timeout_s: float) -> Any:
         """Return an actor's answer; every `NOTICE_S` seconds log what is waited for.
 
         Raises:
+            RayEnded: if the central processes of the local Ray end.
             InfrastructureError: if there is no answer within `timeout_s` seconds.
             RayError: if the actor failed.
         """
-        begun = time.monotonic()
-        while not ray.wait([reference], timeout=NOTICE_S)[0]:
-            waited = time.monotonic() - begun
-            if waited > timeout_s:
-                raise InfrastructureError(f"waited {waited:.0f} s for {description}; see `ray status`")
-            _log.warning("waiting for %s (%.0f s of at most %.0f s)", description, waited, timeout_s)
+        begun = noticed = time.monotonic()
+        while not ray.wait([reference], timeout=LOOK_S)[0]:
+            if self._local is not None and not self._local.is_alive():
+                raise RayEnded(f"Ray ended while the tuner waited for {description}; run the same command again")
+            now = time.monotonic()
+            if now - begun > timeout_s:
+                raise InfrastructureError(f"waited {now - begun:.0f} s for {description}; see `ray status`")
+            if now - noticed > NOTICE_S:
+                noticed = now
+                _log.warning("waiting for %s (%.0f s of at most %.0f s)", description, now - begun, timeout_s)
         return ray.get(reference)
 
     def idle(self) -> list[int]:
@@ -235,6 +247,7 @@ class RayExecutor:
         for entry in self._slots:
             entry.free()
             self._start_actor(entry)
+        self._local.watch_calmly()
         return lost
 
     def _collect(self, entry: Slot) -> Finished:

@@ -1,7 +1,8 @@
 """Start a Ray of this command, or join a cluster.
 
-A local Ray has a small object store (trials send kilobytes; Ray would size it from the machine's memory), no
-dashboard, no usage report, and a temporary folder that is removed with it. Call
+The processes of a local Ray are started by a program of their own (`ray_head`). Ray's core waits minutes for a control
+store that has ended, and then aborts its process without a message; here that program is ended and started again at
+once. Only the connection to a started Ray is made in this process, and watched (`ray_watch`). Call
 `tuner.executors.ray_environment.set_ray_environment` before this module is imported.
 """
 
@@ -11,36 +12,35 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 import ray
-from ray._private import services
 from ray.exceptions import RayError
 
 from storage.errors import first_line
 from tuner import scratch
 from tuner.errors import InfrastructureError, SettingError
+from tuner.executors import ray_head
 from tuner.executors.ray_environment import START_S
-from tuner.executors.ray_watch import end_this_process, watched
+from tuner.executors.ray_watch import CALM_GRACE_S, Watch, end_this_process
 from tuner.processes.family import MARK, find_family
-from tuner.processes.identity import Identity, read_process, send_signal
+from tuner.processes.identity import Identity, send_signal
 from tuner.processes.records import ProcessRecords
 
-OBJECT_STORE_BYTES = 80 * 1024 * 1024
 ATTEMPTS = 2
 MOST_ATTEMPTS = 6
 """Attempts while `START_S` lasts. A raylet ends itself if its agents have not started within 15 s, a constant of Ray
 (https://github.com/ray-project/ray/issues/65983), which a busy machine exceeds."""
-SESSIONS = "r"
-"""Ray opens its temporary folder to all users, so it gets one inside a folder that only this user can enter."""
 NO_LEADER = Identity(2**31 - 1, 0)
 """No process has this id: Ray's processes are found by their mark, or as members of the record."""
+HEAD = (sys.executable, "-m", "tuner.executors.ray_head")
 CENTRAL_PROCESSES = ("gcs_server", "raylet")
 _POLL_S = 0.2
 NOTICE_S = 30.0
@@ -95,30 +95,72 @@ class LocalRay:
         self.folder = scratch.new_folder("ray")
         self._records = ProcessRecords(records)
         self._record = self._records.add(uuid.uuid4().hex, NO_LEADER, None, (), "the Ray of this command", self.folder)
-        self._central: list[psutil.Process] = []
+        self._head: subprocess.Popen[bytes] | None = None
+        self._central: set[psutil.Process] = set()
+        self._watch: Watch | None = None
 
-    @contextlib.contextmanager
-    def marked_start(self) -> Iterator[None]:
-        """Give the processes that start in this block the record's mark, and record those that have started.
+    def start(self, cpus: int, gpus: int) -> None:
+        """Start Ray's processes, and connect this one; `watch_calmly` follows once Ray has got its first requests.
 
-        Ray's agents lose the mark when they rename themselves. They are found by their logs in Ray's folder.
+        Raises:
+            InfrastructureError: if a part of Ray ends, or does not start within `START_S` seconds.
         """
-        before = os.environ.get(MARK)
-        os.environ[MARK] = self._record.mark
         try:
-            yield
+            self._head = self._start_head(cpus, gpus)
+            address = self._wait_for_address(self._head)
         finally:
-            os.environ.pop(MARK)
-            if before is not None:
-                os.environ[MARK] = before
             self._record = self._records.update(self._record, self._family(), set())
-        self._central = [process for name in CENTRAL_PROCESSES for process in _processes(self.folder, name)]
+        self._watch = Watch(self._runs, lambda: end_this_process(self.end_processes))
+        try:
+            with _sigterm_kept():
+                ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except Exception as error:  # noqa: BLE001  Ray raises plain `Exception` if a part of it does not answer
+            raise InfrastructureError(first_line(error)) from None
+
+    def _start_head(self, cpus: int, gpus: int) -> subprocess.Popen[bytes]:
+        """Start the program that starts Ray's processes. They have the record's mark, and end with this command."""
+        command = [*HEAD, os.fspath(self.folder), str(cpus), str(gpus)]
+        with (self.folder / ray_head.LOG).open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, MARK: self._record.mark},
+                start_new_session=True,
+            )
+
+    def _wait_for_address(self, head: subprocess.Popen[bytes]) -> str:
+        """Return the address of the control store once Ray has started.
+
+        Raises:
+            InfrastructureError: if a part of Ray ends before, or `START_S` seconds pass.
+        """
+        begun = noticed = time.monotonic()
+        while not (self.folder / ray_head.ADDRESS).exists():
+            if head.poll() is not None:
+                lines = (self.folder / ray_head.LOG).read_text(errors="replace").splitlines()
+                raise InfrastructureError(lines[-1] if lines else f"it ended with {head.returncode}")
+            self._central |= _children(head.pid, CENTRAL_PROCESSES)
+            ended = sorted(process.name() for process in self._central if not _is_alive(process))
+            now = time.monotonic()
+            if ended:
+                raise InfrastructureError(f"its {ended[0]} ended while it started")
+            if now - begun > START_S:
+                raise InfrastructureError(f"it did not start within {START_S} s")
+            if now - noticed > NOTICE_S:
+                noticed = now
+                _log.warning("waiting for Ray to start (%.0f s of at most %d s)", now - begun, START_S)
+            time.sleep(_POLL_S)
+        self._central |= _children(head.pid, CENTRAL_PROCESSES)
+        return (self.folder / ray_head.ADDRESS).read_text()
 
     def _family(self) -> set[Identity]:
-        """Return Ray's living processes: with the mark, with the folder in the command, or with logs in the folder."""
-        states = (read_process(process.pid) for process in _processes(self.folder))
-        named = {state.identity for state in states if state is not None and state.alive}
-        return find_family(NO_LEADER, self._record.mark, named, self.folder)
+        """Return Ray's living processes: with the mark, below one that has it, or with logs in the folder."""
+        return find_family(NO_LEADER, self._record.mark, (), self.folder)
+
+    def _runs(self) -> bool:
+        return all(_is_alive(process) for process in self._central)
 
     def is_alive(self) -> bool:
         """Return whether the control store and the raylet run; a watchdog that was killed is started again.
@@ -127,28 +169,46 @@ class LocalRay:
         after 60 s.
         """
         self._records.watchdog.ensure_running()
-        return all(_is_alive(process) for process in self._central)
+        return self._runs()
+
+    def watch_calmly(self) -> None:
+        """Leave the executor time to notice the end of a central process: it looks itself between its calls of Ray."""
+        if self._watch is not None:
+            self._watch.grace_s = CALM_GRACE_S
 
     def stop(self) -> None:
         """Disconnect this command, end Ray's processes and remove the folder."""
+        self.watch_calmly()
         with _sigterm_kept():
             ray.shutdown()
         self.end_processes()
 
     def end_processes(self) -> None:
-        """Kill Ray's processes and remove the folder, and those of workers that were killed.
-
-        Ray's agents overwrite their command lines, and they outlive a raylet that got Ctrl-C.
-        """
+        """Kill Ray's processes and remove the folder, and those of workers that were killed."""
+        if self._watch is not None:
+            self._watch.end()
         left = []
         for member in find_family(NO_LEADER, self._record.mark, self._record.members, self.folder):
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.append(psutil.Process(member.pid))
             send_signal(member, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=NOTICE_S)  # also takes the exit codes of those that this process started
+        psutil.wait_procs(left, timeout=NOTICE_S)
+        if self._head is not None:
+            self._head.communicate()  # takes its exit code
         scratch.remove(self.folder)
         scratch.remove_stale()
         self._records.remove(self._record)
+
+
+def _children(pid: int, names: Sequence[str]) -> set[psutil.Process]:
+    """Return the children of a process with these names, also those that have ended and were not waited for."""
+    found = set()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() in names:
+                    found.add(child)
+    return found
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -173,19 +233,10 @@ def start_local(slots: int, gpus: int, records: Path) -> LocalRay:
     for attempt in range(1, MOST_ATTEMPTS + 1):
         local = LocalRay(records)
         try:
-            with _sigterm_kept(), local.marked_start(), _patient_registration(local.folder), _watched(local):
-                ray.init(
-                    num_cpus=slots + 1,
-                    num_gpus=gpus,
-                    object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=os.fspath(local.folder / SESSIONS),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    configure_logging=False,
-                )
-        except Exception as error:  # noqa: BLE001  Ray raises plain `Exception` if a part of it does not start
-            reason = first_line(error)
-            local.end_processes()
+            local.start(slots + 1, gpus)
+        except InfrastructureError as error:
+            reason = str(error)
+            local.stop()
         else:
             return local
         if attempt >= ATTEMPTS and (attempt == MOST_ATTEMPTS or time.monotonic() - begun > START_S):
@@ -194,68 +245,6 @@ def start_local(slots: int, gpus: int, records: Path) -> LocalRay:
     raise InfrastructureError(
         f"Ray did not start in {attempt} attempts: {reason}; the machine may be overloaded or short of memory"
     )
-
-
-def _watched(local: LocalRay) -> contextlib.AbstractContextManager[None]:
-    """Return a context that ends this process if the control store ends within it, see `ray_watch`.
-
-    Ray itself notices a control store that ends before it has written its port, and `start_local` tries again.
-    """
-
-    def give_up() -> None:
-        if any(local.folder.glob(f"{SESSIONS}/session_*/gcs_server_port_*")):
-            end_this_process(local.end_processes)
-
-    return watched(lambda: bool(_processes(local.folder, "gcs_server")), give_up)
-
-
-@contextlib.contextmanager
-def _patient_registration(folder: Path) -> Iterator[None]:
-    """Make `ray.init` wait for the raylet's registration as long as the raylet runs, at most `START_S` seconds.
-
-    Ray waits 30 s, a constant in `Node.__init__` of `ray/_private/node.py`, and raises "The current node timed out
-    during startup". No setting changes that, so the function that it calls in this wait is replaced. Ray also waits
-    the 30 s for a raylet that has ended; the replacement raises another error then, which ends Ray's wait.
-    """
-    query: Any = services.get_node
-
-    def wait_for_node(gcs_address: str, node_id: str) -> Any:
-        begun = noticed = time.monotonic()
-        while True:
-            try:
-                return query(gcs_address, node_id)
-            except RuntimeError:
-                now = time.monotonic()
-                if not _processes(folder, "raylet"):
-                    raise InfrastructureError("its raylet ended while it started") from None
-                if now - begun > START_S:
-                    raise
-                if now - noticed > NOTICE_S:
-                    noticed = now
-                    _log.warning("waiting for Ray to start (%.0f s of at most %d s)", now - begun, START_S)
-                time.sleep(_POLL_S)
-
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = query
-
-
-def _processes(folder: Path, name: str = "") -> list[psutil.Process]:
-    """Return the running children of this process that have the folder of one Ray in their command line.
-
-    Args:
-        folder: the temporary folder of that Ray.
-        name: a part of the program's name.
-    """
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            words = process.cmdline()
-            if words and name in os.path.basename(words[0]) and any(os.fspath(folder) in word for word in words):
-                found.append(process)
-    return found
 
 
 @contextlib.contextmanager

@@ -1,144 +1,151 @@
-"""The start of a local Ray on a machine that is too slow for it."""
+"""The start of a local Ray whose parts fail, or are too slow."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import ray
-from ray._private import services
 
 from tuner.errors import InfrastructureError
 from tuner.executors import ray_environment, ray_start
+from tuner.executors.ray_start import CENTRAL_PROCESSES, start_local
 
-TIMED_OUT = "The current node timed out during startup. This could happen because the GCS has become overloaded"
-RAYLET = "import sys, time\nprint('running', flush=True)\ntime.sleep(600)"
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that has the temporary folders of each attempt."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-class FailingRay:
-    """A `ray.init` that fails a given number of times and leaves a raylet each time."""
-
-    def __init__(self, failures: int) -> None:
-        self.failures = failures
-        self.folders: list[Path] = []
-        self.raylets: list[subprocess.Popen[str]] = []
-
-    def init(self, **options: object) -> None:
-        self.folders.append(Path(str(options["_temp_dir"])).parent)
-        if len(self.folders) <= self.failures:
-            self.raylets.append(start_raylet(self.folders[-1]))
-            raise Exception(TIMED_OUT)
-
-
-def start_raylet(folder: Path) -> subprocess.Popen[str]:
-    """Start a process that looks like the raylet of a Ray in the folder."""
-    argv = ["/usr/lib/raylet", "-c", RAYLET, f"--session-dir={folder}/session"]
-    process = subprocess.Popen(argv, executable=sys.executable, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "running\n"
-    process.stdout.close()
-    return process
+HEAD = """\
+import pathlib, subprocess, sys, time
+programs, folder = map(pathlib.Path, sys.argv[1:3])
+attempts = programs / "attempts"
+with attempts.open("a") as file:
+    print(folder, file=file)
+number = len(attempts.read_text().splitlines())
+BODY
+(folder / "address").write_text("127.0.0.1:6379")
+time.sleep(600)
+"""
+"""A program that plays `ray_head`; `number` counts the attempts from 1."""
+TIMED_OUT = "The current node timed out during startup"
+LEAVES_A_RAYLET = f"""
+if number <= FAILURES:
+    child = subprocess.Popen([programs / "raylet", "600"])
+    (programs / f"raylet-{{number}}").write_text(str(child.pid))
+    sys.exit("{TIMED_OUT}")
+"""
+ENDS = """
+if number == 1:
+    subprocess.Popen([programs / "raylet", "600"])
+    subprocess.Popen([programs / "NAME", "SECONDS"])
+    time.sleep(600)
+"""
 
 
-def test_a_failed_start_is_repeated_and_its_processes_are_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    failing = FailingRay(1)
-    monkeypatch.setattr(ray, "init", failing.init)
-    assert ray_start.start_local(1, False, tmp_path / "records").folder == failing.folders[1]
-    assert not failing.folders[0].exists()
-    assert failing.folders[1].is_dir()
-    assert not psutil.pid_exists(failing.raylets[0].pid)
-    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"Ray did not start ({TIMED_OUT}); starting it once more"
-    ]
+class Heads:
+    """The folders of the attempts, as the played program was given them."""
 
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch = folder, monkeypatch
+        for name in CENTRAL_PROCESSES:
+            shutil.copy("/bin/sleep", folder / name)
 
-def test_quick_failures_are_repeated_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = FailingRay(5)
-    monkeypatch.setattr(ray, "init", failing.init)
-    assert ray_start.start_local(1, False, tmp_path / "records").folder == failing.folders[5]
-    assert len(failing.folders) == 6
+    def play(self, body: str) -> None:
+        """Let each attempt run these lines before Ray counts as started."""
+        program = self._folder / "head.py"
+        program.write_text(HEAD.replace("BODY", body))
+        words = (sys.executable, str(program), str(self._folder))
+        self._monkeypatch.setattr(ray_start, "HEAD", words)
 
-
-def test_two_slow_failures_are_an_infrastructure_failure_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing = FailingRay(2)
-    monkeypatch.setattr(ray, "init", failing.init)
-    monkeypatch.setattr(ray_start, "START_S", 0)
-    with pytest.raises(
-        InfrastructureError, match=r"Ray did not start in 2 attempts: The current node .* overloaded"
-    ) as e:
-        ray_start.start_local(1, False, tmp_path / "records")
-    assert "\n" not in str(e.value)
-    assert not any(folder.exists() for folder in failing.folders)
-    assert not any(psutil.pid_exists(raylet.pid) for raylet in failing.raylets)
+    @property
+    def folders(self) -> list[Path]:
+        return [Path(line) for line in (self._folder / "attempts").read_text().splitlines()]
 
 
 @pytest.fixture
-def raylet(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = start_raylet(tmp_path)
-    yield process
-    process.kill()
-    process.wait()
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Heads:
+    """A played `ray_head`, to which the driver connects at once."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    return Heads(tmp_path, monkeypatch)
 
 
-def test_ray_waits_for_a_slow_raylet_as_long_as_it_runs(
-    raylet: subprocess.Popen[str], temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_failed_start_is_repeated_and_its_processes_are_ended(
+    heads: Heads, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers: list[object] = [RuntimeError("not there yet")] * 5 + ["the node"]
-
-    def get_node(address: str, node: str) -> object:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(services, "get_node", get_node)
-    monkeypatch.setattr(ray_start, "_POLL_S", 0.01)
-    monkeypatch.setattr(ray_start, "NOTICE_S", 0.02)
-    with ray_start._patient_registration(temporary):
-        assert services.get_node("address", "id") == "the node"  # type: ignore[no-untyped-call]
-    assert answers == []
-    assert "waiting for Ray to start" in caplog.text
-    assert services.get_node is get_node
+    heads.play(LEAVES_A_RAYLET.replace("FAILURES", "1"))
+    local = start_local(1, 0, tmp_path / "records")
+    first, second = heads.folders
+    assert (local.folder, first.exists(), second.is_dir()) == (second, False, True)
+    assert not psutil.pid_exists(int((tmp_path / "raylet-1").read_text()))
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"Ray did not start ({TIMED_OUT}); starting it once more"
+    ]
+    local.stop()
+    assert not second.exists()
+    assert list((tmp_path / "records").glob("*.json")) == []
 
 
-def test_ray_does_not_wait_for_a_raylet_that_ended(
-    raylet: subprocess.Popen[str], temporary: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", ["0", "1"])
+@pytest.mark.parametrize("name", CENTRAL_PROCESSES)
+def test_a_central_process_that_ends_while_ray_starts_ends_the_attempt_at_once(
+    heads: Heads, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, seconds: str
 ) -> None:
-    def get_node(address: str, node: str) -> object:
-        raylet.kill()
-        raylet.wait()
-        raise RuntimeError("not there yet")
-
-    monkeypatch.setattr(services, "get_node", get_node)
-    ended = pytest.raises(InfrastructureError, match="its raylet ended while it started")  # Ray waits for RuntimeErrors
-    with ray_start._patient_registration(temporary), ended:
-        services.get_node("address", "id")  # type: ignore[no-untyped-call]
+    """Also one that was never seen alive. The attempt itself would take ten minutes."""
+    heads.play(ENDS.replace("NAME", name).replace("SECONDS", seconds))
+    local = start_local(1, 0, tmp_path / "records")
+    assert local.folder == heads.folders[1]
+    assert f"Ray did not start (its {name} ended while it started); starting it once more" in caplog.text
+    local.stop()
 
 
-def test_the_installed_ray_has_the_function_that_is_replaced() -> None:
-    """Without it, Ray's own limit of 30 s would apply on a busy machine."""
-    assert list(inspect.signature(services.get_node).parameters) == ["gcs_address", "node_id"]
-    source = inspect.getsource(ray._private.node.Node.__init__)
-    assert "ray._private.services.get_node(" in source
+def test_quick_failures_are_repeated_more_often(heads: Heads, tmp_path: Path) -> None:
+    heads.play(LEAVES_A_RAYLET.replace("FAILURES", "5"))
+    local = start_local(1, 0, tmp_path / "records")
+    assert local.folder == heads.folders[5]
+    local.stop()
+
+
+def test_two_slow_failures_are_an_infrastructure_failure_in_one_line(
+    heads: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads.play("time.sleep(600)")
+    monkeypatch.setattr(ray_start, "START_S", 1)
+    with pytest.raises(InfrastructureError) as raised:
+        start_local(1, 0, tmp_path / "records")
+    reason = "it did not start within 1 s; the machine may be overloaded or short of memory"
+    assert str(raised.value) == f"Ray did not start in 2 attempts: {reason}"
+    assert [folder.exists() for folder in heads.folders] == [False] * len(heads.folders)
+
+
+def test_a_ray_that_cannot_be_joined_is_started_again(
+    heads: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    addresses: list[object] = []
+
+    def join(address: str, **options: object) -> None:
+        addresses.append(address)
+        if len(addresses) == 1:
+            raise Exception("Can't find a node\nand more")
+
+    monkeypatch.setattr(ray, "init", join)
+    heads.play("")
+    local = start_local(1, 0, tmp_path / "records")
+    assert addresses == ["127.0.0.1:6379"] * 2
+    assert "Ray did not start (Can't find a node); starting it once more" in caplog.text
+    local.stop()
+
+
+def test_a_slow_start_is_reported(
+    heads: Heads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_start, "NOTICE_S", 0.01)
+    heads.play("time.sleep(1)")
+    start_local(1, 0, tmp_path / "records").stop()
+    assert "waiting for Ray to start (" in caplog.text
+    assert f"s of at most {ray_start.START_S} s)" in caplog.text
 
 
 def test_a_local_ray_gets_long_timeouts_and_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,4 +153,4 @@ def test_a_local_ray_gets_long_timeouts_and_a_users_own_stay(monkeypatch: pytest
     monkeypatch.delenv("RAY_gcs_server_port_wait_time_s", raising=False)
     ray_environment.set_ray_environment(None)
     names = ("RAY_raylet_start_wait_time_s", "RAY_gcs_server_port_wait_time_s")
-    assert [os.environ[name] for name in names] == ["7", "120"]
+    assert [os.environ[name] for name in names] == ["7", "300"]

@@ -1,4 +1,4 @@
-"""The watch over Ray's control store while Ray starts."""
+"""The watch over Ray's central processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import subprocess
 import sys
 import threading
 
-import pytest
-
-from tuner.executors.ray_watch import MESSAGE, watched
+from tuner.executors.ray_watch import MESSAGE, Watch
 
 
 class ControlStore:
@@ -23,35 +21,33 @@ class ControlStore:
         return self.running
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_start_that_ends_is_left_alone(begun: bool) -> None:
+def test_a_watch_that_is_ended_gives_nothing_up() -> None:
     given_up = threading.Event()
-    with watched(ControlStore(begun), given_up.set, grace_s=60, poll_s=0.001):
+    store = ControlStore(True)
+    watch = Watch(store, given_up.set, grace_s=60, poll_s=0.001)
+    assert store.looks.acquire(timeout=60)
+    store.running = False
+    while store.looks.acquire(timeout=0.1):  # until the watch waits out its grace
         pass
-    assert not given_up.is_set()
+    watch.end()
+    assert not given_up.wait(0.1)
 
 
-def test_a_start_that_goes_on_without_its_control_store_is_given_up() -> None:
-    store, given_up = ControlStore(False), threading.Event()
-    with watched(store, given_up.set, grace_s=0.001, poll_s=0.001):
-        assert store.looks.acquire(timeout=60)
-        store.running = True
-        while store.looks.acquire(blocking=False):
-            pass
-        assert store.looks.acquire(timeout=60)
-        assert store.looks.acquire(timeout=60)  # it was seen while it ran
-        store.running = False
-        assert given_up.wait(60)
-
-
-def test_a_start_that_ends_within_the_grace_is_left_alone() -> None:
+def test_a_driver_that_goes_on_without_ray_is_given_up() -> None:
     store, given_up = ControlStore(True), threading.Event()
-    with watched(store, given_up.set, grace_s=60, poll_s=0.001):
-        assert store.looks.acquire(timeout=60)
-        store.running = False
-        while store.looks.acquire(timeout=0.1):  # until the watch waits out its grace
-            pass
+    Watch(store, given_up.set, grace_s=0.001, poll_s=0.001)
+    assert store.looks.acquire(timeout=60)
     assert not given_up.is_set()
+    store.running = False
+    assert given_up.wait(60)
+
+
+def test_the_grace_may_be_changed_while_it_lasts() -> None:
+    store, given_up = ControlStore(False), threading.Event()
+    watch = Watch(store, given_up.set, grace_s=600, poll_s=0.001)
+    assert not given_up.wait(0.1)
+    watch.grace_s = 0.0
+    assert given_up.wait(60)
 
 
 def test_the_process_cleans_up_and_ends_with_one_line() -> None:
