@@ -29,6 +29,7 @@ HOMES = {
     "ray": (
         "tuner.executors.ray_pool",
         "tuner.executors.ray_start",
+        "tuner.executors.ray_head",
         "tuner.executors.ray_cluster",
         "tuner.executors.nodes",
     ),
@@ -47,7 +48,8 @@ HOME_EXCEPTIONS = {
     ("tuner.study.optuna_storage", "sqlalchemy"): "Optuna's storage raises SQLAlchemy's errors",
 }
 BROAD_EXCEPT = {
-    "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not start"),
+    "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not answer"),
+    "tuner.executors.ray_head": (1, "Ray raises plain Exception if a part of it does not start"),
     "tuner.engines.vllm.clients.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.service.optimizer.batches": (1, "a transaction's boundary: its error is the answer to each of its clients"),

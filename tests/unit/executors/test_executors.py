@@ -220,6 +220,11 @@ class TestLocalRay:
         assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
 
     @pytest.mark.slow
+    def test_a_ray_that_ends_before_its_first_worker_starts_is_started_again(self, local: RayExecutor) -> None:
+        central_process("gcs_server").kill()
+        assert local.engine_info().version == "0.0+stub"
+
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
     def test_a_dead_ray_is_started_again(self, name: str, tmp_path: Path) -> None:
         gate = tmp_path / "go"
