@@ -190,7 +190,7 @@ def connect_arguments(url: URL) -> Mapping[str, float]:
 def _missing_driver(url: URL, module: str | None) -> str:
     backend = url.get_backend_name()
     if backend == "postgresql":
-        return f"the driver {module} of {url.drivername} is not installed: pip install 'tuner[postgresql]'"
+        return f"the driver {module} of {url.drivername} is not installed: `pip install 'psycopg[binary]'`"
     if backend == "sqlite":
         return f"the driver {module} of {url.drivername} is not installed: pip install {module}, or give a file"
     return f"{url.drivername} is not a supported database: {_SUPPORTED}"

@@ -64,7 +64,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
     assert done.code == 2
     assert done.err == (
         "tuner: no llama.cpp found: no llama-server on PATH, and the package no_such_package is not installed; "
-        "`pip install 'tuner[llama-cpp]'`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER\n"
+        "`pip install xllamacpp`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER\n"
     )
 
 

@@ -22,9 +22,11 @@ RUN = ("docs/quickstart.md", "README.md")
 NOT_TUNER = {
     ("git", "clone"): "the test runs in a clone",
     ("cd", "tuner"): "the test runs in a clone",
-    ("python3", "-m"): ".ci/run installs uv by this line",
-    (".uv/bin/pip", "install"): ".ci/run installs uv by this line",
+    ("python3", "-m"): ".ci/fresh runs this line",
+    (".uv/bin/pip", "install"): ".ci/fresh runs this line",
     (".uv/bin/uv", "sync"): ".ci/run runs it",
+    ("uv", "build"): "tests/test_distribution.py builds the wheel",
+    ("pip", "install"): "tests/test_distribution.py installs the wheel",
     (".uv/bin/uv", "run"): "this is such a run",
     ("source", ".venv/bin/activate"): "the tests run in the environment",
 }

@@ -42,7 +42,7 @@ def test_without_the_library_one_line_names_it(tmp_path: Path, monkeypatch: pyte
     printed = run_here(tmp_path, "ui", "--host", "10.0.0.7")
     assert (printed.code, printed.out) == (2, "")
     rule = "--host 10.0.0.7: MLflow needs Flask-WTF to ask for a password"
-    assert printed.err == f"tuner: {rule}; run `uv sync --extra auth`, {TUNNEL}\n"
+    assert printed.err == f"tuner: {rule}; `pip install flask-wtf`, {TUNNEL}\n"
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_an_unsupported_database_lists_the_supported_ones(url: str) -> None:
 
 
 def test_the_error_for_a_missing_driver_names_the_package() -> None:
-    with pytest.raises(StorageError, match=r"the driver .* is not installed: pip install 'tuner\[postgresql\]'"):
+    with pytest.raises(StorageError, match=r"the driver .* is not installed: `pip install 'psycopg\[binary\]'`"):
         create_database_engine(parse_storage_url("postgresql+asyncpg://host/db"))
 
 

@@ -50,7 +50,7 @@ def find_server(given: str | None = None, environment: Mapping[str, str] | None 
     beside = Path(sys.executable).with_name(LAUNCHER)
     if importlib.util.find_spec(PACKAGE) is not None and os.access(beside, os.X_OK):
         return beside
-    remedy = f"`pip install 'tuner[llama-cpp]'`, or put {PROGRAM} on PATH or its path into {VARIABLE}"
+    remedy = f"`pip install xllamacpp`, or put {PROGRAM} on PATH or its path into {VARIABLE}"
     rule = f"no llama.cpp found: no {PROGRAM} on PATH, and the package {PACKAGE} is not installed"
     raise SettingError("llama_server", None, rule, remedy)
 

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         import xllamacpp
     except ImportError as error:
-        sys.exit(f"error: the package xllamacpp is not installed ({error}); pip install 'tuner[llama-cpp]'")
+        sys.exit(f"error: the package xllamacpp is not installed ({error}); `pip install xllamacpp`")
     if given.pop("version", False):
         print(f"version: {xllamacpp.__version__} (xllamacpp)")
         return

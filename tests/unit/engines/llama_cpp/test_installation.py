@@ -47,7 +47,7 @@ def test_without_any_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         find_server(None, {"PATH": "/nowhere"})
     assert str(caught.value) == (
         "no llama.cpp found: no llama-server on PATH, and the package xllamacpp is not installed; "
-        "`pip install 'tuner[llama-cpp]'`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER"
+        "`pip install xllamacpp`, or put llama-server on PATH or its path into TUNER_LLAMA_SERVER"
     )
 
 

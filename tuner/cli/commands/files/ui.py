@@ -71,4 +71,4 @@ def _refuse_without_password(host: str, port: int) -> None:
         raise UserError(f"--host {host}: {rule}; {remedy}, {tunnel}")
     if find_spec("flask_wtf") is None:
         rule = "MLflow needs Flask-WTF to ask for a password"
-        raise UserError(f"--host {host}: {rule}; run `uv sync --extra auth`, {tunnel}")
+        raise UserError(f"--host {host}: {rule}; `pip install flask-wtf`, {tunnel}")
