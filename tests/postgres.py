@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.programs import needed
+from tests.programs import FIND, needed
 
 READY_S = 60
 
@@ -69,6 +69,12 @@ class PostgresServer:
         with psycopg.connect(host=str(self.socket), user="tuner", dbname="postgres", autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {source}")
         return f"postgresql://tuner@/{name}?host={self.socket}"
+
+
+def require_postgresql() -> None:
+    """End a program that is no test, and needs PostgreSQL, with one line if it is not installed."""
+    if FIND["postgresql"]() is None:
+        raise SystemExit("PostgreSQL is not installed (Debian: apt-get install postgresql)")
 
 
 def unprivileged_user() -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -31,15 +32,16 @@ def _initdb() -> str | None:
 FIND: dict[str, Callable[[], str | None]] = {
     "chromium": _on_path("chromium", "chromium-browser", "google-chrome"),
     "haproxy": find_haproxy,
+    "libgomp1": lambda: find_library("gomp"),  # of the package xllamacpp
     "postgresql": _initdb,
     "shellcheck": _on_path("shellcheck"),
     "systemd": _on_path("systemd-analyze"),
 }
-"""By the name of its Debian package, how each program is found."""
+"""By the name of its Debian package, how each program or library is found."""
 
 
 def needed(name: str) -> Path:
-    """Return the path of a program; without it CI fails and any other run skips.
+    """Return the path of a program, or the name of a library; without it CI fails and any other run skips.
 
     Args:
         name: of the Debian package, one of `FIND`.

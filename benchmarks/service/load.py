@@ -42,7 +42,7 @@ import psutil
 from benchmarks.command_line import documented_parser, exit_on_sigterm, write_json
 from benchmarks.service.load_clients import CLIENTS, SPACE, STUDIES, Plan
 from benchmarks.text_table import print_table
-from tests.postgres import find_programs, postgres_server
+from tests.postgres import postgres_server, require_postgresql
 
 WARMUP_S = 3.0
 READY_S = 120.0
@@ -203,10 +203,8 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
 def compare(databases: Sequence[str], pauses: Sequence[float], seconds: float, with_optuna: bool) -> list[Run]:
     """Return the runs of the service on each database, and of Optuna's proxy on PostgreSQL."""
     runs = []
-    programs = find_programs()
-    if programs is None:
-        raise SystemExit("PostgreSQL is not installed: no initdb below /usr/lib/postgresql or on PATH")
-    with TemporaryDirectory() as name, postgres_server(programs, durable=True) as postgres:
+    require_postgresql()
+    with TemporaryDirectory() as name, postgres_server(durable=True) as postgres:
         for database in databases:
             folder = Path(name) / database
             folder.mkdir()

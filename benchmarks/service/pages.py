@@ -27,7 +27,7 @@ from benchmarks.command_line import documented_parser, exit_on_sigterm, write_js
 from benchmarks.service.load import service
 from benchmarks.text_table import print_table
 from storage.service.store import open_service_store
-from tests.postgres import find_programs, postgres_server
+from tests.postgres import postgres_server, require_postgresql
 
 OWNERS = 40
 METRICS = ", ".join(f"'metric_{index}', round((random() * 1000)::numeric, 3)" for index in range(30))
@@ -111,10 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--json", type=Path, metavar="FILE", help="write the seconds of all requests")
     given: argparse.Namespace = parser.parse_args(arguments)
     exit_on_sigterm()
-    programs = find_programs()
-    if programs is None:
-        raise SystemExit("PostgreSQL is not installed: no initdb below /usr/lib/postgresql or on PATH")
-    with TemporaryDirectory() as name, postgres_server(programs, durable=True) as postgres:
+    require_postgresql()
+    with TemporaryDirectory() as name, postgres_server(durable=True) as postgres:
         url = postgres.new_database()
         fill(url, given.studies, given.trials)
         load = os.getloadavg()[0]

@@ -32,7 +32,7 @@ from benchmarks.service.load import Memory, service
 from benchmarks.text_table import print_table
 from storage.service.records import Role, Submission, Token
 from storage.service.store import ServiceStore, open_service_store
-from tests.postgres import find_programs, postgres_server
+from tests.postgres import postgres_server, require_postgresql
 from tuner.service.http.access import new_token
 from tuner.service.http.edge.streams import MOST_STREAMS
 
@@ -163,9 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         url = f"sqlite:///{folder}/tuner.db"
         if given.database == "postgresql":
-            if (programs := find_programs()) is None:
-                raise SystemExit("PostgreSQL is not installed: no initdb below /usr/lib/postgresql or on PATH")
-            url = stack.enter_context(postgres_server(programs, durable=True)).new_database()
+            require_postgresql()
+            url = stack.enter_context(postgres_server(durable=True)).new_database()
         load = os.getloadavg()[0]
         found = measure(url, folder, given)
     late = found["late"]

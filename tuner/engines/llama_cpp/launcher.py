@@ -162,8 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = vars(parser().parse_args(arguments))
     try:
         import xllamacpp
+    except ModuleNotFoundError:
+        sys.exit("error: the package xllamacpp is not installed; `pip install xllamacpp`")
     except ImportError as error:
-        sys.exit(f"error: the package xllamacpp is not installed ({error}); `pip install xllamacpp`")
+        sys.exit(f"error: the package xllamacpp lacks a library ({error}); on Debian, `apt-get install libgomp1`")
     if given.pop("version", False):
         print(f"version: {xllamacpp.__version__} (xllamacpp)")
         return

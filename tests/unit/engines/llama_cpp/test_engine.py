@@ -31,6 +31,8 @@ from tuner.workloads.request_class import RequestClass
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
 
+pytestmark = pytest.mark.program("libgomp1")
+
 NEVER = threading.Event()
 LOAD = ClosedLoop(max_concurrency=4, num_prompts=16, input_len=24, output_len=8)
 FLAGS = ("--threads", "1", "--parallel", "4", "--ctx-size", "1024")

@@ -67,6 +67,7 @@ def test_a_llama_server_states_version_flags_and_gpus(tmp_path: Path) -> None:
     assert found.gpus == ("CUDA0",)
 
 
+@pytest.mark.program("libgomp1")
 def test_the_launcher_states_the_same_of_itself() -> None:
     found = installation(Path(sys.executable).with_name(LAUNCHER))
     assert found.version[0].isdigit()

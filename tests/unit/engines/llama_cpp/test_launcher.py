@@ -5,13 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import xllamacpp
 
 from search_spaces import load_space
 from tuner.engines.command_line import LAUNCHER
 from tuner.engines.llama_cpp.launcher import INTEGERS, SWITCHES, parser, server_parameters
+
+if TYPE_CHECKING:
+    import xllamacpp
+else:
+    xllamacpp = pytest.importorskip("xllamacpp", exc_type=ImportError)
+
+pytestmark = pytest.mark.program("libgomp1")
 
 PROGRAM = Path(sys.executable).with_name(LAUNCHER)
 
