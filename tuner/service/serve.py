@@ -25,6 +25,7 @@ from tuner.service.asked.rules import ServerRules
 from tuner.service.http.access import new_token
 from tuner.service.http.app import create_app
 from tuner.service.http.context import ServiceContext
+from tuner.service.http.edge.connections import Limits
 from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import ProcessLauncher
@@ -59,6 +60,7 @@ class ServeSettings:
         keeps_running: whether drivers go on when this process is stopped.
         log_format: of this process and its drivers.
         webhooks: which submissions may name.
+        limits: connections that clients may hold.
     """
 
     url: str
@@ -74,6 +76,7 @@ class ServeSettings:
     keeps_running: bool = False
     log_format: LogFormat = LogFormat.TEXT
     webhooks: Webhooks = field(default_factory=Webhooks)
+    limits: Limits = field(default_factory=Limits)
 
 
 def serve(settings: ServeSettings) -> None:
@@ -104,7 +107,7 @@ def serve(settings: ServeSettings) -> None:
                 secure=settings.certificate is not None,
                 webhooks=settings.webhooks,
             )
-            run_server(create_app(context), listener, settings.certificate)
+            run_server(create_app(context), listener, settings.certificate, settings.limits)
 
 
 def check_certificate(files: tuple[Path, Path] | None) -> None:

@@ -17,7 +17,7 @@ Context = Annotated[ServiceContext, Depends(context_of)]
 
 
 @router.get("/healthz")
-def healthz() -> dict[str, str]:
+async def healthz() -> dict[str, str]:  # no thread, so that slow requests, which have them all, do not delay it
     """Answer while the process lives."""
     return {"status": "ok"}
 

@@ -30,7 +30,7 @@ TITLES = {
     422: "a value cannot work",
     429: "too many requests",
     500: "an error of the server",
-    503: "the database does not answer",
+    503: "not available now",
 }
 
 

@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+from tuner.service.http.edge.connections import Connections, Limits
+from tuner.service.http.edge.protocol import DoorConfig
+
 SHUTDOWN_S = 5
 """Seconds that open requests have to end."""
 
-CONNECTIONS = 1000
-"""Connections at once; further ones get 503."""
+OPEN_FILES = 4096
+"""Open files that the process asks the system for; each connection is one."""
+
+OWN_FILES = 200
+"""Open files that are no connections: databases, logs, and pipes to drivers."""
 
 SWITCH_S = 0.0005
 """How long a thread keeps the interpreter while others wait; a transaction waits for it after each statement."""
 
 
-def run_server(app: FastAPI, listener: socket.socket, certificate: tuple[Path, Path] | None) -> None:
+def run_server(
+    app: FastAPI, listener: socket.socket, certificate: tuple[Path, Path] | None, limits: Limits | None = None
+) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM.
 
     Args:
         app: the application.
         listener: bound, not listening yet.
         certificate: files of the certificate and its key; None: HTTP.
+        limits: what clients may hold; None: the defaults.
     """
     sys.setswitchinterval(SWITCH_S)
-    make_server(app, certificate).run(sockets=[listener])
+    asked = limits or Limits()
+    limits = replace(asked, most=max(1, min(asked.most, _open_files() - OWN_FILES)))
+    make_server(app, certificate, limits).run(sockets=[listener])
 
 
-def make_server(app: FastAPI, certificate: tuple[Path, Path] | None) -> uvicorn.Server:
+def make_server(app: FastAPI, certificate: tuple[Path, Path] | None, limits: Limits | None = None) -> uvicorn.Server:
     """Return the server of an application; see `run_server`."""
     file, key = (None, None) if certificate is None else certificate
-    config = uvicorn.Config(
+    config = DoorConfig(
         app,
+        Connections(limits or Limits()),
         log_config=None,  # the process has its own
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=SHUTDOWN_S,
         ssl_certfile=file,
         ssl_keyfile=key,
     )
     return uvicorn.Server(config)
+
+
+def _open_files() -> int:
+    """Return how many files the process may open, after it has asked for more."""
+    soft, hard = (OPEN_FILES if each == resource.RLIM_INFINITY else each for each in _files_limit())
+    wanted = min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, _files_limit()[1]))
+    return max(soft, wanted)
+
+
+def _files_limit() -> tuple[int, int]:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -26,6 +26,9 @@ def serve(
         Path | None, option(SERVER, "FILE", "Certificate for HTTPS, with --tls-key.", shown="HTTP")
     ] = None,
     tls_key: Annotated[Path | None, option(SERVER, "FILE", "Key of the certificate.", shown="HTTP")] = None,
+    connections_per_address: Annotated[
+        int, option(SERVER, "INTEGER", "Connections of one address; raise it behind a proxy.", least=1, most=1000)
+    ] = 500,
     storage: Storage = None,
     folder: Annotated[Path, option(QUEUE, "DIR", "Folder of scripts and logs of the submitted studies.")] = Path(
         "tuner_service"
@@ -80,6 +83,7 @@ def serve(
     from search_spaces.rendering.words import long_name
     from tuner.errors import SettingError
     from tuner.service.asked.rules import ServerRules
+    from tuner.service.http.edge.connections import Limits
     from tuner.service.serve import ServeSettings, serve
     from tuner.service.watching.webhooks import find_webhooks
     from tuner.use_cases.places import storage_url
@@ -101,6 +105,7 @@ def serve(
         keeps_running=keep_running,
         log_format=_format(log_format),
         webhooks=find_webhooks(webhook or (), webhook_default, os.environ),
+        limits=Limits(per_address=connections_per_address),
     )
     serve(settings)
 
