@@ -16,7 +16,8 @@ from typing import Any
 
 from search_spaces.yaml_file import INCLUDE, YamlError, named_files, parse_yaml
 from tuner.errors import SettingError, UserError, as_text
-from tuner.service.asked.settings import FILES, LARGEST_CONTENT
+from tuner.service.asked.limits import LARGEST_CONTENT
+from tuner.service.asked.settings import FILES
 from tuner.use_cases.keywords import Keywords
 
 CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}

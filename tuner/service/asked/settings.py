@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from tuner.errors import SettingError
+from tuner.service.asked.limits import check_limits
 from tuner.use_cases.keywords import Keywords
 
 FILES = "files"
@@ -20,8 +21,6 @@ NAMED_BY_ID = "study"
 """The keyword that a submission lacks: its id is the study's name."""
 
 LARGEST_NUMBER = 2**63
-LARGEST_CONTENT = 1_000_000
-"""Most characters of one file's content."""
 
 
 @functools.cache
@@ -43,25 +42,18 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
         id: of the submission, which names the study.
 
     Raises:
-        SettingError: for an unknown name, or a value of another type.
+        SettingError: for an unknown name, a value of another type, or one beyond its limits.
     """
     if NAMED_BY_ID in given:
         raise SettingError(NAMED_BY_ID, str(given[NAMED_BY_ID]), "a submission has an id instead", "give the id")
     for name, value in given.items():
-        _check_length(name, value)
         _check_storable(name, value)
     try:
         keywords = _adapter().validate_python({name: value for name, value in given.items() if name != FILES})
     except ValidationError as error:
         raise _explained(error) from None
+    check_limits(keywords)
     return replace(keywords, study=id)
-
-
-def _check_length(name: str, value: object) -> None:
-    for text in value if isinstance(value, list) else [value]:
-        if isinstance(text, str) and len(text) > LARGEST_CONTENT:
-            rule = f"its content has {len(text):,} characters, and {LARGEST_CONTENT:,} are the most"
-            raise SettingError(name, None, f"{name}: {rule}", "shorten it")
 
 
 def _check_storable(name: str, value: object) -> None:

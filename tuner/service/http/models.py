@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage.service.records import Owner, Role, Submission, SubmissionState, Token
+from tuner.service.asked.limits import MOST_GPUS
 
 ID = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """Ids of studies are file names and parts of addresses, too."""
@@ -19,8 +20,6 @@ RULES = {
     NAME: "a name has up to 63 letters, digits and ._@- and begins with a letter or a digit",
 }
 """The patterns in words, for messages."""
-
-MOST_GPUS = 1024
 
 
 def rule_of(error: Mapping[str, Any]) -> str:
@@ -38,11 +37,15 @@ class NewStudy(_Body):
 
     id: Annotated[str | None, Field(pattern=ID, description="name of the study; made up if it is left out")] = None
     settings: Annotated[dict[str, Any], Field(description="keywords of `tuner.optimize`, contents instead of files")]
-    kind: Annotated[str | None, Field(description="kind of the devices; by default the server's only one")] = None
+    kind: Annotated[
+        str | None, Field(max_length=100, description="kind of the devices; by default the server's only one")
+    ] = None
     gpus: Annotated[int, Field(ge=1, le=MOST_GPUS, description="most devices at once")] = 1
     priority: Annotated[int, Field(ge=-100, le=100, description="larger is sooner, among your own")] = 0
     shared: Annotated[bool, Field(description="whether every token may read it")] = False
-    webhook: Annotated[str | None, Field(description="webhook of the server; by default the server's choice")] = None
+    webhook: Annotated[
+        str | None, Field(max_length=100, description="webhook of the server; by default the server's choice")
+    ] = None
 
 
 class StudyChange(_Body):
@@ -119,14 +122,14 @@ class OwnerBody(_Body):
     """An owner's share and quotas."""
 
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    most_gpus: Annotated[int | None, Field(ge=0)] = None
-    gpu_hours_a_week: Annotated[float | None, Field(ge=0)] = None
+    most_gpus: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
+    gpu_hours_a_week: Annotated[float | None, Field(ge=0, le=1e9, allow_inf_nan=False)] = None
 
 
 class Session(_Body):
     """A token, to be kept in a cookie."""
 
-    token: str
+    token: Annotated[str, Field(max_length=200)]
 
 
 def study_view(

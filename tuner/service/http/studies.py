@@ -106,7 +106,7 @@ def _check_new(id: str, who: Caller, context: ServiceContext) -> None:
 def studies(
     who: Known,
     context: Context,
-    owner: str | None = None,
+    owner: Annotated[str | None, Query(max_length=100)] = None,
     state: Annotated[list[SubmissionState] | None, Query()] = None,
     text: Annotated[str | None, Query(max_length=100)] = None,
     after: Annotated[str | None, Query(max_length=200)] = None,

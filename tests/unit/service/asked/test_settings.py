@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import SettingError
-from tuner.service.asked.settings import LARGEST_CONTENT, names, read_settings
+from tuner.service.asked.limits import LARGEST_CONTENT
+from tuner.service.asked.settings import names, read_settings
 
 
 def test_settings_are_the_keywords_of_optimize_without_the_name() -> None:

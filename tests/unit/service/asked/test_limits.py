@@ -1,0 +1,71 @@
+"""The limits of each setting."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+
+from tuner.errors import SettingError
+from tuner.service.asked.limits import LIMITS, Entries, Number, Text, check_limits
+from tuner.service.asked.settings import names, read_settings
+from tuner.use_cases.keywords import Keywords
+
+SWITCHES = {name for name, kind in typing.get_type_hints(Keywords).items() if kind is bool}
+
+
+def test_every_setting_but_a_switch_has_a_limit() -> None:
+    assert set(LIMITS) == set(names()) - SWITCHES
+
+
+def _beyond() -> list[tuple[str, object]]:
+    """Return a value beyond each limit."""
+    found: list[tuple[str, object]] = []
+    for name, limit in LIMITS.items():
+        if isinstance(limit, Number):
+            found += [(name, limit.least - 1), (name, limit.most + 1), (name, float("nan"))]
+        elif isinstance(limit, Text):
+            found.append((name, "x" * (limit.longest + 1)))
+        elif name == "env":
+            found += [(name, {str(index): "" for index in range(limit.most + 1)}), (name, {"A": "x" * 10_001})]
+        else:
+            found += [(name, ("x",) * (limit.most + 1)), (name, ("x" * (limit.longest + 1),))]
+    return found
+
+
+@pytest.mark.parametrize(("name", "value"), _beyond(), ids=lambda each: str(each)[:20])
+def test_a_value_beyond_its_limit_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(SettingError) as caught:
+        check_limits(Keywords(**{name: value}))
+    assert caught.value.field == name
+    assert caught.value.remedy
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
+
+
+def test_values_at_their_limits_are_taken() -> None:
+    for name, limit in LIMITS.items():
+        if isinstance(limit, Number):
+            check_limits(Keywords(**{name: limit.least}))
+            check_limits(Keywords(**{name: limit.most}))
+        elif isinstance(limit, Text):
+            check_limits(Keywords(**{name: "x" * min(limit.longest, 300)}))
+        elif isinstance(limit, Entries) and name != "env":
+            check_limits(Keywords(**{name: ("x",) * limit.most}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trials": 10**12}, "trials=1000000000000: a service takes 1 to 10,000; lower it"),
+        ({"gpus_per_trial": 10**9}, "gpus_per_trial=1000000000: a service takes 1 to 1,024; lower it"),
+        ({"learn_from": ["a"] * 50_000}, "learn_from has 50,000 entries, and 20 are the most; leave some out"),
+        ({"model": "m" * 5000}, "model has 5,000 characters, and 4,096 are the most; shorten it"),
+        ({"timeout": "9999999d"}, "timeout=8.64e+11: a service takes 0 to 31,622,400; lower it"),
+    ],
+)
+def test_a_submission_is_refused_with_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        read_settings(given)
+    assert str(caught.value) == message
