@@ -10,6 +10,14 @@ class SubmissionExists(StorageError):
     """There is another submission of that id."""
 
 
+class TooMany(StorageError):
+    """An owner has as many as are allowed. `rule` is the limit."""
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(f"{rule}; {remedy}")
+        self.rule = rule
+
+
 class UnknownSubmission(StorageError):
     """There is no submission of that id."""
 

@@ -105,7 +105,6 @@ class PatientServiceStore(ServiceStore):
     audit_log = _repeated(ServiceStore.audit_log)
     optimization = _repeated(ServiceStore.optimization)
     optimizations = _repeated(ServiceStore.optimizations)
-    active_optimizations = _repeated(ServiceStore.active_optimizations)
     share_optimization = _repeated(ServiceStore.share_optimization)
     stop_optimization = _repeated(ServiceStore.stop_optimization)
     apply_for = _repeated(ServiceStore.apply_for)
@@ -121,22 +120,22 @@ class PatientServiceStore(ServiceStore):
     resume = _found_again(ServiceStore.resume, WrongState, "queued_at")
     end = _found_again(ServiceStore.end, NotYours, "ended_at", "queued_at")
 
-    def submit(self, submission: Submission) -> tuple[Submission, bool]:
+    def submit(self, submission: Submission, most_waiting: int | None = None) -> tuple[Submission, bool]:
         """Store a submission, see `SubmissionStore`."""
         submit = super().submit
 
         def once(again: bool) -> tuple[Submission, bool]:
-            stored, created = submit(submission)
+            stored, created = submit(submission, most_waiting)
             return stored, created or (again and stored.created_at == submission.created_at)
 
         return self.wait.run(once)
 
-    def create_optimization(self, new: Optimization) -> tuple[Optimization, bool]:
+    def create_optimization(self, new: Optimization, most_active: int | None = None) -> tuple[Optimization, bool]:
         """Create an optimization, see `OptimizationStore`."""
         create = super().create_optimization
 
         def once(again: bool) -> tuple[Optimization, bool]:
-            stored, created = create(new)
+            stored, created = create(new, most_active)
             return stored, created or (again and stored.created_at == new.created_at)
 
         return self.wait.run(once)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, literal, select, tuple_
+from sqlalchemy import ColumnElement, func, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -38,6 +38,17 @@ def check_name(what: str, name: str, longest: int = NAME_LENGTH) -> None:
 def insert_into(session: Session, table: type[Base]) -> postgresql.Insert | sqlite.Insert:
     """Return the database's own INSERT, which can say what happens if the row exists."""
     return sqlite.insert(table) if session.get_bind().dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def take_turn(session: Session, what: str, owner: str) -> None:
+    """Let transactions that count what an owner has, and then add to it, run one after another.
+
+    On SQLite, transactions that write do so anyway. Take the turn before any row is locked, so that no two transactions
+    wait for each other.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        key = func.hashtextextended(f"{what} of {owner}", 0)
+        session.execute(select(func.pg_advisory_xact_lock(key)))
 
 
 def submission_record(row: SubmissionRow, with_settings: bool = True) -> Submission:

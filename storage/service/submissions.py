@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from storage.errors import NotYetAvailable, StorageError
-from storage.service.errors import SubmissionExists, WrongState
+from storage.service.errors import SubmissionExists, TooMany, WrongState
 from storage.service.models import EventRow, SubmissionRow
 from storage.service.records import ENDED, RESUMABLE, Page, Request, Submission, SubmissionState
 from storage.service.rows import (
@@ -24,6 +24,7 @@ from storage.service.rows import (
     locked,
     move,
     submission_record,
+    take_turn,
 )
 from storage.tables.deletion import delete_study
 from storage.tables.mapping import to_json_value
@@ -32,18 +33,20 @@ from storage.transactions import Transactions
 
 CANCELLED_WAITING = "ended on request before it started"
 DELETABLE = "only an ended study can be deleted; cancel it first"
+WAITING = "waiting submissions"
 CANCELLED_AGAIN = "ended on request while it waited"
 
 
 class SubmissionStore(Transactions):
     """Submissions as people see and change them."""
 
-    def submit(self, submission: Submission) -> tuple[Submission, bool]:
+    def submit(self, submission: Submission, most_waiting: int | None = None) -> tuple[Submission, bool]:
         """Store a queued submission.
 
         Args:
             submission: what is asked for. It gets the state QUEUED and the event `queued`; devices, driver, use and
                 counts of the argument are not stored.
+            most_waiting: how many queued submissions the owner may have, with this one; None: any number.
 
         Returns:
             The stored submission, and True if it is new. An equal one, with the same owner, settings, kind and `gpus`,
@@ -51,6 +54,7 @@ class SubmissionStore(Transactions):
 
         Raises:
             SubmissionExists: if there is another one of that id.
+            TooMany: if the owner has `most_waiting` queued ones already.
             StorageError: if the id, owner or kind is not printable or too long, `gpus` is below 1, or a setting is not
                 JSON.
         """
@@ -61,11 +65,14 @@ class SubmissionStore(Transactions):
             raise StorageError(f"a submission asks for 1 or more devices, not {submission.gpus}")
         settings = to_json_value("settings", submission.settings)
         with self._writing() as session:
+            if most_waiting is not None:
+                take_turn(session, WAITING, submission.owner)
             created = _insert(session, replace(submission, settings=settings))
             row = session.scalar(select(SubmissionRow).where(SubmissionRow.name == submission.id).with_for_update())
             if row is None:
                 raise NotYetAvailable(f"the study {submission.id!r} was deleted just now; submit it again")
             if created:
+                _check_waiting(session, submission.owner, most_waiting)
                 add_event(session, row, "queued", {"state": row.state}, submission.created_at)
             same = (row.owner, row.kind, row.gpus) == (submission.owner, submission.kind, submission.gpus)
             if not same or row.settings != settings:
@@ -163,14 +170,18 @@ class SubmissionStore(Transactions):
                 move(session, row, SubmissionState.CANCELLED, "cancelled", now, reason)
             return submission_record(row)
 
-    def resume(self, id: str, now: datetime) -> Submission:
+    def resume(self, id: str, now: datetime, most_waiting: int | None = None) -> Submission:
         """Queue a stopped, cancelled or failed submission again; the event is `queued` with `resumed`.
 
         Raises:
             UnknownSubmission: if there is none of that id.
             WrongState: if it is in another state.
+            TooMany: as `submit`.
         """
         with self._writing() as session:
+            if most_waiting is not None:
+                owner = session.scalar(select(SubmissionRow.owner).where(SubmissionRow.name == id))
+                take_turn(session, WAITING, owner or "")
             row = locked(session, id)
             state = SubmissionState(row.state)
             if state not in RESUMABLE:
@@ -178,6 +189,7 @@ class SubmissionStore(Transactions):
                 raise WrongState(id, state, f"only a submission in one of {allowed} can be resumed")
             row.losses, row.request = 0, None
             move(session, row, SubmissionState.QUEUED, "queued", now, data={"resumed": True})
+            _check_waiting(session, row.owner, most_waiting)
             return submission_record(row)
 
     def share(self, id: str, shared: bool) -> Submission:
@@ -250,6 +262,15 @@ def _insert(session: Session, new: Submission) -> bool:
     }
     statement = insert_into(session, SubmissionRow).values(values).on_conflict_do_nothing()
     return session.scalar(statement.returning(SubmissionRow.id)) is not None
+
+
+def _check_waiting(session: Session, owner: str, most: int | None) -> None:
+    """Refuse the change of a transaction after which an owner has more queued submissions than allowed."""
+    if most is None:
+        return
+    own = (SubmissionRow.owner == owner, SubmissionRow.state == SubmissionState.QUEUED.value)
+    if (session.scalar(select(func.count()).select_from(SubmissionRow).where(*own)) or 0) > most:
+        raise TooMany(f"{most} studies of {owner} wait already", "wait until some have ended, or cancel some")
 
 
 def _ask_driver(session: Session, row: SubmissionRow, present: Request | None, request: Request, now: datetime) -> None:

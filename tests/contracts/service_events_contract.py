@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from storage import StorageError
-from storage.service.errors import NotYours, WrongState
+from storage.service.errors import NotYours, TooMany, WrongState
 from storage.service.records import Event, EventPosition, Lease, Request, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tests.contracts.service_contract import ServiceFixture, in_state, kinds, present
@@ -192,6 +192,36 @@ class RaceContract(ServiceFixture):
 
             found = at_once(partial(store.start, id, ["old"], old, at(9)), partial(take_over, name, id))
             assert sorted(found, key=bool) == [False, True]
+
+    def test_as_many_as_may_wait_are_accepted(self, store: ServiceStore) -> None:
+        for index in range(10):
+            store.submit(submission(f"old-{index}"))
+        operations = [partial(store.submit, submission(f"new-{index}"), 20) for index in range(40)]
+        found = at_once(*operations)
+        assert sum(isinstance(each, tuple) for each in found) == 10
+        assert {str(each) for each in found if not isinstance(each, tuple)} == {
+            "20 studies of ada wait already; wait until some have ended, or cancel some"
+        }
+        assert store.counts()[S.QUEUED] == 20
+        assert store.submit(submission("old-0"), 20)[1] is False  # a repeated request
+        assert store.submit(submission("bobs", owner="bob"), 20)[1] is True
+
+    def test_as_many_as_may_wait_are_resumed(self, store: ServiceStore) -> None:
+        for index in range(20):
+            store.submit(submission(f"s{index}"))
+            store.request(f"s{index}", Request.CANCEL, at(1))
+        found = at_once(*(partial(store.resume, f"s{index}", at(2), 5) for index in range(20)))
+        assert sum(isinstance(each, TooMany) for each in found) == 15
+        assert store.counts()[S.QUEUED] == 5
+
+    def test_submitting_and_resuming_do_not_wait_for_each_other(self, store: ServiceStore) -> None:
+        for index in range(20):
+            store.submit(submission(f"s{index}"))
+            store.request(f"s{index}", Request.CANCEL, at(1))
+        resumed = [partial(store.resume, f"s{index}", at(2), 100) for index in range(20)]
+        submitted = [partial(store.submit, submission(f"s{index}"), 100) for index in range(20)]
+        for each in at_once(*resumed, *submitted):
+            assert not isinstance(each, StorageError)
 
     def test_one_of_two_equal_submissions_is_new(self, store: ServiceStore) -> None:
         for round in range(10):

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, load_only
 
 from storage.errors import NotYetAvailable, StorageError
 from storage.service.access import read_tokens
+from storage.service.errors import TooMany
 from storage.service.optimizations.batch import Batch, trial_columns, trial_record
 from storage.service.optimizations.errors import OptimizationExists, StillActive, UnknownOptimization
 from storage.service.optimizations.models import ClientTrialRow, OptimizationRow
@@ -25,7 +26,7 @@ from storage.service.optimizations.records import (
     Result,
 )
 from storage.service.records import Token
-from storage.service.rows import LARGEST, check_name, insert_into
+from storage.service.rows import LARGEST, check_name, insert_into, take_turn
 from storage.tables.mapping import to_json_value
 from storage.transactions import Transactions
 
@@ -33,8 +34,12 @@ from storage.transactions import Transactions
 class OptimizationStore(Transactions):
     """Optimizations, whose trials the clients run."""
 
-    def create_optimization(self, new: Optimization) -> tuple[Optimization, bool]:
+    def create_optimization(self, new: Optimization, most_active: int | None = None) -> tuple[Optimization, bool]:
         """Store an active optimization without trials.
+
+        Args:
+            new: the optimization.
+            most_active: how many active ones the owner may have, with this one; None: any number.
 
         Returns:
             The stored one, and True if it is new. An equal one, with the same owner, spec and limits, is returned as it
@@ -42,13 +47,18 @@ class OptimizationStore(Transactions):
 
         Raises:
             OptimizationExists: if there is another one of that id.
+            TooMany: if the owner has `most_active` active ones already.
             StorageError: if a name is not printable or too long, or the spec is not JSON.
         """
         check_name("an optimization's id", new.id)
         check_name("an owner's name", new.owner)
         spec = to_json_value("spec", new.spec)
         with self._writing() as session:
+            if most_active is not None:
+                take_turn(session, "active optimizations", new.owner)
             created = _insert(session, new, spec)
+            if created and most_active is not None and _active(session, new.owner) > most_active:
+                raise TooMany(f"{most_active} optimizations of {new.owner} are active", "stop some first")
             row = session.scalar(select(OptimizationRow).where(OptimizationRow.name == new.id))
             if row is None:
                 raise NotYetAvailable(f"the optimization {new.id!r} was deleted just now; create it again")
@@ -87,12 +97,6 @@ class OptimizationStore(Transactions):
             rows = session.scalars(query).all()
             records = tuple(optimization_record(row, with_spec=False) for row in rows[:limit])
             return OptimizationPage(records, records[-1].row if len(rows) > limit else None)
-
-    def active_optimizations(self, owner: str) -> int:
-        """Return how many active optimizations an owner has."""
-        own = (OptimizationRow.owner == owner, OptimizationRow.state == OptimizationState.ACTIVE.value)
-        with self._reading() as session:
-            return session.scalar(select(func.count()).select_from(OptimizationRow).where(*own)) or 0
 
     def share_optimization(self, id: str, shared: bool) -> Optimization:
         """Let every token read an optimization, or only its owner's.
@@ -231,6 +235,12 @@ def optimization_record(row: OptimizationRow, with_spec: bool = True) -> Optimiz
         ended_at=row.ended_at,
         row=row.id,
     )
+
+
+def _active(session: Session, owner: str) -> int:
+    """Return how many active optimizations an owner has."""
+    own = (OptimizationRow.owner == owner, OptimizationRow.state == OptimizationState.ACTIVE.value)
+    return session.scalar(select(func.count()).select_from(OptimizationRow).where(*own)) or 0
 
 
 def _locked(session: Session, id: str) -> OptimizationRow:

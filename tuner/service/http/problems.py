@@ -12,7 +12,14 @@ from starlette.exceptions import HTTPException
 
 from search_spaces.errors import SpaceError
 from storage.errors import StorageError, StorageUnavailable
-from storage.service.errors import InvalidCursor, SubmissionExists, UnknownSubmission, UnknownToken, WrongState
+from storage.service.errors import (
+    InvalidCursor,
+    SubmissionExists,
+    TooMany,
+    UnknownSubmission,
+    UnknownToken,
+    WrongState,
+)
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.service.http.models import rule_of
 from tuner.study.lock import StudyIsRunning
@@ -100,6 +107,8 @@ def problem_of(error: Exception) -> Problem:
         return Problem(404, str(error))
     if isinstance(error, WrongState | SubmissionExists):
         return Problem(409, str(error))
+    if isinstance(error, TooMany):
+        return Problem(422, str(error), "id", rule=error.rule)
     if isinstance(error, InvalidCursor):
         return Problem(422, str(error), "after")
     if isinstance(error, StorageUnavailable | InfrastructureError):

@@ -15,7 +15,7 @@ from tuner.service.asked.check import check_asked, check_plan
 from tuner.service.asked.contents import files_of
 from tuner.service.asked.settings import read_settings
 from tuner.service.deletion import delete_study
-from tuner.service.http.access import Caller, Known, User, changeable, check_source, log_action, readable
+from tuner.service.http.access import Known, User, changeable, check_source, log_action, readable
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
@@ -43,10 +43,10 @@ def submit(body: NewStudy, who: User, context: Context, response: Response) -> S
     known = context.service.submission(id)
     if known is not None and not (who.is_admin or known.owner == who.owner):
         raise SettingError("id", id, "this id is taken", "choose another one")
-    if known is None:
-        _check_new(id, who, context)
+    if known is None and not who.is_admin and context.store.study(id) is not None:  # it is the command line's
+        raise SettingError("id", id, "this id is taken", "choose another one")
     asked = _asked(body, id, who.owner, kind, context.webhooks.chosen(body.webhook))
-    found, created = context.service.submit(asked)
+    found, created = context.service.submit(asked, MOST_WAITING)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{id}"
     log_action(context, who, "submit", id, "created" if created else "known")
@@ -88,18 +88,6 @@ def _check_gpus(keywords: Keywords, body: NewStudy, kind: str) -> None:
     if kind not in WITHOUT_GPU and needed > body.gpus:
         rule = f"the study asks for {body.gpus} GPU{'' if body.gpus == 1 else 's'}"
         raise SettingError("gpus_per_trial", needed, rule, f"give {{gpus}} {needed} or more")
-
-
-def _check_new(id: str, who: Caller, context: ServiceContext) -> None:
-    """Refuse a submission of a caller who has too many, or one that continues a study of the command line."""
-    if not who.is_admin and context.store.study(id) is not None:
-        raise SettingError("id", id, "this id is taken", "choose another one")
-    page = context.service.submissions(
-        owner=who.owner, states=[SubmissionState.QUEUED], limit=MOST_WAITING, with_settings=False
-    )
-    if len(page.submissions) >= MOST_WAITING:
-        rule = f"{MOST_WAITING} of your studies wait already"
-        raise SettingError("id", None, rule, "wait until some have ended, or cancel some")
 
 
 @router.get("")
@@ -188,4 +176,4 @@ def _ask(request: Request) -> Callable[[ServiceContext, str], Submission]:
 
 _verb("stop", _ask(Request.STOP), "Finish running trials, and conclude from what was measured.")
 _verb("cancel", _ask(Request.CANCEL), "End at once, without a conclusion.")
-_verb("resume", lambda context, id: context.service.resume(id, datetime.now(UTC)), "Queue it again.")
+_verb("resume", lambda context, id: context.service.resume(id, datetime.now(UTC), MOST_WAITING), "Queue it again.")

@@ -57,9 +57,7 @@ def create(body: NewOptimization, who: User, context: Context, response: Respons
         known = context.service.optimization(id)
         if known is not None and not (who.is_admin or known.owner == who.owner):
             raise SettingError("id", id, "this id is taken", "choose another one")
-        if known is None and context.service.active_optimizations(who.owner) >= MOST_ACTIVE:
-            raise SettingError("id", None, f"{MOST_ACTIVE} of your optimizations are active", "stop some first")
-        found, created = context.service.create_optimization(new)
+        found, created = context.service.create_optimization(new, MOST_ACTIVE)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/optimizations/{id}"
     log_action(context, who, "create optimization", id, "created" if created else "known")
