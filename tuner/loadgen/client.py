@@ -20,6 +20,8 @@ API_KEY_VARIABLE = "TUNER_API_KEY"
 """The environment variable with the server's key; it is not `OPENAI_API_KEY`, which belongs to another server."""
 
 _BODY_LIMIT = 4096
+_TEMPLATE_LIMIT = 100_000
+"""Most tokens that a server's chat template adds to a prompt."""
 _ANSWER_LIMIT = 2**20
 _TOKEN_LIMIT = 2**12
 """The largest answer has `_ANSWER_LIMIT` bytes and `_TOKEN_LIMIT` for each token; an event has about 300."""
@@ -78,7 +80,7 @@ class RequestSender:
             status, error = RequestStatus.MALFORMED, str(reason)
         if refusal is not None:
             status, error = RequestStatus.REFUSED, refusal
-        self._store(_record(request, sent, self._elapsed(), pieces, status, error))
+        self._store(_record(request, len(body), sent, self._elapsed(), pieces, status, error))
         if cancelled:
             raise asyncio.CancelledError
 
@@ -106,6 +108,7 @@ def record_without_answer(request: PlannedRequest, status: RequestStatus, error:
 
 def _record(
     request: PlannedRequest,
+    size: int,
     sent: float,
     ended: float,
     pieces: list[Piece],
@@ -114,6 +117,7 @@ def _record(
 ) -> RequestRecord:
     try:
         answer = read_answer(pieces)
+        _check_counts(answer, request, size)
     except MalformedError as reason:
         return replace(record_without_answer(request, RequestStatus.MALFORMED, str(reason)), sent_s=sent, end_s=ended)
     if status is RequestStatus.COMPLETED or answer.finished:  # the connection may do anything after [DONE]
@@ -128,6 +132,19 @@ def _record(
         output_tokens=answer.output_tokens,
         gaps_s=tuple(later - earlier for earlier, later in pairwise(times)),
     )
+
+
+def _check_counts(answer: StreamedAnswer, request: PlannedRequest, size: int) -> None:
+    """Refuse token counts that no server has for a request whose body has `size` bytes.
+
+    Raises:
+        MalformedError: with the count.
+    """
+    if (answer.output_tokens or 0) > request.max_tokens:
+        raise MalformedError(f"completion_tokens={answer.output_tokens}: more than the {request.max_tokens} asked for")
+    most = size + _TEMPLATE_LIMIT  # a token of the body has a byte or more
+    if (answer.input_tokens or 0) > most:
+        raise MalformedError(f"prompt_tokens={answer.input_tokens}: more than {most}, for a body of {size} bytes")
 
 
 def _answer_status(answer: StreamedAnswer, request: PlannedRequest) -> tuple[RequestStatus, str | None]:

@@ -76,6 +76,17 @@ REPLIES: dict[str, tuple[bytes, RequestStatus, str]] = {
     "no token": (stream(USAGE.replace(b"1", b"0"), DONE), INCOMPLETE, "0 of 1 tokens"),
     "a usage but no token": (stream(USAGE, DONE), INCOMPLETE, "1 of 1 tokens"),
     "no usage": (stream(TOKEN, DONE), COMPLETED, "None"),
+    "more tokens than asked for": (
+        stream(TOKEN, USAGE.replace(b"1", b"1000000000000000000"), DONE),
+        MALFORMED,
+        "completion_tokens=1000000000000000000: more than the 1 asked for",
+    ),
+    "a prompt of too many tokens": (
+        stream(TOKEN, USAGE.replace(b"3", b"300000"), DONE),
+        MALFORMED,
+        "prompt_tokens=300000",
+    ),
+    "a prompt with a template": (stream(TOKEN, USAGE.replace(b"3", b"9000"), DONE), COMPLETED, "None"),
     "an error event": (stream(b'data: {"error": {"message": "OOM"}}\n\n', DONE), MALFORMED, "OOM"),
     "an error that is no text": (stream(b'data: {"error": "\\ud800"}\n\n', DONE), MALFORMED, "held an error"),
     "a usage that is none": (stream(TOKEN, b'data: {"choices": [], "usage": 5}\n\n', DONE), MALFORMED, "a usage"),
