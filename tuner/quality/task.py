@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import regex as regular
+
 from tuner.errors import SettingError
 
 FILE_LIMIT = 2**26
 FREE_TOKENS = 512
 """The length limit of an answer that a regular expression reads; `max_tokens` of the question replaces it."""
+
+LONGEST_REGEX = 1000
+"""Most characters of a regular expression."""
+
+REGEX_S = 1.0
+"""Seconds of the processor that a regular expression may need for one answer."""
 
 _SPARE_TOKENS = 8
 _REMEDY = 'write lines such as {"prompt": "2+2=", "answer": "4"}'
@@ -42,13 +51,22 @@ class Question:
         return FREE_TOKENS if self.regex is not None else len(self.answer.encode()) + _SPARE_TOKENS
 
     def right(self, text: str) -> bool:
-        """Return whether a server's text has the right answer, without surrounding white space."""
-        return self._given(text).strip() == self.answer.strip()
+        """Return whether a server's text has the right answer, without surrounding white space.
+
+        Raises:
+            SettingError: if the regular expression needs too long.
+        """
+        try:
+            return self._given(text).strip() == self.answer.strip()
+        except TimeoutError:
+            rule = f"the regular expression needs more than {REGEX_S:g} s for one answer"
+            raise SettingError("quality_task", self.regex, rule, "write it without repeats within repeats") from None
 
     def _given(self, text: str) -> str:
         if self.regex is not None:
-            found = list(re.finditer(self.regex, text))
-            return "" if not found else found[-1].group(1 if found[-1].re.groups else 0) or ""
+            found = deque(regular.finditer(self.regex, text, timeout=REGEX_S), maxlen=1)  # there may be many
+            last = found[0] if found else None
+            return "" if last is None else last.group(1 if last.re.groups else 0) or ""
         return text if "\n" in self.answer.strip() else text.strip().partition("\n")[0]
 
 
@@ -113,9 +131,12 @@ def _text(path: str, number: int, row: Mapping[str, Any], name: str) -> str:
 def _check_regex(path: str, number: int, regex: object) -> None:
     if not isinstance(regex, str):
         raise _wrong(path, number, "has a regex that is no text")
+    if len(regex) > LONGEST_REGEX:
+        raise _wrong(path, number, f"has a regex of more than {LONGEST_REGEX:,} characters")
     try:
-        re.compile(regex)
-    except (re.error, RecursionError) as error:
+        re.compile(regex)  # the library's further syntax, such as recursion, takes memory without a limit
+        regular.compile(regex)
+    except (re.error, regular.error, RecursionError) as error:
         raise _wrong(path, number, f"has an invalid regex ({error})") from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SettingError
-from tuner.quality.task import Question, read_task
+from tuner.quality.task import Question, outcome, read_task
 from tuner.quality.texts import built_in_texts, texts_of
 
 
@@ -34,6 +34,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('{"prompt": "2+2=", "answer": "4"}\n[]', "line 2 is not a JSON object"),
         ("no", "line 1 is not JSON"),
         ('{"prompt": "a", "answer": "4", "regex": "("}', "line 1 has an invalid regex"),
+        ('{"prompt": "a", "answer": "4", "regex": "a(?R)?a"}', "line 1 has an invalid regex"),
+        (f'{{"prompt": "a", "answer": "4", "regex": "{"a" * 1001}"}}', "line 1 has a regex of more than 1,000"),
         ('{"prompt": "a", "answer": "4", "max_tokens": 0}', "line 1 has max_tokens 0"),
     ],
 )
@@ -68,3 +70,11 @@ def test_the_built_in_texts_are_short() -> None:
     texts = built_in_texts()
     assert len(texts) == 12
     assert all(50 <= len(text) <= 400 for text in texts)
+
+
+@pytest.mark.parametrize("regex", [r"(a+)+b", r"(a+)\1+b"])
+def test_a_regex_that_needs_too_long_is_the_users_mistake(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.quality.task.REGEX_S", 0.05)
+    with pytest.raises(SettingError) as caught:
+        outcome([Question("", "4", regex)], ["a" * 10_000])
+    assert "needs more than 0.05 s for one answer; write it without repeats within repeats" in str(caught.value)
