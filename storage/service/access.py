@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -108,6 +108,14 @@ class AccessStore(Transactions):
         del values["number"]
         with self._writing() as session:
             session.add(AuditRow(**values))
+
+    def forget_audit(self, before: datetime, most: int) -> int:
+        """Delete the oldest entries of the audit log, at most `most` and only those before a time; return how many."""
+        with self._writing() as session:
+            oldest = session.execute(select(AuditRow.id, AuditRow.at).order_by(AuditRow.id).limit(most)).all()
+            ids = [id for id, at in oldest if at < before]
+            session.execute(delete(AuditRow).where(AuditRow.id.in_(ids)))
+            return len(ids)
 
     def audit_log(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
         """Return entries of the audit log, the newest first.

@@ -102,6 +102,7 @@ class PatientServiceStore(ServiceStore):
     revoke_token = _repeated(ServiceStore.revoke_token)
     touch_token = _repeated(ServiceStore.touch_token)
     audit = _repeated(ServiceStore.audit)
+    forget_audit = _repeated(ServiceStore.forget_audit)
     audit_log = _repeated(ServiceStore.audit_log)
     optimization = _repeated(ServiceStore.optimization)
     optimizations = _repeated(ServiceStore.optimizations)

@@ -78,6 +78,12 @@ class AccessContract(ServiceFixture):
         store.touch_token("unknown", at(5))
         assert store.tokens() == [token(used_at=at(9))]
 
+    def test_old_entries_of_the_audit_log_are_deleted_a_few_at_a_time(self, store: ServiceStore) -> None:
+        for second in range(5):
+            store.audit(AuditEntry(at(second), "laptop", "ada", "submit", f"s{second}", "created"))
+        assert [store.forget_audit(at(3), 2) for _ in range(3)] == [2, 1, 0]
+        assert [entry.resource for entry in store.audit_log()] == ["s4", "s3"]
+
     def test_the_audit_log_is_read_from_the_newest(self, store: ServiceStore) -> None:
         entries = [
             AuditEntry(START, "laptop", "ada", "submit", "studies/s", "done", {"gpus": 2}),

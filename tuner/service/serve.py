@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from storage import open_store
@@ -29,7 +29,7 @@ from tuner.service.http.edge.connections import Limits
 from tuner.service.http.server import run_server
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.scheduler.launcher import ProcessLauncher
-from tuner.service.scheduler.scheduler import QueueState, Scheduler
+from tuner.service.scheduler.scheduler import KEEP_AUDIT, QueueState, Scheduler
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
 from tuner.service.watching.logs import LogFormat, say, set_up
 from tuner.service.watching.messages import Messenger
@@ -61,6 +61,8 @@ class ServeSettings:
         log_format: of this process and its drivers.
         webhooks: which submissions may name.
         limits: connections that clients may hold.
+        names: by which clients reach it; empty: any, or on loopback without TLS those of loopback.
+        keep_audit: how long a line of the audit log is kept.
     """
 
     url: str
@@ -77,6 +79,8 @@ class ServeSettings:
     log_format: LogFormat = LogFormat.TEXT
     webhooks: Webhooks = field(default_factory=Webhooks)
     limits: Limits = field(default_factory=Limits)
+    names: tuple[str, ...] = ()
+    keep_audit: timedelta = KEEP_AUDIT
 
 
 def serve(settings: ServeSettings) -> None:
@@ -106,6 +110,7 @@ def serve(settings: ServeSettings) -> None:
                 *(service, store, settings.url, settings.folder, devices, settings.rules, queue),
                 secure=settings.certificate is not None,
                 webhooks=settings.webhooks,
+                names=_names(settings),
             )
             run_server(create_app(context), listener, settings.certificate, settings.limits)
 
@@ -216,6 +221,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _names(settings: ServeSettings) -> frozenset[str] | None:
+    """Return the names for which the server answers; None: all."""
+    if not settings.names and not (_is_loopback(settings.host) and settings.certificate is None):
+        return None
+    return frozenset(each.lower() for each in ("localhost", "127.0.0.1", "::1", settings.host, *settings.names))
+
+
 @contextmanager
 def _signals() -> Iterator[None]:
     """Let the first SIGINT or SIGTERM end the server only, and a second one the wait for the drivers.
@@ -248,7 +260,7 @@ def _scheduling(
         return
     vllm = None if settings.vllm is None else os.path.abspath(settings.vllm)
     launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address, settings.rules)
-    scheduler = Scheduler(service, launcher, devices, _note, queue)
+    scheduler = Scheduler(service, launcher, devices, _note, queue, keep_audit=settings.keep_audit)
     stop = threading.Event()
 
     def schedule() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -37,11 +37,12 @@ def digest_of(token: str) -> str:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls: a token's name, its owner and its role."""
+    """Who calls: a token's name, its owner and its role, and the address; None without one."""
 
     token: str
     owner: str
     role: Role
+    address: str | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -65,7 +66,8 @@ def caller(request: Request, context: Annotated[ServiceContext, Depends(context_
     """
     now = datetime.now(UTC)
     token = context.service.token(given_digest(request))
-    request.state.caller = found = caller_of(token, now)
+    address = request.client.host if request.client is not None else None
+    request.state.caller = found = replace(caller_of(token, now), address=address)
     if token is not None:
         touch(context, token, now)
     return found
@@ -157,7 +159,8 @@ def readable(id: str, who: Caller, context: ServiceContext) -> Submission:
     """
     found = context.service.submission(id)
     if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
-        raise Problem(404, f"there is no study {id!r} that you may read; list the studies to see their ids")
+        detail = f"there is no study {id!r} that you may read; list the studies to see their ids"
+        raise Problem(404, detail, hides=found is not None)
     return found
 
 
@@ -183,7 +186,7 @@ def changeable(id: str, who: Caller, context: ServiceContext) -> Submission:
     return found
 
 
-def log_action(context: ServiceContext, who: Caller | None, action: str, resource: str, result: str) -> None:
+def log_action(context: ServiceContext, who: Caller, action: str, resource: str, result: str) -> None:
     """Write a line of the audit log."""
-    token, owner = (None, None) if who is None else (who.token, who.owner)
-    context.service.audit(AuditEntry(datetime.now(UTC), token, owner, action, resource, result))
+    detail = {} if who.address is None else {"address": who.address}
+    context.service.audit(AuditEntry(datetime.now(UTC), who.token, who.owner, action, resource, result, detail))

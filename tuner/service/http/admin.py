@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from storage.service.records import ACTIVE, AuditEntry, SubmissionState, Token
+from storage.service.records import ACTIVE, SubmissionState, Token
 from tuner.errors import SettingError
-from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, digest_of, log_action, new_token
+from tuner.service.http.access import COOKIE, TOKEN, Admin, Known, caller_of, digest_of, log_action, new_token
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewToken, OwnerBody, Session, TokenView, owner_of, token_view
 from tuner.service.http.problems import Problem
@@ -19,12 +19,12 @@ Context = Annotated[ServiceContext, Depends(context_of)]
 
 
 @router.post("/session", status_code=204)
-def log_in(body: Session, context: Context) -> Response:
+def log_in(body: Session, request: Request, context: Context) -> Response:
     """Keep a token in a cookie that scripts cannot read, and other sites' pages do not send."""
     token = context.service.token(digest_of(body.token)) if TOKEN.fullmatch(body.token) else None
-    if token is None or not token.is_valid(datetime.now(UTC)):
-        context.service.audit(AuditEntry(datetime.now(UTC), None, None, "log in", "session", "refused"))
+    if token is None or not token.is_valid(now := datetime.now(UTC)):
         raise Problem(401, "this token is not valid; ask an admin for one")
+    request.state.caller = caller_of(token, now)  # for the audit log
     response = Response(status_code=204)
     response.set_cookie(COOKIE, body.token, httponly=True, samesite="strict", secure=context.secure, path="/")
     return response
@@ -114,7 +114,10 @@ def audit(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     before: Annotated[int | None, Query(ge=1)] = None,
 ) -> list[dict[str, Any]]:
-    """Return the last actions, the latest first."""
+    """Return the last actions, refused requests and log-ins, the latest first.
+
+    `left_out` requests of the same owner or address were refused before and have no line.
+    """
     return [
         {
             "at": entry.at.isoformat(),
@@ -123,6 +126,7 @@ def audit(
             "action": entry.action,
             "resource": entry.resource,
             "result": entry.result,
+            **{name: entry.detail.get(name) for name in ("address", "status", "field", "rule", "left_out")},
         }
         for entry in context.service.audit_log(limit, before)
     ]

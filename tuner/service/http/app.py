@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,6 +15,7 @@ from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.described import describe
 from tuner.service.http.edge.guard import Guard
 from tuner.service.http.edge.rates import Rates
+from tuner.service.http.edge.refusals import Refusals
 from tuner.service.http.edge.streams import Streams
 from tuner.service.http.optimizations import routes, verbs
 from tuner.service.http.page import documents, files, predictions
@@ -37,14 +39,18 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
         streams.start()
         app.state.clients = clients = _clients(context)
         clients.start()
+        writing = asyncio.create_task(refusals.run())
         yield
+        writing.cancel()
         clients.close()
         await streams.close()
 
+    refusals = Refusals(context.service, context.clock)
     app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.context = context
     problems.install(app)
-    app.add_middleware(Guard, rates=Rates() if rates is None else rates, meters=context.meters)
+    rates = Rates() if rates is None else rates
+    app.add_middleware(Guard, rates=rates, meters=context.meters, refusals=refusals, names=context.names)
     for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
         app.include_router(part.router)
     describe(app)

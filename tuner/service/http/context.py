@@ -33,6 +33,7 @@ class ServiceContext:
         secure: whether it is reached by HTTPS, so that the session's cookie needs it, too.
         meters: counts requests and trials for `/metrics`.
         webhooks: which submissions may name.
+        names: of this server, in lower case, for requests to be answered; None: any name.
     """
 
     service: ServiceStore
@@ -46,6 +47,7 @@ class ServiceContext:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     meters: Meters = field(default_factory=Meters)
     webhooks: Webhooks = field(default_factory=Webhooks)
+    names: frozenset[str] | None = None
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

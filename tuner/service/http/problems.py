@@ -34,6 +34,7 @@ TITLES = {
     405: "not a method of this address",
     409: "the present state does not allow it",
     413: "the body is too large",
+    421: "not a name of this server",
     422: "a value cannot work",
     429: "too many requests",
     500: "an error of the server",
@@ -52,6 +53,7 @@ class Problem(Exception):
         rule: the rule that it breaks.
         headers: of the answer.
         remedy: the next step.
+        hides: whether the answer hides from the caller something that exists.
     """
 
     def __init__(
@@ -63,8 +65,11 @@ class Problem(Exception):
         rule: str | None = None,
         headers: dict[str, str] | None = None,
         remedy: str | None = None,
+        *,
+        hides: bool = False,
     ) -> None:
         super().__init__(detail)
+        self.hides = hides
         self.status, self.detail, self.headers = status, detail, headers
         self.field, self.value, self.rule, self.remedy = field, value, rule, remedy
 
@@ -89,9 +94,9 @@ def _shown(value: object) -> object:
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
-def not_found(what: str, name: str) -> Problem:
-    """Return the answer for something that does not exist, or that the caller may not know of."""
-    return Problem(404, f"there is no {what} {name!r}")
+def not_found(what: str, name: str, *, hides: bool = False) -> Problem:
+    """Return the answer for something that does not exist, or that the caller may not know of (`hides`)."""
+    return Problem(404, f"there is no {what} {name!r}", hides=hides)
 
 
 def problem_of(error: Exception) -> Problem:
@@ -122,8 +127,9 @@ def problem_of(error: Exception) -> Problem:
 def install(app: FastAPI) -> None:
     """Let an application answer every error with a problem."""
 
-    async def own(_: Request, error: Exception) -> JSONResponse:
-        return problem_of(error).response()
+    async def own(request: Request, error: Exception) -> JSONResponse:
+        request.state.problem = found = problem_of(error)
+        return found.response()
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -25,6 +25,13 @@ LEASE = "scheduler"
 LEASE_S = 15.0
 """Seconds that a lease is valid: so long nothing is scheduled when a scheduler dies."""
 
+KEEP_AUDIT = timedelta(days=90)
+"""How long a line of the audit log is kept."""
+
+FORGET_EVERY = timedelta(hours=1)
+MOST_FORGOTTEN = 1000
+"""Old lines of the audit log that one step deletes, so that others can write soon."""
+
 STEP_S = 1.0
 """Seconds between two steps."""
 
@@ -55,6 +62,7 @@ class Scheduler:
         store: the service's.
         launcher: starts drivers.
         devices: names of the devices by kind.
+        keep_audit: how long a line of the audit log is kept.
         now: the present time.
         note: gets a line about everything that went wrong, and the study that it is about; None: about all.
         state: gets what each step finds.
@@ -68,9 +76,12 @@ class Scheduler:
         note: Callable[[str, str | None], None],
         state: QueueState | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        keep_audit: timedelta = KEEP_AUDIT,
     ) -> None:
         self._store, self._launcher, self._now, self._note = store, launcher, now, note
         self._devices = {kind: tuple(names) for kind, names in devices.items()}
+        self._keep_audit = keep_audit
+        self._forget_at: datetime | None = None
         self._ended: set[tuple[str, int]] = set()
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.state = QueueState() if state is None else state
@@ -105,7 +116,14 @@ class Scheduler:
                 self._store.request(id, Request.YIELD, now)
         for start in decisions.starts:
             self._start(start.id, start.devices, lease)
+        self._forget(now)
         return lease
+
+    def _forget(self, now: datetime) -> None:
+        """Delete old lines of the audit log, now and then."""
+        if self._forget_at is None or now >= self._forget_at:
+            count = self._store.forget_audit(now - self._keep_audit, MOST_FORGOTTEN)
+            self._forget_at = now if count == MOST_FORGOTTEN else now + FORGET_EVERY
 
     def _start(self, id: str, devices: Sequence[str], lease: Lease) -> None:
         """Give a submission its devices and start its driver."""

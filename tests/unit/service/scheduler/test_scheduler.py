@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage import normalise_url
-from storage.service.records import Driver, Owner, Request, Submission, SubmissionState
+from storage.service.records import AuditEntry, Driver, Owner, Request, Submission, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from tuner.service.scheduler.scheduler import LEASE_S, MOST_LOSSES, SILENT_S, START_S, Scheduler
 
@@ -214,3 +214,13 @@ def test_a_quota_of_devices_holds(bench: Bench) -> None:
     scheduler.step()
     assert [id for id, _ in bench.launcher.launched] == ["a"]
     assert "quota" in scheduler.state.waits["b"]
+
+
+def test_old_lines_of_the_audit_log_are_deleted_once_an_hour(bench: Bench) -> None:
+    begin = bench.clock.now
+    scheduler = bench.scheduler()
+    bench.store.audit(AuditEntry(begin, "laptop", "ada", "submit", "a", "created"))
+    for days, hours, left in ((89, 0, 1), (90, 0, 1), (90, 1, 0)):
+        bench.clock.now = begin + timedelta(days=days, hours=hours)
+        scheduler.step()
+        assert len(bench.store.audit_log()) == left

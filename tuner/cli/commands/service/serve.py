@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,10 @@ def serve(
     connections_per_address: Annotated[
         int, option(SERVER, "INTEGER", "Connections of one address; raise it behind a proxy.", least=1, most=1000)
     ] = 500,
+    server_name: Annotated[
+        list[str] | None,
+        option(SERVER, "NAME", "Name by which clients reach it, such as a proxy's.", shown="any; on loopback its own"),
+    ] = None,
     storage: Storage = None,
     folder: Annotated[Path, option(QUEUE, "DIR", "Folder of scripts and logs of the submitted studies.")] = Path(
         "tuner_service"
@@ -64,6 +69,9 @@ def serve(
     webhook_default: Annotated[
         str | None, option(POLICY, "NAME", "Webhook of studies that name none.", shown="none")
     ] = None,
+    audit_days: Annotated[
+        int, option(SERVER, "DAYS", "Days that a line of the audit log is kept.", least=1, most=36500)
+    ] = 90,
     log_format: Annotated[
         str,
         option(
@@ -106,6 +114,8 @@ def serve(
         log_format=_format(log_format),
         webhooks=find_webhooks(webhook or (), webhook_default, os.environ),
         limits=Limits(per_address=connections_per_address),
+        names=tuple(server_name or ()),
+        keep_audit=timedelta(days=audit_days),
     )
     serve(settings)
 

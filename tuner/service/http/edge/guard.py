@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -10,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.service.http.access import digest_of_request
-from tuner.service.http.edge.rates import Key, Rates
+from tuner.service.http.edge.rates import HEALTH, Key, Rates
+from tuner.service.http.edge.refusals import Refusals
 from tuner.service.http.problems import Problem
 from tuner.service.watching.meters import Meters
 
@@ -33,13 +35,17 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses bodies without a size or with too large ones, and too many requests; counts answers, and adds headers.
+    """Refuses bodies without a size or with too large ones, and too many requests.
+
+    It counts answers, has refusals written to the audit log, and adds headers to each answer.
 
     Starlette's own base class for this costs a quarter of a small request.
     """
 
-    def __init__(self, app: ASGIApp, rates: Rates, meters: Meters) -> None:
-        self._app, self._rates, self._meters = app, rates, meters
+    def __init__(
+        self, app: ASGIApp, rates: Rates, meters: Meters, refusals: Refusals, names: frozenset[str] | None
+    ) -> None:
+        self._app, self._rates, self._meters, self._refusals, self._names = app, rates, meters, refusals, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -50,7 +56,8 @@ class Guard:
         digest = digest_of_request(Request(scope))
         address = scope["client"][0] if scope.get("client") else ""
         key = self._rates.key(scope["method"], scope["path"], digest, address)
-        refusal = _refused_body(Headers(scope=scope)) or self._refused_rate(key)
+        headers = Headers(scope=scope)
+        refusal = _refused_body(headers) or self._refused_name(scope["path"], headers) or self._refused_rate(key)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -59,6 +66,7 @@ class Guard:
                 self._count(scope, status, began)
                 if digest is not None and refusal is None:
                     self._rates.answered(digest, scope["path"], message["status"])
+                await self._refusals.note(scope, status)
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -74,6 +82,13 @@ class Guard:
         route = getattr(scope.get("route"), "path", None)
         self._meters.answered(scope["method"], route, status, time.perf_counter() - began)
 
+    def _refused_name(self, path: str, headers: Headers) -> Response | None:
+        """Return the answer to a request for another server: a page of that name could use this one (DNS rebinding)."""
+        if self._names is None or path in HEALTH or _name_of(headers.get("host", "")) in self._names:
+            return None
+        rule = f"this server's names are {', '.join(sorted(self._names))}"
+        return Problem(421, f"{rule}; use one, or start it with `--server-name NAME`", "Host", rule=rule).response()
+
     def _refused_rate(self, key: Key | None) -> Response | None:
         """Count a request, and return the answer to one that is too many."""
         wait = None if key is None else self._rates.wait(key)
@@ -83,6 +98,14 @@ class Guard:
         rule = f"{rate.rate:g} requests a second, and {rate.burst:,} at once, are the most"
         detail = f"too many requests: {rule}; wait {wait} s"
         return Problem(429, detail, rule=rule, headers={"Retry-After": str(wait)}).response()
+
+
+def _name_of(host: str) -> str | None:
+    """Return the name in a `Host` header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _refused_body(headers: Headers) -> Response | None:

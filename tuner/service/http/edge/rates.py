@@ -30,7 +30,7 @@ STRANGERS = Rate(50, 500)
 """Requests of an address without a valid token; a load of the page is about 40."""
 
 LOG_INS = Rate(1, 20)
-"""Attempts to log in of an address: each refused one is a line of the audit log."""
+"""Attempts to log in of an address."""
 
 MOST_BUCKETS = 10_000
 """Buckets that are kept; of more, those that were used the longest time ago are forgotten."""

@@ -95,7 +95,7 @@ def optimizations(
 def _readable(id: str, who: Caller, context: ServiceContext) -> Optimization:
     found = context.service.optimization(id)
     if found is None or not (who.is_admin or found.owner == who.owner or found.shared):
-        raise not_found("optimization", id)
+        raise not_found("optimization", id, hides=found is not None)
     return found
 
 

@@ -94,6 +94,11 @@ function drawOwners(place, tokens, shares) {
 }
 
 function drawAudit(place, actions) {
-  fill(place, table("Audit log", ["time", "token", "owner", "action", "resource", "result"].map((heading) => ({ heading })),
-    actions.map((each) => ({ cells: [time(each.at), each.token ?? "–", each.owner ?? "–", each.action, each.resource, each.result] }))));
+  fill(place, table("Audit log", ["time", "token", "owner", "address", "action", "resource", "result"].map((heading) => ({ heading })),
+    actions.map((each) => ({ cells: [time(each.at), each.token ?? "–", each.owner ?? "–", each.address ?? "–", each.action, each.resource, result(each)] }))));
+}
+
+function result(action) {
+  const why = [action.status, action.field, action.left_out && `${action.left_out} more before`].filter(Boolean).join(", ");
+  return why ? `${action.result} (${why})` : action.result;
 }
