@@ -1,4 +1,8 @@
-"""Write files: a file's content is replaced in one step, a device or a FIFO is written through."""
+"""Write files: a file's content is replaced in one step, a device or a FIFO is written through.
+
+Files of a study are for its user only: a process of the tuner has the umask 077. Files that a user asks for at a path of
+his own, and those of the programs that a study starts, get the umask that the user gave (docs/design/reliability.md).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,25 @@ from pathlib import Path
 READER_S = 10.0
 """How long a FIFO may have no reader."""
 
+PRIVATE = 0o077
+UMASK = "TUNER_UMASK"
+"""The environment variable with the umask that the user gave to the first process of the tuner, in octal digits."""
+
 _POLL_S = 0.05
+
+
+def be_private() -> None:
+    """Let this process, and those that it starts, make files and folders for their user only."""
+    given = os.umask(PRIVATE)
+    os.environ.setdefault(UMASK, f"{given:o}")
+
+
+def given_umask() -> int:
+    """Return the umask that the user gave; -1 in a process that has it anyway, which is a user's own program."""
+    try:
+        return int(os.environ[UMASK], 8) & 0o777
+    except (KeyError, ValueError):
+        return -1
 
 
 def write_atomically(path: Path, text: str | bytes, *, mode: int | None = None, errors: str = "strict") -> None:
@@ -55,7 +77,7 @@ def write_output(path: Path, text: str | bytes, *, mode: int | None = None, erro
     Args:
         path: the file; its folder must exist.
         text: the whole content.
-        mode: see `write_atomically`.
+        mode: permission bits of the file; None: read and write, as the umask allows that the user gave.
         errors: see `write_atomically`.
 
     Raises:
@@ -65,6 +87,8 @@ def write_output(path: Path, text: str | bytes, *, mode: int | None = None, erro
         kind = path.stat().st_mode
     except FileNotFoundError:
         kind = stat.S_IFREG
+    if mode is None and (umask := given_umask()) >= 0:
+        mode = 0o666 & ~umask
     if stat.S_ISREG(kind):
         write_atomically(path.resolve(), text, mode=mode, errors=errors)
         return

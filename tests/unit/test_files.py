@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,37 @@ def test_an_output_that_is_a_folder_or_a_socket_is_an_error(tmp_path: Path) -> N
             with pytest.raises(OSError):  # noqa: PT011  each has its own number
                 write_output(tmp_path / name, "x")
     assert stat.S_ISSOCK((tmp_path / "socket").stat().st_mode)
+
+
+def test_files_of_a_study_are_their_users_and_outputs_have_the_users_umask(tmp_path: Path) -> None:
+    program = """
+import os, subprocess, sys
+from pathlib import Path
+from tuner.files import be_private, given_umask, write_output
+
+os.umask(0o027)
+be_private()
+be_private()
+Path("private").write_text("x")
+Path("folder").mkdir()
+write_output(Path("output"), "x")
+write_output(Path("script"), "x", mode=0o700)
+subprocess.run(["/usr/bin/touch", "servers"], umask=given_umask(), check=True)
+child = "from tuner.files import be_private; be_private(); open('childs', 'w')"
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+    own = {name: value for name, value in os.environ.items() if name != files.UMASK}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=own, check=True, timeout=60)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {
+        **{"private": 0o600, "childs": 0o600, "folder": 0o700, "script": 0o700},
+        **{"output": 0o640, "servers": 0o640},
+    }
+
+
+@pytest.mark.parametrize(("given", "umask"), [(None, -1), ("22", 0o22), ("nonsense", -1)])
+def test_the_umask_that_the_user_gave(given: str | None, umask: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(files.UMASK, raising=False)
+    if given is not None:
+        monkeypatch.setenv(files.UMASK, given)
+    assert files.given_umask() == umask

@@ -20,6 +20,7 @@ from tuner.cli.help import HelpCommand, HelpGroup
 from tuner.cli.options import option_of
 from tuner.cli.usage import explain_usage
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, SettingError, TunerError
+from tuner.files import be_private
 
 _USAGE_ERROR, _CLI_ERROR = typer.BadParameter.__mro__[1:3]
 
@@ -92,6 +93,7 @@ def _root(
 def main() -> None:
     """Run the command line; never returns."""
     hide_secrets(sys.argv[1:])
+    be_private()
     try:
         code = app(prog_name="tuner", standalone_mode=False)
     except Exception as error:  # noqa: BLE001  the command's boundary

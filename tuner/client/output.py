@@ -29,7 +29,7 @@ def write_export(files: dict[str, str], path: Path, form: str) -> Path:
     """
     for index, (name, text) in enumerate(files.items()):
         target = path if not index else path.with_name(Path(name).name)
-        _write(target, text.encode(), mode=0o755 if form in _PROGRAMS and not index else None)
+        _write(target, text.encode(), mode=0o700 if form in _PROGRAMS and not index else None)
     return path
 
 

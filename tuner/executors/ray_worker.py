@@ -13,6 +13,7 @@ from storage.records import Phase, TrialOutcome
 from tuner import scratch
 from tuner.engines.base import Engine, EngineInfo
 from tuner.executors import carried_files
+from tuner.files import be_private
 from tuner.processes.identity import Identity, own_identity
 from tuner.specs import TrialSpec
 from tuner.trial.pipeline import run_trial
@@ -41,6 +42,7 @@ class RayWorker:
 
     def __init__(self, make_engine: MakeEngine, slot: int, omp_threads: str | None) -> None:
         restore_omp_threads(omp_threads)
+        be_private()  # a worker of another host has no umask of the driver's
         self._engine = make_engine(slot)
         self._slot = slot
         self._cancelled: dict[str, threading.Event] = {}

@@ -209,4 +209,4 @@ def write_serve_script(script: ServeScript, path: Path) -> None:
     Raises:
         OSError: if the folder does not exist or cannot be written.
     """
-    write_output(path, render_serve_script(script), mode=0o755, errors="surrogateescape")
+    write_output(path, render_serve_script(script), mode=0o700, errors="surrogateescape")

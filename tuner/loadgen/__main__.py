@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from tuner.files import be_private
 from tuner.loadgen.plan import read_plan
 from tuner.loadgen.result import generator_delays, write_delays, write_records
 from tuner.loadgen.run import run_plan
@@ -30,6 +31,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """Run the plan of the command line."""
+    be_private()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each request in flight has a connection
     with contextlib.suppress(PermissionError):

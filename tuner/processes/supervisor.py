@@ -22,6 +22,7 @@ from typing import Protocol
 
 from storage.records import FailureKind, Phase
 from tuner.errors import trial_failed
+from tuner.files import given_umask
 from tuner.processes import shared_memory
 from tuner.processes.family import MARK, end_family, find_family
 from tuner.processes.identity import Identity, read_process
@@ -161,6 +162,7 @@ def start_server(
                 cwd=cwd,
                 env={**environment, MARK: mark},
                 process_group=0,
+                umask=given_umask(),  # others may share the caches that it fills, such as that of a hub
             )
         record = _record_and_open_gate(popen, mark, records, port, tuple(argv), label)
     except OSError as error:

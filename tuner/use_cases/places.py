@@ -40,7 +40,7 @@ def storage_url(storage: str | None, create: bool) -> str:
         SettingError: when there is no database to read.
     """
     if storage is None and create:
-        DEFAULT_FOLDER.mkdir(exist_ok=True)
+        DEFAULT_FOLDER.mkdir(0o700, exist_ok=True)
     url = database_url(storage)
     if not create and url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         path = url.removeprefix("sqlite:///")

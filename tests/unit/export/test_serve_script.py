@@ -256,7 +256,7 @@ def test_the_file_is_executable_and_replaces_another(tmp_path: Path) -> None:
     path = tmp_path / "best_serve.sh"
     path.write_text("old")
     write_serve_script(a_script(), path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert path.read_text() == render_serve_script(a_script())
     assert list(tmp_path.iterdir()) == [path]
 

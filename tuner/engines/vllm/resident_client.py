@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tuner.files import given_umask
 from tuner.processes.records import ProcessRecords
 from tuner.processes.supervisor import start_server
 
@@ -134,6 +135,7 @@ class ResidentHelper:
             stderr=subprocess.DEVNULL,
             env=dict(environment),
             process_group=0,
+            umask=given_umask(),  # that of the servers which it forks
         )
         self.greeting: dict[str, Any] = {}
         self._greeted = threading.Event()

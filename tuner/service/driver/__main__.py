@@ -18,6 +18,7 @@ from storage.service.records import Driver, Request, SubmissionState
 from storage.service.store import ServiceStore, open_service_store
 from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
+from tuner.files import be_private
 from tuner.service.driver.job import VARIABLE, Job
 from tuner.service.driver.run import Ending, Heartbeat, remove_contents, run_submission, this_driver
 from tuner.service.watching.logs import VARIABLE as LOG_FORMAT
@@ -27,6 +28,7 @@ from tuner.service.watching.logs import LogFormat, say, set_up
 def main() -> int:
     """Run the job of the environment."""
     job, wishes, driver = Job.from_environment(os.environ), Wishes(), this_driver()
+    be_private()
     del os.environ[VARIABLE]  # the database's password is not for servers
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: wishes.stop.set())

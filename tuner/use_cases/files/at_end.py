@@ -70,7 +70,7 @@ def _report(name: str, store: Store, url: str, path: Path, note: Callable[[str],
     try:
         study = reported_study(store, url, name)
         store.update_study(name, facts=plotted_facts(study))
-        write_page(page_of(study), path)
+        write_page(page_of(study), path, mode=0o600)
     except (UserError, StorageError, ArithmeticError, LookupError, ValueError) as error:
         note(f"the report was not written: {type(error).__name__}: {error}; `tuner report` tries again")
         return None

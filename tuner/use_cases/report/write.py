@@ -62,14 +62,19 @@ def reported_study(store: Store, url: str, name: str | None) -> ReportedStudy:
     return ReportedStudy(record, trials, url)
 
 
-def write_page(page: Page, output: Path) -> Path:
+def write_page(page: Page, output: Path, mode: int | None = None) -> Path:
     """Write a page to a file and return its path.
+
+    Args:
+        page: the page.
+        output: the file.
+        mode: its permission bits; None: as for any output.
 
     Raises:
         UserError: if the file cannot be written.
     """
     try:
-        write_output(output, render(page))
+        write_output(output, render(page), mode=mode)
     except OSError as error:
         rule = f"the file cannot be written: {error.strerror}"
         raise SettingError("output", str(output), rule, "choose another file") from None

@@ -127,7 +127,7 @@ def write(path: str, data: object) -> None:
 
 def redirect(log: str) -> None:
     """Send standard output and error to the file `log`, and make standard input empty."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nowhere, 0), (target, 1), (target, 2)):
         os.dup2(source, number)
