@@ -87,7 +87,7 @@ class Guard:
         if self._names is None or path in HEALTH or _name_of(headers.get("host", "")) in self._names:
             return None
         rule = f"this server's names are {', '.join(sorted(self._names))}"
-        return Problem(421, f"{rule}; use one, or start it with `--server-name NAME`", "Host", rule=rule).response()
+        return Problem(421, f"{rule}; use one, or ask an admin of the server", "Host", rule=rule).response()
 
     def _refused_rate(self, key: Key | None) -> Response | None:
         """Count a request, and return the answer to one that is too many."""
