@@ -27,7 +27,8 @@ def test_two_trials_are_compared_metric_by_metric_with_the_flags_that_differ(stu
     assert lines[lines.index("flags that differ:") + 1 :] == ["  max_num_seqs: default -> 8"]
     found = json.loads(run_here(study, "compare", "0", "1", "--json").out)
     metric = found["metrics"]["output_throughput"]
-    assert metric["ratio"] == pytest.approx(metric["other"] / metric["one"])
+    # The ratio is that of geometric means, the values are medians.
+    assert metric["ratio"] == pytest.approx(metric["other"] / metric["one"], rel=0.03)
     assert found["flags"] == {"max_num_seqs": [None, 8]}
 
 

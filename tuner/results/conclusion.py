@@ -86,7 +86,7 @@ def comparison_title(findings: Findings, detail: str = "") -> str:
     one = findings.measured(findings.challenger)
     measured = "predicted" if one is not None and one.provenance is Provenance.SIMULATED else "measured"
     rounds = len(findings.common_rounds(findings.challenger))
-    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each, no interval"
+    basis = f"medians of {text.count(rounds, 'round')}" if rounds else "one trial of the search each"
     role = "the winner" if findings.winner == findings.challenger else "not chosen: the best finalist"
     if findings.conclusion.get("nearest"):
         role = "the nearest"

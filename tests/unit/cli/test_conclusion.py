@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from storage.records import Provenance, TrialKind
+from storage.records import Provenance, ServerFacts, TrialKind
 from tests.unit.cli.studies import GOALS, trial
 from tuner.cli.output.pages.conclusion import conclusion_parts
 from tuner.results.conclusion import worse_metrics
@@ -84,11 +84,11 @@ def test_the_winner_beside_the_defaults() -> None:
         "flags of #1",
         "effect: score relative to the same configuration with that flag reset, estimated from 9 measured",
         "trials",
-        "flag               default  effect  95 % interval",
-        "─────────────────────────────────────────────────",
-        "max_num_seqs=50    256       ×1.20   1.10 to 1.30",
-        "stream_interval=8  1         ×0.99   0.90 to 1.10",
-        "block_size=64      unknown",
+        "flag               default        effect  95 % interval",
+        "───────────────────────────────────────────────────────",
+        "max_num_seqs=50    256             ×1.20   1.10 to 1.30",
+        "stream_interval=8  1               ×0.99   0.90 to 1.10",
+        "block_size=64      unknown  not measured",
     ]
 
 
@@ -117,7 +117,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(width: int) ->
 def test_where_the_defaults_are_kept_the_best_finalist_is_beside_them() -> None:
     kept = {**CONCLUSION, "winner": 0, "earned": []}
     lines = printed(findings(kept))
-    assert lines[1] == "the best finalist beside the defaults, measured: medians of 2 rounds"
+    assert lines[0] == "what you get, defaults #0, measured: output_throughput 1,001 tok/s, p99_tpot_ms 10"
+    assert lines[2] == "not chosen: the best finalist beside the defaults, measured: medians of 2 rounds"
     assert [line for line in lines if line.startswith("flags of")] == []
     assert [line for line in lines if "winner" in line] == []
 
@@ -125,7 +126,7 @@ def test_where_the_defaults_are_kept_the_best_finalist_is_beside_them() -> None:
 def test_without_rounds_the_searchs_figures_are_shown_without_an_interval() -> None:
     alone = {"winner": 1, "rounds": 0, "contenders": [], "earned": []}
     lines = printed(findings(alone, RECORDS[:3]))
-    assert lines[1] == "the winner beside the defaults, measured: one trial of the search each, no interval"
+    assert lines[1] == "the winner beside the defaults, measured: one trial of the search each"
     assert "score                        1        1.400" in lines
     assert "output_throughput    990 tok/s  1,500 tok/s  ×1.515" in lines
     assert "their effects are not known" in lines
@@ -134,9 +135,9 @@ def test_without_rounds_the_searchs_figures_are_shown_without_an_interval() -> N
 def test_a_flag_without_which_the_configuration_fails_is_marked() -> None:
     risky = {**CONCLUSION, "earned": [effect("block_size", 1.0, 0.9, 1.1, needed=0.8)]}
     lines = printed(findings(risky))
-    assert "                                                     fails or misses" in lines
-    assert "flag               default  effect  95 % interval  an SLO without it" in lines
-    assert "block_size=64      unset     ×1.00   0.90 to 1.10               80 %" in lines
+    assert "                                                           fails or misses" in lines
+    assert "flag               default        effect  95 % interval  an SLO without it" in lines
+    assert "block_size=64      unset           ×1.00   0.90 to 1.10               80 %" in lines
 
 
 def test_effects_that_are_all_within_the_noise_are_said_to_be() -> None:
@@ -203,3 +204,19 @@ def test_a_simulation_is_called_predicted() -> None:
     lines = printed(findings(CONCLUSION, records))
     assert lines[1] == "the winner beside the defaults, predicted: medians of 2 rounds"
     assert "estimated from 9 simulated trials" in " ".join(lines)
+
+
+def test_a_flag_with_the_value_that_the_engine_chooses_has_no_effect() -> None:
+    """The greedy study on a T4 exported attention_backend=FLASHINFER, the default there, at ×1.27 [0.61, 2.67]."""
+    config = {**CONFIG, "attention_backend": "FLASHINFER", "stream_interval": 1}
+    first, *others = [replace(r, config=config if r.number == 1 else r.config) for r in RECORDS]
+    assert first.outcome is not None
+    server = ServerFacts(attention_backend="FLASHINFER")
+    first = replace(first, kind=TrialKind.BASELINE, outcome=replace(first.outcome, server=server))
+    backend = {"name": "attention_backend", "value": "FLASHINFER", "default": None, "ratio": 1.27, "low": 0.61}
+    backend |= {"high": 2.67, "metrics": {}, "needed": 0.0, "trials": 9}
+    lines = printed(findings({**CONCLUSION, "earned": [backend]}, [first, *others]))
+    cells = {line.split("  ")[0]: line.split()[-2:] for line in lines}
+    assert cells["attention_backend=FLASHINFER"] == ["engine's", "choice"]
+    assert cells["stream_interval=1"] == ["the", "default"]
+    assert cells["max_num_seqs=50"] == ["not", "measured"]

@@ -190,6 +190,18 @@ def test_smaller_forms_lack_what_may_bring_nothing_or_half_and_a_quarter_of_it(
     assert [dict(given.config) for given in forms] == expected
 
 
+def test_no_form_has_what_the_engine_chooses_by_itself_or_a_default(bench: Bench) -> None:
+    bench.run(peak_at_16, trials=1, confirm_rounds=0)
+    bench.space_file.write_text(FOUR)
+    record = replace(bench.records()[0], config={"a": 2, "b": 1, "c": 2, "d": 2})
+    steps = tuple(ReductionStep(name, 1.0, 0.0) for name in "cad")
+    space = bench.spec().space
+    forms = smaller_forms(space, record, Elimination(steps, 0.01, 1), redundant=["d"])
+    assert [dict(given.config) for given in forms] == [{"a": 2}, {"a": 2, "c": 2}]
+    [only] = smaller_forms(space, record, Elimination((), 0.01, 0), redundant=["d"])
+    assert (only.config, only.label) == ({"a": 2, "c": 2}, "#0 with 2 of 3 flags")
+
+
 def test_only_what_was_not_measured_is_measured(bench: Bench) -> None:
     bench.run(peak_at_16, trials=2, enqueue=(BOTH,), confirm_rounds=0)
     new = GivenConfiguration("new", {"block_size": 64}, {})

@@ -64,8 +64,11 @@ def without_flags(space: ResolvedSpace, record: TrialRecord, names: Sequence[str
     Values that are the engine's defaults are left out, so that they are no flags of the server.
     """
     config, changed = dict(record.config), space.changed(record.config)
-    for name in [*names, *(name for name in record.config if name not in changed)]:
+    for name in names:
         config = space.without(config, name)
+    for name in [name for name in config if name not in changed]:
+        shorter = space.without(config, name)
+        config = shorter if space.same_server(config, shorter) else config
     if space.is_reference(config) or space.render(config) == space.render(record.config) or space.violations(config):
         return None
     defaults = space.engine_defaults()
