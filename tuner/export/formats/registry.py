@@ -11,7 +11,6 @@ from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats import command, compose, kserve, kubernetes, ray_serve, systemd, vllm_config
 from tuner.export.formats.document import File
-from tuner.export.owner import refuse_other_file
 from tuner.files import write_output
 
 SCRIPT = "script"
@@ -70,11 +69,19 @@ def default_file(name: str) -> Path:
     return Path(SCRIPT_FILE if found is None else found.file)
 
 
-def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tuple[Path, ...]:
+def write_deployment(
+    chosen: Format, deployment: Deployment, path: Path, check: Callable[[Path], None] | None = None
+) -> tuple[Path, ...]:
     """Write the files of a format and return their paths, the chosen one first.
 
+    Args:
+        chosen: the format.
+        deployment: what is written.
+        path: of the first file.
+        check: called with each path before anything is written; it raises where the path must not be replaced.
+
     Raises:
-        SettingError: if the format cannot hold the deployment, or a path has another file; nothing is written then.
+        SettingError: if the format cannot hold the deployment; nothing is written then.
         OSError: if a file cannot be written.
     """
     program = deployment.script.program
@@ -93,8 +100,8 @@ def write_deployment(chosen: Format, deployment: Deployment, path: Path) -> tupl
             raise SettingError("format", None, rule, "choose {format} script") from None
     files = chosen.render(deployment, path.stem)
     paths = tuple(path if file.suffix is None else path.with_suffix(file.suffix) for file in files)
-    for target in paths:
-        refuse_other_file(target, deployment.script.study)
+    for target in paths if check is not None else ():
+        check(target)
     for target, file in zip(paths, files, strict=True):
         write_output(target, file.text, mode=file.mode)
     return paths

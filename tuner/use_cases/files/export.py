@@ -51,7 +51,7 @@ def export(
             return (write_script(store, record, number, path),)
         deployment = deployment_of(record, number, store.trials(record.name))
     with _refused_file(path):
-        return write_deployment(chosen, deployment, path)
+        return write_deployment(chosen, deployment, path, lambda target: refuse_other_file(target, record.name))
 
 
 @contextmanager
