@@ -74,7 +74,7 @@ class Server(Protocol):
         """
 
     def warm_up(self, workload: SingleWorkload, cancelled: CancelToken) -> None:
-        """Send the unscored warm-up `workload.warmup()`.
+        """Send the unscored warm-up `workload.warmup()`; a real server goes on until two windows of the load agree.
 
         Raises:
             TrialFailed: if none of its requests succeeds, the server dies, or the deadline passes.

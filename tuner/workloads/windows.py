@@ -25,7 +25,7 @@ SHARE = 0.05
 """Requests of a window of traffic: this share of the load, at least `REQUESTS` and one for each user."""
 
 OF_EACH_CLASS = 3
-"""Requests of each class that a window has on average, at least; a rarer class has a higher weight."""
+"""About as many requests of each class a window has, at least; a rarer class has a higher weight."""
 
 ANSWER_TOKENS = 32
 """The longest answer of a window of traffic, where the class's `output` sets it."""
