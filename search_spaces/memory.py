@@ -20,10 +20,8 @@ _LOGIT_BYTES = 4
 _ACTIVATION_BYTES = 2
 _GRAPH_BYTES_PER_SIZE = 2**20
 _FLAGS_WITHOUT_ESTIMATE = (
-    "--kv-cache-memory-bytes",
-    "--tensor-parallel-size",
-    "--pipeline-parallel-size",
-    "--cpu-offload-gb",
+    *("--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--tensor-parallel-size", "--pipeline-parallel-size"),
+    *("--cpu-offload-gb", "--offload-backend", "--offload-group-size", "--hf-overrides"),
 )
 
 
@@ -55,10 +53,12 @@ def memory_need(
 ) -> MemoryNeed:
     """Return a lower bound of the memory that a server needs on each of its devices.
 
-        weights                 (`ModelShape.weight_bytes`)
-        + KV cache              of one sequence of `max_model_len` tokens; vLLM does not start with less
+        weights                 (`ModelShape.weight_bytes`; none if they are not known)
+        + KV cache              of one sequence of `max_model_len` tokens (`ModelShape.least_kv_bytes`); vLLM does not
+                                start with less
         + max(MLP, logits)      MLP = max_num_batched_tokens × (2 × intermediate + hidden) × 2 bytes
                                 logits = min(max_num_seqs, max_num_batched_tokens) × vocab × 4 bytes
+                                (the MLP's only if the weights are known)
         + graphs                1 MiB for each captured size
 
     Devices that share a model divide all but the graphs. A server needs more than this: workspaces, fragmentation,
@@ -74,11 +74,12 @@ def memory_need(
         captured_sizes: number of CUDA graph sizes.
         shards: devices that share the model.
     """
-    mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES
+    known = model.has_known_weights
+    mlp = max_num_batched_tokens * (2 * model.intermediate + model.hidden) * _ACTIVATION_BYTES if known else 0
     logits = min(max_num_seqs, max_num_batched_tokens) * model.vocab * _LOGIT_BYTES
     return MemoryNeed(
-        weights=model.weight_bytes(weight_bits) // shards,
-        kv_cache=max_model_len * model.kv_bytes_per_token(kv_bits / 8) // shards,
+        weights=model.weight_bytes(weight_bits) // shards if known else 0,
+        kv_cache=model.least_kv_bytes(max_model_len, kv_bits / 8) // shards,
         activations=max(mlp, logits) // shards,
         graphs=captured_sizes * _GRAPH_BYTES_PER_SIZE,
     )
@@ -89,7 +90,7 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
 
     Weights have the `weight_bits` of the chosen values and KV cache elements the `kv_bits`; without these, both have 16
     (vLLM casts wider checkpoints). A quantized checkpoint has the bits of its config.json, and 4 where it states none.
-    There is no estimate for a CPU,
+    Of a model that is not read, only the parts count that are certain. There is no estimate for a CPU,
     if the study's own arguments split the model or set the size of the KV cache, or for another engine than vLLM:
     llama.cpp leaves layers that do not fit on the CPU.
     """
@@ -104,10 +105,10 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
     need = memory_need(
         model,
         weight_bits=_bits("weight_bits", names, specs, model.stored_bits, context.checkpoint_shapes),
-        kv_bits=_bits("kv_bits", names, specs, _FULL_BITS),
-        max_model_len=_int_or_one(names.effective("max_model_len")),
-        max_num_batched_tokens=_int_or_one(names.effective("max_num_batched_tokens")),
-        max_num_seqs=_int_or_one(names.effective("max_num_seqs")),
+        kv_bits=_bits("kv_bits", names, specs, model.cache_bits or _FULL_BITS),
+        max_model_len=_size(names, "max_model_len"),
+        max_num_batched_tokens=_size(names, "max_num_batched_tokens"),
+        max_num_seqs=_size(names, "max_num_seqs"),
         captured_sizes=_captured_sizes(names),
         shards=shards,
     )
@@ -120,10 +121,6 @@ def memory_shortfall(context: Context, names: Names, specs: Mapping[str, Paramet
         f"{need.kv_cache / GIB:.2f}, activations {need.activations / GIB:.2f}, graphs {need.graphs / GIB:.2f}), and "
         f"{budget:.2f} of {total:.2f} GiB are available; lower max_model_len or max_num_batched_tokens, or quantize"
     )
-
-
-def _int_or_one(value: object) -> int:
-    return value if isinstance(value, int) else 1
 
 
 def _size(names: Names, parameter: str) -> int:

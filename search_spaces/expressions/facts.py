@@ -65,15 +65,19 @@ class Context:
     simulated: bool | None = None
 
 
-def _model_facts(model: ModelShape | None) -> dict[str, object]:
-    names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "max_position_embeddings")
+def _model_facts(model: ModelShape | None, version: tuple[int, ...] | None) -> dict[str, object]:
+    names = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab")
     facts: dict[str, object] = {f"model.{name}": None if model is None else getattr(model, name) for name in names}
     facts["model.dtype"] = None if model is None else model.dtype.removeprefix("torch.")
     facts["model.quantization"] = None if model is None else (model.quantization or "none")
-    facts["model.weight_gib"] = None if model is None else model.weight_bytes(model.stored_bits) / GIB
+    facts["model.max_position_embeddings"] = None if model is None else model.longest_context(version)
+    facts["model.default_context"] = None if model is None else model.default_context or model.longest_context(version)
+    weights = None if model is None or not model.has_known_weights else model.weight_bytes(model.stored_bits)
+    facts["model.weight_gib"] = None if weights is None else weights / GIB
     facts["model.experts"] = None if model is None else model.experts
     facts["model.draft_layers"] = None if model is None else model.draft_layers
-    facts["model.kv_gib_per_token"] = None if model is None else model.kv_bytes_per_token(2) / GIB
+    every_token = model is not None and model.cache is None
+    facts["model.kv_gib_per_token"] = model.kv_bytes_per_token(2) / GIB if model is not None and every_token else None
     return facts
 
 
@@ -105,7 +109,7 @@ def facts_of(context: Context) -> dict[str, object]:
         "workload.output_len": context.output_len,
         "workload.priorities": context.priorities,
         "draft.kind": context.draft_kind,
-        **_model_facts(context.model),
+        **_model_facts(context.model, version),
     }
     return {name: UNKNOWN if value is None else value for name, value in facts.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -61,6 +62,12 @@ No short name belongs to parameters of two engines. Other flags may clash: `-n` 
 `--predict`.
 """
 
+_NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+_SUFFIX_FACTORS = {
+    **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
+}
+
 _ATTENTION_COPIES, _ATTENTION_SIZE = "--enable-dp-attention", "--attention-data-parallel-size"
 
 _LEVEL = re.compile(r"-O=?(\w+)")
@@ -96,6 +103,13 @@ def long_name(name: str) -> str:
     base = VLLM_NAMES["-cc"] if base == "-O" and dot else base
     base = base.replace("_", "-") if base.startswith("--") else base
     return _NAMES.get(base, base) + dot + keys
+
+
+def whole_number(text: str) -> int | None:
+    """Return a whole number with vLLM's suffixes, 16k is 16,000 and 16K is 16,384; None for another text."""
+    match = _NUMBER_WITH_SUFFIX.fullmatch(text)
+    value = math.inf if match is None else float(match[1]) * _SUFFIX_FACTORS[match[2]]
+    return int(value) if math.isfinite(value) and value == int(value) else None
 
 
 def last_place(flag: str, words: Sequence[str]) -> int:

@@ -167,7 +167,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         (["simulate", "--gpu", "none.yaml"], ["--gpu 'none.yaml': the file cannot be read", "give a YAML file"]),
         (
             ["simulate", "--model", "Qwen/Qwen2.5-0.6B"],
-            ["this model is not simulated", "did you mean Qwen/Qwen2.5-0.5B"],
+            ["is not in the catalogue of simulated models", "did you mean Qwen/Qwen2.5-0.5B"],
         ),
         (["simulate", "--input-len", "40000"], ["exceed the model's context of 32768", "lower --input-len"]),
         (["simulate", "--vllm-version", "0.9"], ["--vllm-version '0.9'", "0.15 to 0.32 are simulated"]),
@@ -189,7 +189,7 @@ def test_traffic_without_a_completed_request_has_metrics(folder: Path) -> None:
         (["optimize", "--engine", "simulated", "--gpu", "nope"], ["--gpu 'nope'"]),
         (
             ["optimize", "--engine", "simulated", "--model", "nope"],
-            ["--model 'nope': this model is not simulated"],
+            ["--model 'nope': this model is not in the catalogue of simulated models; give a folder"],
         ),
         (["optimize", "--engine", "simulated", "--learn-from", "other"], ["there is no database at", "--storage"]),
         (["optimize", "--engine", "simulated", "--workers", "0"], ["--workers 0: at least 1 is needed"]),

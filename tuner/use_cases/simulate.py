@@ -20,9 +20,10 @@ from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
+from tuner.study.specification.context import too_long
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.prices import check_price, find_price
-from tuner.study.specification.resolve_workload import find_workload, too_long
+from tuner.study.specification.resolve_workload import find_workload
 from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import Preset, load_preset

@@ -14,13 +14,16 @@ from search_spaces import (
     known_hardware,
     version_tuple,
 )
+from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import ENGINES
 from tuner.engines.simulator.clients.from_workload import refuse_unmodelled
+from tuner.engines.simulator.config.precision import NotSimulated, require_read
 from tuner.engines.simulator.config.serve_config import refusal_of_every_trial
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.errors import SettingError
 from tuner.study.specification.builder import StudyPlan
+from tuner.study.specification.context import longest_context, too_long
 from tuner.study.specification.resolve_workload import request_classes
 from tuner.use_cases.devices import Devices
 from tuner.use_cases.places import home
@@ -74,9 +77,16 @@ def refuse_unsimulated_arguments(plan: StudyPlan, settings: EngineSettings) -> N
     assert card is not None
     assert version is not None
     assert shape is not None  # `find_simulated_model` returns no model without a shape
-    server = plan.server
+    server, release = plan.server, version_tuple(version)
+    try:
+        require_read(shape)
+    except NotSimulated as error:
+        raise SettingError("model", plan.model.name, str(error)) from None
+    longest = longest_context(shape, VLLM, server.arguments, release)
+    if longest is not None and plan.workload.longest_request > longest:
+        raise too_long(plan.workload, longest)
     refusal = refusal_of_every_trial(
-        server.arguments, server.environment, shape, card, version_tuple(version), SIMULATED_PACKAGES, settings.gpus
+        server.arguments, server.environment, shape, card, release, SIMULATED_PACKAGES, settings.gpus
     )
     if refusal is not None:
         raise SettingError("server_arguments", None, refusal, "change the flags after `--`")

@@ -103,5 +103,5 @@ def test_there_is_no_estimate_without_the_facts() -> None:
 
 
 def test_a_config_without_a_key_is_refused() -> None:
-    with pytest.raises(SpaceError, match="has no 'vocab_size'"):
+    with pytest.raises(SpaceError, match=r"config\.json lacks vocab_size"):
         ModelShape.from_config_json({key: value for key, value in CONFIG_7B.items() if key != "vocab_size"})

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, hardware_named, load_space
+from search_spaces import (
+    Context,
+    ModelShape,
+    ParameterValue,
+    ResolvedSpace,
+    SpaceError,
+    hardware_named,
+    load_space,
+)
 from search_spaces.catalogue.quantization import StoredFormat, stored_format
 from tests.contracts.space_contract import generous
 from tests.unit.search_spaces.test_memory import CONFIG_7B
@@ -43,6 +53,25 @@ FP8 = compressed(group_0=group(8, "float", 8))
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, StoredFormat("fp8", 8, 8, "float")),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, StoredFormat("bitsandbytes", 8, None, "int")),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, StoredFormat("modelopt", 4)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, StoredFormat("modelopt", 8, 8, "float")),
+        (
+            {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+            StoredFormat("fp8", 8, 8, "float", blocks=True),
+        ),
+        ({**FP8, "kv_cache_scheme": {"num_bits": 8}}, StoredFormat("compressed-tensors", 8, 8, "float", 8)),
+        (
+            {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}},
+            StoredFormat("modelopt", 4, cache_bits=8),
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+            StoredFormat("modelopt", unread="quant_algo MIXED_PRECISION"),
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "lm_head": True},
+            StoredFormat("gptq", 4, None, "int", unread="lm_head true"),
+        ),
+        ({"quant_method": "hqq"}, StoredFormat("hqq", unread="quant_method hqq")),
         ({"quant_method": "awq"}, StoredFormat("awq")),
     ],
 )
@@ -123,3 +152,42 @@ def test_experts_and_draft_layers_are_read() -> None:
     assert (mixture.experts, mixture.draft_layers) == (8, 1)
     dense = ModelShape.from_config_json(CONFIG_7B)
     assert (dense.experts, dense.draft_layers, dense.weight_bits) == (0, 0, None)
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config", "hf_quant_config.json"])
+def test_the_formats_are_found_wherever_vllm_finds_them(tmp_path: Path, place: str) -> None:
+    """8 bits: 6,525,288,448 bytes in linear layers; counted in 16 bits they would be twice as many."""
+    config: dict[str, Any] = {**CONFIG_7B, "model_type": "llama"}
+    declared = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    if place == "hf_quant_config.json":
+        content = {"producer": {"name": "modelopt"}, "quantization": {**declared, "exclude_modules": ["lm_head"]}}
+        (tmp_path / place).write_text(json.dumps(content))
+    elif place == "text_config":
+        config = {"text_config": {**config, "quantization_config": declared}}
+    else:
+        config[place] = declared
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = ModelShape.from_file(tmp_path / "config.json")
+    assert (shape.quantization, shape.stored_bits, shape.cache_bits, shape.unread) == ("modelopt", 8, 8, None)
+    assert shape.weight_bytes(shape.stored_bits) == 6_525_288_448 + 2 * (2 * 152_064 * 3584 + 57 * 3584)
+
+
+def test_a_stored_format_of_the_cache_counts_in_the_memory() -> None:
+    """A 7B shape has 2 × 28 × 4 × 128 = 28,672 numbers of a token; × 262,144 tokens in 8 bits = 7.00 GiB."""
+    config = {**CONFIG_7B, "max_position_embeddings": 262144}
+    stored = {**W4A16, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    context = Context(
+        replace(hardware_named("l4"), memory_gib=11.0),
+        "0.25.1",
+        model=ModelShape.from_config_json({**config, "quantization_config": stored}),
+        concurrency=8,
+    )
+    assert "KV cache of one sequence 7.00" in need(load_space("vllm").resolve(context), {})
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_broken_file_of_formats_is_refused_by_its_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG_7B))
+    (tmp_path / "hf_quant_config.json").write_text(content)
+    with pytest.raises(SpaceError, match="quant"):
+        ModelShape.from_file(tmp_path / "config.json")

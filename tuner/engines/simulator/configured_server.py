@@ -7,6 +7,7 @@ A deployment is one server, or several equal ones behind a router. A server has 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,7 +41,6 @@ class ConfiguredServer:
     def __init__(
         self, config: ServeConfig, parameters: Parameters, marlin_input: str | None = None, instances: int = 1
     ) -> None:
-        self.config = config
         self.instances = instances
         self.parameters = parameters
         self._marlin_input = marlin_input
@@ -49,6 +49,8 @@ class ConfiguredServer:
         time = StepTime(config, parameters, marlin_input)
         self.work = time.work
         self.budget: MemoryBudget = find_budget(config, time.weights, parameters)
+        length = min(config.max_model_len, self.budget.tokens) if config.fits_length else config.max_model_len
+        self.config = replace(config, max_model_len=length)
 
     @property
     def gpus(self) -> int:

@@ -191,7 +191,7 @@ class SimulatedServer:
         return ServerFacts(
             kv_cache_tokens=budget.tokens,
             kv_cache_gib=budget.kv_gib,
-            max_concurrency=budget.tokens / self._config.max_model_len,
+            max_concurrency=budget.tokens / server.config.max_model_len,
             weights_gib=budget.weights_gib,
             graph_gib=budget.graphs_gib,
             attention_backend=self._config.backend,

@@ -47,6 +47,7 @@ from tuner.study.specification.configurations import (
     check_parameters,
     enqueued_values,
 )
+from tuner.study.specification.context import longest_context, too_long
 from tuner.study.specification.find_model import facts_of_models, locate_others, model_of
 from tuner.study.specification.naming import check_study_name, default_name
 from tuner.study.specification.plans.plan import PreparedStudy as PreparedStudy
@@ -66,7 +67,6 @@ from tuner.study.specification.resolve_workload import (
     find_workload,
     goal_sources,
     has_itl_slo,
-    too_long,
 )
 from tuner.study.specification.secret_settings import refer_to_secrets
 from tuner.study.specification.settings import SAMPLERS, StudySettings, check_gpus
@@ -110,7 +110,7 @@ def plan_study(
     goals = find_goals(preset, workload, settings.goals, own=own, gpus=settings.gpus, one_shape=one_shape)
     model, shape = model_of(settings.model, preset.model, engine, simulated=simulated)
     _check_values(settings, shape)
-    longest = shape.max_position_embeddings if shape is not None else None
+    longest = longest_context(shape, engine, settings.server.arguments)
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
     plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)

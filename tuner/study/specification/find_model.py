@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search_spaces import ModelShape, Space, known_model, known_models
+from search_spaces import ModelShape, Space, SpaceError, known_model, known_models
 from search_spaces.regular_file import read_regular_file
 from tuner.engines.command_line import LLAMA_CPP, OPENAI
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
@@ -25,6 +25,10 @@ HUB_TIMEOUT_S = 10.0
 REDIRECTS = 5
 CONFIG_LIMIT = 2**24
 """The largest `config.json` of a model, in bytes."""
+_FAMILY = re.compile(r"[a-z]{3,}")
+"""The start of a model's name, such as `qwen` and `llama`."""
+_LIKENESS = 0.85
+"""How alike two names are at least, of 0 to 1, for one to be a misspelling of the other."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -59,7 +63,7 @@ def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape |
         SettingError: when the folder has no config.json, or the hub has no such model.
     """
     place, config = _locate("model", name)
-    return ModelRef(place, absolute_path(tokenizer or place), place), None if config is None else _shape(config)
+    return ModelRef(place, absolute_path(tokenizer or place), place), _shape(config)
 
 
 def _locate(field: str, name: str) -> tuple[str, Path | None]:
@@ -149,27 +153,43 @@ def named_model(name: str | None, tokenizer: str | None) -> tuple[ModelRef, Mode
         rule = "a command serves a model, and its name in requests is not given"
         raise SettingError("model", None, rule, "give the name that /v1/models lists by {model} NAME")
     config = Path(os.path.expanduser(name)) / "config.json"
-    return ModelRef(name, absolute_path(tokenizer or name), name), _shape(config) if config.is_file() else None
+    return ModelRef(name, absolute_path(tokenizer or name), name), _shape(config if config.is_file() else None)
 
 
 def find_simulated_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape]:
     """Return the model and its shape: a known one, a folder's, or a downloaded one. Sends no request.
 
     Raises:
-        SettingError: when its shape is not known.
+        SettingError: when its shape is not known, with the reason why its config.json cannot be read.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
-        reference, shape = find_model(name, tokenizer)
+        place, config = _locate("model", name)
+        reference = ModelRef(place, absolute_path(tokenizer or place), place)
     else:
         config = cached_config(name)
         reference = ModelRef(name, tokenizer or name, name)
-        shape = known_model(name) or (None if config is None else _shape(config))
-    if shape is None:
-        near = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? or give" if near else "give"
-        raise SettingError("model", name, "this model is not simulated", f"{hint} a folder with its config.json")
-    return reference, shape
+        known = known_model(name)
+        if known is not None:
+            return reference, known
+    if config is None:
+        raise _unknown(name)
+    try:
+        return reference, ModelShape.from_file(config)
+    except SpaceError as error:
+        raise SettingError("model", name, f"{error}, or measure the model with {{engine}} vllm") from None
+
+
+def _unknown(name: str) -> SettingError:
+    """Return the error for a name whose model is neither in the catalogue nor on this machine."""
+    wanted = name.rpartition("/")[2].lower()
+    family = _FAMILY.match(wanted)
+    kin = {known.rpartition("/")[2].lower(): known for known in known_models()}
+    kin = {short: known for short, known in kin.items() if family and short.startswith(family[0])}
+    near = [kin[short] for short in difflib.get_close_matches(wanted, kin, n=1, cutoff=_LIKENESS)]
+    hint = f"did you mean {near[0]}? or give" if near else "give"
+    rule = "this model is not in the catalogue of simulated models"
+    return SettingError("model", name, rule, f"{hint} a folder with its config.json")
 
 
 def facts_of_models(given: ModelSettings) -> dict[str, Any]:
@@ -184,8 +204,7 @@ def facts_of_models(given: ModelSettings) -> dict[str, Any]:
 
 def checkpoint_shapes(checkpoints: Mapping[str, str]) -> dict[str, ModelShape]:
     """Return the shape of the checkpoint of each quantization method, as far as its config.json is on this machine."""
-    files = {method: _config_of(name) for method, name in checkpoints.items()}
-    shapes = {method: _shape(file) for method, file in files.items() if file is not None}
+    shapes = {method: _shape(_config_of(name)) for method, name in checkpoints.items()}
     return {method: shape for method, shape in shapes.items() if shape is not None}
 
 
@@ -224,11 +243,11 @@ def _read_config(file: Path) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _shape(config: Path) -> ModelShape | None:
-    data = _read_config(config)
+def _shape(config: Path | None) -> ModelShape | None:
+    """Return the shape in a config.json; None without one, and for one that cannot be read."""
     try:
-        return None if data is None else ModelShape.from_config_json(data)
-    except ValueError:
+        return None if config is None else ModelShape.from_file(config)
+    except SpaceError:
         return None
 
 

@@ -187,20 +187,6 @@ def _check_capacity(goals: Goals, workload: Workload) -> None:
         raise SettingError("objective", "capacity", rule, "add `slo` to the traffic file, or give {slo}")
 
 
-def too_long(workload: Workload, context: int) -> SettingError:
-    """Return the error for a workload whose longest request exceeds the model's context, in tokens."""
-    load = workload.longest_workload if isinstance(workload, Suite) else workload
-    if isinstance(load, Traffic):
-        name = max(load.sent_classes, key=lambda name: load.classes[name].longest())
-        rule = (
-            f"class {name!r} has requests of up to {load.longest_request} tokens, more than the model's context of "
-            f"{context}"
-        )
-        return SettingError("workload", None, rule, "lower its lengths")
-    rule = f"requests of {load.input_len} + {load.output_len} tokens exceed the model's context of {context}"
-    return SettingError("input_len", None, rule, "lower {input_len} or {output_len}")
-
-
 def find_workload(preset: Preset, settings: WorkloadSettings) -> Workload:
     """Return the workload: that of the files or the preset's, with the given rate and fields.
 

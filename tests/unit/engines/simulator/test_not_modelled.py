@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from search_spaces import ModelShape, hardware_named
+from search_spaces import ModelShape, hardware_named, known_models
+from search_spaces.catalogue.architecture import Unread
 from tests.contracts.space_contract import QWEN
-from tuner.engines.simulator.config.precision import NotSimulated
+from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
+from tuner.engines.simulator.configured_server import ConfiguredServer
+from tuner.engines.simulator.memory.weights import find_weights
+from tuner.engines.simulator.parameters import parameters_of
 
 
 def resolve(model: ModelShape, *argv: str) -> ServeConfig:
@@ -39,3 +44,82 @@ def test_models() -> None:
     assert resolve(replace(stored, weight_bits=None)).weight_bits == 4
     with pytest.raises(NotSimulated, match="activations of 8 bits is not simulated"):
         resolve(replace(stored, activation_bits=8))
+    experts = replace(QWEN, unread=Unread("a mixture of experts", "num_experts 128"))
+    with pytest.raises(
+        NotSimulated, match=r"^a mixture of experts is not simulated \(num_experts 128 in config.json\)"
+    ):
+        resolve(experts, "--enable-expert-parallel")
+
+
+@pytest.mark.parametrize(
+    ("stored", "quantization", "bits"),
+    [
+        ({"quantization": "modelopt", "weight_type": "float"}, "fp8", 8),
+        ({"quantization": "fp8", "weight_type": "float"}, "fp8", 8),
+        ({"quantization": "fp8", "weight_type": "float", "weight_blocks": True}, "fp8_per_block", 8),
+    ],
+)
+def test_checkpoints_of_8_bit_floats_have_the_kernels_of_fp8(
+    stored: dict[str, Any], quantization: str, bits: int
+) -> None:
+    resolved = resolve(replace(QWEN, weight_bits=8, activation_bits=8, **stored))
+    assert (resolved.quantization, resolved.weight_bits) == (quantization, bits)
+
+
+def test_an_fp8_checkpoint_of_70b_has_its_published_size() -> None:
+    # 80 (8192 × 128 × (2 × 64 + 2 × 8) + 3 × 8192 × 28672) = 68,451,041,280 bytes; 2 × (2 × 128256 × 8192 + 161 × 8192)
+    # = 4,205,330,432 bytes in 16 bits: 67.67 GiB together
+    shape = replace(known_models()["meta-llama/Llama-3.1-70B-Instruct"], quantization="modelopt")
+    stored = replace(shape, weight_bits=8, activation_bits=8, weight_type="float")
+    weights = find_weights(stored, hardware_named("h200"), "bfloat16", "fp8", 8, None)
+    assert weights.resident_bytes == 68_451_041_280 + 4_205_330_432
+    assert weights.kernels == "native"
+
+
+def test_a_checkpoint_says_the_format_of_its_cache() -> None:
+    asks = replace(QWEN, cache_bits=8)
+    assert resolve(asks).kv_element_bytes == 1.0
+    assert resolve(asks, "--kv-cache-dtype", "bfloat16").kv_element_bytes == 2.0
+    with pytest.raises(NotSimulated, match="asks for a KV cache of 4 bits"):
+        resolve(replace(QWEN, cache_bits=4))
+    with pytest.raises(NotSimulated, match="asks for a KV cache of 8 bits is not simulated on Tesla T4"):
+        resolve_serve_config((), {}, asks, hardware_named("t4"), (0, 25, 1), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("argv", "version", "allow", "tokens"),
+    [
+        ((), (0, 25, 1), "", 131072),  # 4 × 32,768
+        (("--max-model-len", "131072"), (0, 25, 1), "", 131072),
+        (("--max-model-len", "65536"), (0, 25, 1), "", 65536),
+        ((), (0, 32, 0), "", 32768),
+        (("--max-model-len", "131072"), (0, 32, 0), "1", 131072),
+        (("--max-model-len", "131072"), (0, 32, 0), "true", 131072),
+    ],
+)
+def test_the_context_of_a_model_with_yarn(
+    argv: tuple[str, ...], version: tuple[int, ...], allow: str, tokens: int
+) -> None:
+    environment = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": allow} if allow else {}
+    model = replace(QWEN, yarn_context=131072)
+    found = resolve_serve_config(argv, environment, model, hardware_named("l4"), version, frozenset())
+    assert found.max_model_len == tokens
+
+
+def test_a_longer_context_than_the_derived_one_is_refused() -> None:
+    for version, model, length in (((0, 25, 1), replace(QWEN, yarn_context=131072), 131073), ((0, 32, 0), QWEN, 32769)):
+        with pytest.raises(ConfigRefused, match=rf"User-specified max_model_len \({length}\) is greater than"):
+            resolve_serve_config(
+                ("--max-model-len", str(length)), {}, model, hardware_named("l4"), version, frozenset()
+            )
+
+
+def test_an_automatic_length_is_what_the_cache_holds() -> None:
+    # QWEN has 12,288 bytes of cache a token: 100 MiB hold 8,533 tokens, in whole blocks of 16: 8,528
+    def length(*argv: str) -> int:
+        return ConfiguredServer(
+            resolve(QWEN, "--max-model-len", "auto", *argv), parameters_of("l4")
+        ).config.max_model_len
+
+    assert length("--kv-cache-memory-bytes", "100M") == 8_528
+    assert length() == 32768

@@ -1,40 +1,48 @@
-"""Reads the command line of `vllm serve` as vLLM 0.15 to 0.32 do, and refuses what they refuse."""
+"""Reads the command line of `vllm serve` as vLLM 0.15 to 0.32 do, and refuses what they refuse.
+
+A prediction depends on some flags. Others have no effect on speed and are accepted, and the rest is not simulated;
+`flags.yaml` lists both.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import json
-import math
-import re
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
-from search_spaces.rendering.words import VLLM_NAMES, dotted_object, one_spelling
+from search_spaces.rendering.words import VLLM_NAMES, dotted_object, one_spelling, whole_number
+from search_spaces.yaml_file import read_yaml
 
-_NUMBER_WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
-_SUFFIX_FACTORS = {
-    **{"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
-    **{"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40},
-}
+_FILE = Path(__file__).with_name("flags.yaml")
 _BOOLEAN_FLAGS = (
     *("enable-prefix-caching", "enable-chunked-prefill", "async-scheduling", "enforce-eager"),
-    *("scheduler-reserve-full-isl", "disable-log-stats", "enable-log-requests", "disable-uvicorn-access-log"),
-    *("calculate-kv-scales", "trust-remote-code", "disable-cascade-attn", "enable-flashinfer-autotune"),
+    "scheduler-reserve-full-isl",
 )
 _TEXT_FLAGS = (
     *("dtype", "quantization", "kv-cache-dtype", "attention-backend", "scheduling-policy", "performance-mode"),
-    *("load-format", "generation-config", "served-model-name", "tokenizer", "host", "revision", "seed", "port"),
-    *("prefix-caching-hash-algo", "uvicorn-log-level", "tokenizer-mode", "download-dir", "shutdown-timeout"),
 )
+_LENGTH_FLAG = "max-model-len"
 _INTEGER_FLAGS = (
-    *("max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes"),
+    *("max-num-seqs", "max-num-batched-tokens", "block-size", "kv-cache-memory-bytes", "optimization-level"),
     *("max-cudagraph-capture-size", "long-prefill-token-threshold", "stream-interval", "api-server-count"),
     *("max-num-active-seqs", "max-num-queued-reqs", "max-num-queued-tokens", "tensor-parallel-size"),
     *("pipeline-parallel-size", "data-parallel-size"),
 )
-_FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb", "swap-space")
+_FLOAT_FLAGS = ("gpu-memory-utilization", "watermark", "cpu-offload-gb")
 _JSON_FLAGS = ("compilation-config", "speculative-config", "override-generation-config")
+_FORMS: dict[str, dict[str, Any]] = {
+    "switches": {"action": argparse.BooleanOptionalAction},
+    "values": {},
+    "lists": {"nargs": "+"},
+    "optional": {"nargs": "?"},
+}
+"""What follows a flag of `without_effect`, as argparse reads it."""
+_NONE = ("", "None")
+"""The values by which vLLM's parser leaves out a flag that may have none."""
 _MOST_DOTS = 20
 
 
@@ -58,16 +66,28 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         arguments: the arguments after `vllm serve MODEL`.
 
     Raises:
-        UnknownFlagError: for a flag that is not simulated, which vLLM may have.
+        UnknownFlagError: for a flag or a value that is not simulated, which vLLM may have.
         FlagError: for a value of the wrong type.
     """
     flags, rest = _parser().parse_known_args(_joined_keys(one_spelling(arguments)))
     if rest:
-        known = sorted(name for name in flag_names() if name.startswith("--"))
-        near = difflib.get_close_matches(rest[0], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "measure that with the engine vllm"
-        raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {hint}")
-    return vars(flags)
+        raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {_hint(rest[0])}")
+    values = vars(flags)
+    for name in (*_INTEGER_FLAGS, *_FLOAT_FLAGS):  # each has a rule of its own in vLLM
+        value = values[name.replace("-", "_")]
+        if value is not None and value < 0:
+            raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
+    return values
+
+
+def _hint(word: str) -> str:
+    """Return the next step for a word that is not read: a flag that is like it, if no vLLM has the word."""
+    name = word.partition(".")[0].removeprefix("--")
+    measure = "measure that with the engine vllm"
+    if {name, name.removeprefix("no-")} & {*_document()["not_simulated"]}:
+        return measure
+    near = difflib.get_close_matches(word, sorted(name for name in flag_names() if name.startswith("--")), n=1)
+    return f"did you mean {near[0]}?" if near else measure
 
 
 def flag_names() -> frozenset[str]:
@@ -76,35 +96,45 @@ def flag_names() -> frozenset[str]:
     return options | {name for name, long in VLLM_NAMES.items() if long in options}
 
 
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = read_yaml(_FILE).data
+    return document
+
+
 def _parser() -> _Parser:
     parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
     for name in _BOOLEAN_FLAGS:
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None)
     for name in _TEXT_FLAGS:
-        parser.add_argument(f"--{name}")
+        parser.add_argument(f"--{name}", type=_text)
     for name in _INTEGER_FLAGS:
         parser.add_argument(f"--{name}", type=_integer)
     for name in _FLOAT_FLAGS:
         parser.add_argument(f"--{name}", type=float)
     for name in _JSON_FLAGS:
         parser.add_argument(f"--{name}", type=_json_object)
-    parser.add_argument("--optimization-level", type=_integer)
+    parser.add_argument(f"--{_LENGTH_FLAG}", type=_length)
     parser.add_argument("--cudagraph-capture-sizes", type=_integer, nargs="+")
+    for form, names in _document()["without_effect"].items():
+        for name in names:
+            parser.add_argument(f"--{name}", default=None, **_FORMS[form])
     return parser
 
 
 def _joined_keys(words: Sequence[str]) -> list[str]:
-    """Return the words, with all `--flag.key VALUE` of a flag joined to one `--flag {"key": VALUE}` at the end."""
+    """Return the words, with all `--flag.key VALUE` of a flag joined to one `--flag {"key": VALUE}` at the end.
+
+    vLLM joins them for every flag; a flag that has no keys then refuses the object. Flags that are not read stay.
+    """
     others: list[str] = []
     flags: dict[str, None] = {}
-    rest = iter(words)
+    known, rest = flag_names(), iter(words)
     for word in rest:
         flag, dot, key = word.partition(".")
-        if not dot or not flag.startswith("--"):
+        if not dot or flag not in known:
             others.append(word)
             continue
-        if flag.removeprefix("--") not in _JSON_FLAGS:
-            raise FlagError(f"argument {word}: {flag} has no keys")
         if next(rest, None) is None:
             raise FlagError(f"argument {word}: expected one argument")
         if key.count(".") > _MOST_DOTS:
@@ -113,16 +143,29 @@ def _joined_keys(words: Sequence[str]) -> list[str]:
     return [*others, *(word for flag in flags for word in (flag, json.dumps(dotted_object(flag, words))))]
 
 
-def _integer(text: str) -> int:
-    """Return a whole number with vLLM's suffixes: 16k is 16,000 and 16K is 16,384."""
-    match = _NUMBER_WITH_SUFFIX.fullmatch(text)
-    value = None if match is None else float(match[1]) * _SUFFIX_FACTORS[match[2]]
-    if value is None or not math.isfinite(value) or value != int(value):
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}")
-    return int(value)
+def _text(text: str) -> str | None:
+    return None if text in _NONE else text
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _length(text: str) -> int | None:
+    """Return the value of `--max-model-len`: -1 stands for `auto`."""
+    return -1 if text.lower() in ("auto", "-1") else _integer(text)
+
+
+def _integer(text: str) -> int | None:
+    """Return a whole number, with vLLM's suffixes or as Python reads it."""
+    value = None if text in _NONE else whole_number(text)
+    if value is not None or text in _NONE:
+        return value
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    if text in _NONE:
+        return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

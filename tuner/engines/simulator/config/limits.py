@@ -11,6 +11,8 @@ from tuner.engines.simulator.config.vllm_defaults import vllm_default
 
 _BLOCK_SIZES_BEFORE_0_25 = (1, 8, 16, 32, 64, 128, 256)
 _DEFAULT_BLOCK_SIZE = 16
+AUTO_LENGTH = -1
+"""The value of `--max-model-len` for the longest context that the KV cache holds."""
 
 
 def at_least_one(name: str, value: int | None) -> int:
@@ -20,18 +22,29 @@ def at_least_one(name: str, value: int | None) -> int:
     return value or 1
 
 
-def find_max_model_len(given: int | None, model: ModelShape, environment: Mapping[str, str]) -> int:
-    """Return the tokens of the longest request, for the value of `--max-model-len`."""
-    derived = model.max_position_embeddings
-    if given is None:
-        return derived
-    if given > derived and environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
+def find_max_model_len(
+    given: int | None, model: ModelShape, version: tuple[int, ...], environment: Mapping[str, str]
+) -> int:
+    """Return the tokens of the longest request, for the value of `--max-model-len`.
+
+    `auto` (-1) starts at the model's longest context, which the server then lowers to what its KV cache holds.
+    """
+    derived = model.longest_context(version)
+    if given is None or given == AUTO_LENGTH:
+        return model.default_context or derived
+    if given > derived and not _allows_more(environment):
         raise ConfigRefused(
             f"User-specified max_model_len ({given}) is greater than the derived max_model_len "
             f"(max_position_embeddings={derived} or model_max_length=None in model's config.json). To allow overriding "
             "this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
         )
+    if given < AUTO_LENGTH:
+        raise ConfigRefused("max_model_len: Input should be greater than or equal to -1")
     return at_least_one("max_model_len", given)
+
+
+def _allows_more(environment: Mapping[str, str]) -> bool:
+    return environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0").strip().lower() in ("1", "true")
 
 
 def find_batch_limits(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
-from search_spaces import ModelShape, known_model
-from search_spaces.regular_file import read_regular_file
-from tuner.engines.simulator.config.precision import ConfigRefused
+from search_spaces import ModelShape, SpaceError, known_model
+from tuner.engines.simulator.config.precision import NotSimulated
 from tuner.hub import cached_config
-
-_CONFIG_LIMIT = 2**24
-"""The largest `config.json` of a model, in bytes."""
 
 
 def find_shape(name: str) -> ModelShape:
@@ -22,7 +17,7 @@ def find_shape(name: str) -> ModelShape:
     local cache of the Hugging Face hub.
 
     Raises:
-        ConfigRefused: if none of them has the model.
+        NotSimulated: if none of them has the model, or its config.json cannot be read.
     """
     shape = known_model(name)
     if shape is not None:
@@ -30,6 +25,6 @@ def find_shape(name: str) -> ModelShape:
     folder = Path(os.path.expanduser(name))
     file = (None if folder.is_dir() else cached_config(name)) or folder / "config.json"
     try:
-        return ModelShape.from_config_json(json.loads(read_regular_file(file, _CONFIG_LIMIT)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigRefused(f"{name!r}: no shape of that model is known ({' '.join(str(error).split())})") from None
+        return ModelShape.from_file(file)
+    except SpaceError as error:
+        raise NotSimulated(f"{name!r}: no shape of that model is known ({' '.join(str(error).split())})") from None

@@ -26,6 +26,8 @@ _METHODS = {
 }
 """Quantization methods: the least compute capability (75 is 7.5) and the bits of a weight."""
 _METHODS_FROM_0_25 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
+_LIKE_FP8 = ("fp8", "modelopt")
+"""Methods of checkpoints with 8-bit floats on both sides of a product, whose kernels are those of `fp8`."""
 _QUANTIZES_ON_LOAD = ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "bitsandbytes")
 
 
@@ -35,6 +37,19 @@ class ConfigRefused(ValueError):
 
 class NotSimulated(ConfigRefused):
     """A configuration that the simulator cannot predict, although vLLM may serve it."""
+
+
+def require_read(model: ModelShape) -> None:
+    """Refuse a model that no equation covers, with the key of its config.json that says so.
+
+    Raises:
+        NotSimulated: for a mixture of experts, and for what else `ModelShape.unread` names.
+    """
+    if model.unread is not None:
+        kind, key = model.unread.kind, model.unread.key
+        raise NotSimulated(f"{kind} is not simulated ({key} in config.json); measure it with the engine vllm")
+    if model.experts:
+        raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
 
 
 def find_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
@@ -60,14 +75,14 @@ def find_quantization(
 ) -> tuple[str | None, int]:
     """Return the quantization method (None: 16-bit weights) and the bits of a weight, for `--quantization`.
 
-    Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels.
+    Without the flag, an AWQ or GPTQ checkpoint gets Marlin's kernels, and an FP8 one those of `fp8`.
     """
-    if model.experts:
-        raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
     checkpoint = model.quantization
     method = given or ({"awq": "awq_marlin", "gptq": "gptq_marlin"}.get(checkpoint, checkpoint) if checkpoint else None)
     if method is None:
         return None, 16
+    if checkpoint in _LIKE_FP8 and (model.weight_bits, model.weight_type) == (8, "float") and method == checkpoint:
+        return ("fp8_per_block" if model.weight_blocks else "fp8"), 8
     if method not in _METHODS:
         raise NotSimulated(f"--quantization {method}: not simulated; measure that with the engine vllm")
     if (method == "bitsandbytes" and version >= (0, 28)) or (method in _METHODS_FROM_0_25 and version < (0, 25)):
@@ -104,6 +119,18 @@ def has_fast_blocks(card: HardwareProfile, dtype: str, packages: frozenset[str])
     there, as fast in the one recorded trial. All recorded trials with bfloat16 and without DeepGEMM are slow.
     """
     return _capability(card) >= 90 and (dtype == "float16" or "deep_gemm" in packages)
+
+
+def find_kv_dtype(given: str | None, model: ModelShape, card: HardwareProfile) -> str:
+    """Return the format of the KV cache for the value of `--kv-cache-dtype`: by default, the one of the checkpoint."""
+    if given not in (None, "auto") or model.cache_bits is None:
+        return given or "auto"
+    if model.cache_bits != 8 or "fp8" not in card.tflops:
+        raise NotSimulated(
+            f"a checkpoint that asks for a KV cache of {model.cache_bits} bits is not simulated on {card.name}; give "
+            "--kv-cache-dtype, or measure it with the engine vllm"
+        )
+    return "fp8"
 
 
 def find_kv_element_bytes(given: str, card: HardwareProfile, version: tuple[int, ...]) -> float:

@@ -14,6 +14,7 @@ from search_spaces import HardwareProfile, ModelShape
 from tuner.engines.simulator.config.cuda_graphs import CudaGraphs, find_cuda_graphs
 from tuner.engines.simulator.config.flags import FlagError, UnknownFlagError, parse_flags
 from tuner.engines.simulator.config.limits import (
+    AUTO_LENGTH,
     at_least_one,
     find_batch_limits,
     find_block_size,
@@ -33,9 +34,11 @@ from tuner.engines.simulator.config.precision import (
     attention_kernels,
     find_backend,
     find_dtype,
+    find_kv_dtype,
     find_kv_element_bytes,
     find_quantization,
     has_fast_blocks,
+    require_read,
 )
 from tuner.engines.simulator.config.speculative_config import Speculation, find_speculation
 
@@ -55,6 +58,7 @@ class ServeConfig:
         kv_element_bytes: bytes of one number in the KV cache.
         kv_head_scales: whether the KV cache has a scale for each token and head.
         max_model_len: tokens of the longest request, prompt and answer together.
+        fits_length: whether the server lowers `max_model_len` to what its KV cache holds.
         max_num_seqs: sequences in a step at most.
         max_num_batched_tokens: tokens in a step at most.
         block_size: tokens of a KV cache block.
@@ -90,6 +94,7 @@ class ServeConfig:
     kv_element_bytes: float
     kv_head_scales: bool
     max_model_len: int
+    fits_length: bool
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
@@ -142,6 +147,7 @@ def resolve_serve_config(
     Raises:
         ConfigRefused: with vLLM's message, for a configuration that vLLM refuses.
     """
+    require_read(model)
     try:
         return _resolve(_checked_flags(arguments, version), environment, model, card, version, packages, gpus)
     except UnknownFlagError as error:
@@ -205,10 +211,10 @@ def _resolve(
     gpus: int = 1,
 ) -> ServeConfig:
     speculation = find_speculation(flags["speculative_config"], card, version, packages)
-    length = find_max_model_len(flags["max_model_len"], model, environment)
+    length = find_max_model_len(flags["max_model_len"], model, version, environment)
     seqs, tokens = find_batch_limits(flags, card, version, length)
     dtype, quantization, weight_bits = _weight_format(flags, model, card, version)
-    kv_dtype, kv_element_bytes = _kv_cache_format(flags, card, version)
+    kv_dtype, kv_element_bytes = _kv_cache_format(flags, model, card, version)
     backend = find_backend(flags["attention_backend"], card, version, kv_dtype, packages)
     return ServeConfig(
         version=version,
@@ -221,6 +227,7 @@ def _resolve(
         kv_element_bytes=kv_element_bytes,
         kv_head_scales=kv_dtype.endswith("_per_token_head"),
         max_model_len=length,
+        fits_length=flags["max_model_len"] == AUTO_LENGTH,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         block_size=find_block_size(flags["block_size"], version),
@@ -233,9 +240,7 @@ def _resolve(
         watermark=flags["watermark"] or 0.0,
         priority_scheduling=flags["scheduling_policy"] == "priority",
         async_scheduling=_async_scheduling(flags["async_scheduling"], speculation, version),
-        max_active=flags["max_num_active_seqs"],
-        max_queued_requests=flags["max_num_queued_reqs"],
-        max_queued_tokens=flags["max_num_queued_tokens"],
+        **_admission(flags),
         stream_interval=at_least_one("stream_interval", flags["stream_interval"]),
         api_servers=at_least_one("api_server_count", _api_servers(flags)),
         backend=backend,
@@ -244,6 +249,15 @@ def _resolve(
         temperature=float((flags["override_generation_config"] or {}).get("temperature", 1.0)),
         parallel=find_parallelism(flags, model, gpus),
     )
+
+
+def _admission(flags: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the limits of running and waiting requests."""
+    return {
+        "max_active": flags["max_num_active_seqs"],
+        "max_queued_requests": flags["max_num_queued_reqs"],
+        "max_queued_tokens": flags["max_num_queued_tokens"],
+    }
 
 
 def _checked_flags(arguments: Sequence[str], version: tuple[int, ...]) -> Mapping[str, Any]:
@@ -264,9 +278,11 @@ def _weight_format(
     return dtype, *find_quantization(flags["quantization"], model, card, version, dtype)
 
 
-def _kv_cache_format(flags: Mapping[str, Any], card: HardwareProfile, version: tuple[int, ...]) -> tuple[str, float]:
+def _kv_cache_format(
+    flags: Mapping[str, Any], model: ModelShape, card: HardwareProfile, version: tuple[int, ...]
+) -> tuple[str, float]:
     """Return the format of the KV cache and the bytes of a number in it."""
-    kv_dtype = flags["kv_cache_dtype"] or "auto"
+    kv_dtype = find_kv_dtype(flags["kv_cache_dtype"], model, card)
     return kv_dtype, find_kv_element_bytes(kv_dtype, card, version)
 
 

@@ -63,7 +63,7 @@ def find_speculation(
         return None
     unknown = sorted({*given} - _KEYS)
     if unknown:
-        raise ValueError(f"speculative_config.{unknown[0]}: Unexpected keyword argument")
+        raise NotSimulated(f"--speculative-config: {unknown[0]} is not simulated; measure that with the engine vllm")
     method = given.get("method") or ("draft_model" if given.get("model") else None)
     tokens = given.get("num_speculative_tokens")
     if tokens is not None and (not isinstance(tokens, int) or tokens < 1):

@@ -87,7 +87,10 @@ def find_budget(config: ServeConfig, weights: Weights, parameters: Parameters) -
 
 
 def _require_kv_cache(config: ServeConfig, kv_cache_gib: float, blocks: int) -> None:
-    """Fail with vLLM's message if the KV cache has no block, or too few for one request of `max_model_len` tokens."""
+    """Fail with vLLM's message if the KV cache has no block, or too few for one request of `max_model_len` tokens.
+
+    With `fits_length`, one block is enough.
+    """
     if kv_cache_gib <= 0 or blocks <= 0:
         raise StartFailed(
             "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
@@ -95,7 +98,7 @@ def _require_kv_cache(config: ServeConfig, kv_cache_gib: float, blocks: int) -> 
             FailureKind.KV_CACHE_TOO_SMALL,
         )
     needed = -(-config.max_model_len // config.block_size)
-    if needed > blocks:
+    if needed > blocks and not config.fits_length:
         needed_gib = needed * kv_cache_gib / blocks
         raise StartFailed(
             f"ValueError: To serve at least one request with the model's max seq len ({config.max_model_len}), "

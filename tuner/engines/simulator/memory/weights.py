@@ -63,12 +63,17 @@ def find_weights(
     """
     linear = linear_parameters(model)
     head = model.vocab * model.hidden
-    linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 else 1.0)
+    linear_bytes = linear * bits / 8 * (_SCALES_FACTOR if bits < 16 and not _has_few_scales(model) else 1.0)
     kernels, arithmetic = _kernels(card, dtype, quantization, marlin_input)
     if kernels == "native" and quantization == "fp8_per_block" and not fast_blocks:
         kernels = "blocks"
     embeddings_and_norms = 2 * (head * (1 if model.tied else 2) + model.hidden * (2 * model.layers + 1))
     return Weights(linear, linear_bytes, head, 2.0 * head, linear_bytes + embeddings_and_norms, arithmetic, kernels)
+
+
+def _has_few_scales(model: ModelShape) -> bool:
+    """Return whether a checkpoint has FP8 weights with one scale for a matrix or a row."""
+    return (model.weight_bits, model.weight_type) == (8, "float") and not model.weight_blocks
 
 
 def linear_parameters(model: ModelShape) -> int:
