@@ -14,7 +14,6 @@ The ratio is cold / warm, the geometric mean over the pairs with its 95 % interv
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import tempfile
 import threading
@@ -29,7 +28,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.running_server import RunningServer
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.installation.environment import own_environment
-from tuner.scoring.compare import compare
+from tuner.scoring.compare import logarithms, paired_ratio, residual_noise
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
@@ -112,11 +111,11 @@ def print_ratios(outcomes: Outcomes) -> None:
 
 
 def _ratio_text(cold: list[TrialOutcome], warm: list[TrialOutcome], metric: str) -> str:
-    values = {side: [each.metric(metric) for each in run] for side, run in ((COLD, cold), (WARM, warm))}
-    logs = {side: [math.log(value) for value in run if value] for side, run in values.items()}
-    if len(logs[COLD]) != len(logs[WARM]) or not logs[COLD]:
+    logs = [logarithms(each.metric(metric) for each in side) for side in (cold, warm)]
+    if logs[0] is None or logs[1] is None:
         return MISSING
-    found = compare(logs, WARM)[COLD]
+    differences = [one - other for one, other in zip(logs[0], logs[1], strict=True)]
+    found = paired_ratio(differences, residual_noise([[logs[0], logs[1]]]), 1)
     interval = "" if found.low is None else f" [{number_text(found.low, 3)}, {number_text(found.high, 3)}]"
     return f"{found.ratio:.3f}{interval}"
 

@@ -12,7 +12,6 @@ import pytest
 
 from storage.records import Provenance
 from tuner.engines.command_line import LAUNCHER, PROGRAMS, program_of
-from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
 from tuner.export.quoting import VLLM_PLACEHOLDER
@@ -30,7 +29,6 @@ if [ "$1" = --version ]; then echo "version: 6711 (a1b2c3d)" >&2; exit; fi
 printf '%s\\n' "$@" >"$RECORD/argv"
 """
 STARTED = ["--model", MODEL, "--alias", MODEL, "--metrics", "--parallel", "4"]
-ANY_ENGINE = ("command", "systemd")
 
 
 def a_script(executable: str | None = "/opt/llama/llama-server") -> ServeScript:
@@ -119,16 +117,6 @@ def test_in_a_study_of_both_the_generator_sends_the_tokens_that_both_have(engine
     assert sent.load_argv[place : place + 4] == ("--tokenizer", own, "--tokenizer", other)
     assert "--new-connections" in sent.load_argv
     assert (VLLM_PLACEHOLDER in sent.load_argv) == (engine == "vllm")
-
-
-@pytest.mark.parametrize("name", [name for name in FORMATS if name not in ANY_ENGINE])
-def test_a_format_of_vllm_refuses_the_server_and_writes_nothing(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        write_deployment(FORMATS[name], Deployment(a_script()), tmp_path / "file")
-    assert "for vLLM's servers only, and the study ran llama.cpp; choose one of script, command, systemd" in str(
-        caught.value
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ if [ "$1" = --version ]; then echo 0.32.0; exit; fi
 printf '%s\\0' "$@" >"$RECORD/argv"
 cat /proc/$$/environ >"$RECORD/env"
 """
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 SENT = Verification(
@@ -105,7 +105,7 @@ def test_every_word_reaches_the_server_unchanged(
 
 
 @pytest.mark.program("shellcheck")
-@settings(QUICK, max_examples=15)
+@settings(QUICK, max_examples=6)
 @given(words=st.lists(WORDS, min_size=4, max_size=8), simulated=st.booleans())
 @example(words=["a=b", "a,b", "=", "two words"], simulated=False)
 def test_clean_under_shellcheck(tmp_path: Path, words: list[str], simulated: bool) -> None:

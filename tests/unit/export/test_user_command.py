@@ -12,7 +12,6 @@ import pytest
 
 from storage.records import Provenance
 from tuner.engines.command_line import program_of
-from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
 from tuner.export.references import Reference
@@ -128,9 +127,3 @@ def test_the_unit_runs_in_the_folder_and_waits_for_health_or_models(tmp_path: Pa
     assert "WorkingDirectory=/the folder/50%%\n" in unit
     assert 'ExecStart=/opt/serve "a model" --slots 4 --listen=127.0.0.1:8000 -- "it\'s"\n' in unit
     assert "127.0.0.1:8000/health || curl -sf -o /dev/null http://127.0.0.1:8000/v1/models; do" in unit
-
-
-def test_a_format_of_vllm_refuses_the_server(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="the study ran serve; choose one of script, command, systemd"):
-        write_deployment(FORMATS["compose"], Deployment(a_script(tmp_path)), tmp_path / "file")
-    assert list(tmp_path.iterdir()) == []

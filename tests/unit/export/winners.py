@@ -142,10 +142,10 @@ def _resolved(name: str, context: Context, instances: int | None) -> ResolvedSpa
 def winner(launcher: Launcher, seed: int) -> Winner:
     """Return a winner of a launcher; configurations that break a rule of the space are drawn again."""
     choice = random.Random(seed)
+    context = launcher.context(choice)
+    number = choice.choice(launcher.instances) if launcher.instances else None
+    resolved = _resolved(launcher.space, context, number)
     while True:
-        context = launcher.context(choice)
-        number = choice.choice(launcher.instances) if launcher.instances else None
-        resolved = _resolved(launcher.space, context, number)
         config = resolved.suggest(RandomTrial(choice.getrandbits(32)))
         if number is not None or "instances" in config:
             config = resolved.complete({**config, "instances": number})
