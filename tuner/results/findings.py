@@ -124,7 +124,7 @@ class Findings:
         assert one is not None
         found = self.rounds.beside(name, number, one)
         ratio = self.ratio(number, name, one) or {}
-        return replace(found, **{key: ratio.get(key) for key in ("ratio", "low", "high")})
+        return replace(found, ratio=ratio.get("ratio"), low=ratio.get("low"), high=ratio.get("high"))
 
     @cached_property
     def rounds(self) -> StudyRounds:

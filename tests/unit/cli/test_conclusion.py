@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from storage.records import Provenance, ServerFacts, TrialKind
+from storage.records import Config, Provenance, ServerFacts, TrialKind
 from tests.unit.cli.studies import GOALS, trial
 from tuner.cli.output.pages.conclusion import conclusion_parts
 from tuner.results.conclusion import worse_metrics
@@ -208,12 +208,18 @@ def test_a_simulation_is_called_predicted() -> None:
 
 def test_a_flag_with_the_value_that_the_engine_chooses_has_no_effect() -> None:
     """The greedy study on a T4 exported attention_backend=FLASHINFER, the default there, at ×1.27 [0.61, 2.67]."""
-    config = {**CONFIG, "attention_backend": "FLASHINFER", "stream_interval": 1}
+    config: Config = {**CONFIG, "attention_backend": "FLASHINFER", "stream_interval": 1}
     first, *others = [replace(r, config=config if r.number == 1 else r.config) for r in RECORDS]
     assert first.outcome is not None
     server = ServerFacts(attention_backend="FLASHINFER")
     first = replace(first, kind=TrialKind.BASELINE, outcome=replace(first.outcome, server=server))
-    backend = {"name": "attention_backend", "value": "FLASHINFER", "default": None, "ratio": 1.27, "low": 0.61}
+    backend: dict[str, Any] = {
+        "name": "attention_backend",
+        "value": "FLASHINFER",
+        "default": None,
+        "ratio": 1.27,
+        "low": 0.61,
+    }
     backend |= {"high": 2.67, "metrics": {}, "needed": 0.0, "trials": 9}
     lines = printed(findings({**CONCLUSION, "earned": [backend]}, [first, *others]))
     cells = {line.split("  ")[0]: line.split()[-2:] for line in lines}

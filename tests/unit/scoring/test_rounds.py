@@ -46,7 +46,7 @@ def test_a_trial_relative_to_another_is_the_inverse_of_the_other_way_round() -> 
     forth, back = every.score(3, 0), every.score(0, 3)
     assert forth is not None
     assert back is not None
-    assert (back.ratio, back.low) == (pytest.approx(1 / forth.ratio), pytest.approx(1 / (forth.high or 0)))
+    assert [back.ratio, back.low] == pytest.approx([1 / forth.ratio, 1 / (forth.high or 0)])
 
 
 def test_the_search_is_compared_where_only_one_trial_has_rounds() -> None:
@@ -73,7 +73,8 @@ def test_an_overloaded_server_does_not_hide_what_the_others_differ_in() -> None:
 def test_a_single_benchmark_has_no_interval_and_an_absent_metric_no_ratio() -> None:
     every = StudyRounds(GOALS, [record(0, [100.0]), record(1, [150.0])])
     found = every.beside(NAME, 1, 0)
-    assert (found.ratio, found.low, found.basis) == (pytest.approx(1.5), None, "1 and 1 repeats")
+    assert found.ratio == pytest.approx(1.5)
+    assert (found.low, found.basis) == (None, "1 and 1 repeats")
     assert every.beside("goodput", 1, 0).ratio is None
 
 

@@ -71,11 +71,11 @@ def _pair(one: Side, other: Side) -> Pair:
         score = both[0].score(other.number, one.number)
         ratios = {name: both[0].beside(other.number, name, one.number) for name in names}
         return Pair(one, other, ratios, _flags(one, other), score)
-    outcomes = [found.measured(side.number) for found, side in zip(both, (one, other), strict=True)]
+    before, after = (found.measured(side.number) for found, side in zip(both, (one, other), strict=True))
     ratios = {}
     for name in names:
         benchmarks = [each for found in both for each in found.rounds.benchmarks(name)]
-        ratios[name] = measured_ratio(name, *outcomes, unpaired(name, *outcomes, benchmarks), 0)
+        ratios[name] = measured_ratio(name, before, after, unpaired(name, before, after, benchmarks), 0)
     return Pair(one, other, ratios, _flags(one, other))
 
 

@@ -26,7 +26,7 @@ CONTINUED = " \\"
 """Ends a line of a command that goes on."""
 
 
-def show(*parts: RenderableType | ShellCommand, width: int = PLAIN_WIDTH) -> None:
+def show(*parts: RenderableType, width: int = PLAIN_WIDTH) -> None:
     """Print tables and text.
 
     Args:
@@ -45,7 +45,7 @@ def show(*parts: RenderableType | ShellCommand, width: int = PLAIN_WIDTH) -> Non
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _print(console: Console, part: RenderableType | ShellCommand) -> None:
+def _print(console: Console, part: RenderableType) -> None:
     """Print a part; a line that must not be wrapped, such as a command to copy, stays whole."""
     if isinstance(part, ShellCommand):
         for line in part.lines(console.width if console.is_terminal else None):
@@ -85,6 +85,10 @@ class ShellCommand:
         last = len(found) - 1
         lines = (line + CONTINUED * (index < last) for index, line in enumerate(found))
         return [f"{self.indent}{'    ' * bool(index)}{line}" for index, line in enumerate(lines)]
+
+    def __rich__(self) -> Text:
+        """Return it as one line."""
+        return Text(self.lines(None)[0], no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True)
