@@ -131,10 +131,10 @@ def test_without_a_gpu_the_capacity_is_simulated_and_marked(tmp_path: Path, monk
     assert printed.code == 0, printed.err
     first = printed.err.splitlines()[0]
     assert first.startswith("SIMULATED: predicted, not measured: vLLM "), printed.err
-    assert first.endswith(" on one Tesla T4; use --engine vllm to measure"), printed.err
+    assert first.endswith(" on one Tesla T4; use --engine vllm without --gpu to measure"), printed.err
     assert "(simulated): a.p95_ttft_ms<100" in printed.out
     two = run_here(tmp_path, "capacity", "--workload", "traffic.yaml", "--gpu", "h200", "--", "-tp", "2")
-    assert two.err.splitlines()[0].endswith(" on 2 × NVIDIA H200; use --engine vllm to measure"), two.err
+    assert two.err.splitlines()[0].endswith(" on 2 × NVIDIA H200; use --engine vllm without --gpu to measure"), two.err
     again = json.loads(run_here(tmp_path, "capacity", "--workload", "traffic.yaml", "--gpu", "h100", "--json").out)
     assert again["provenance"] == "simulated"
 

@@ -31,6 +31,10 @@ def test_levers_are_shown_and_stored_and_the_command_of_the_first_measures_it(st
         lines = run_here(study, *command).out.splitlines()
         assert f"  {levers[0]['command']}" in lines  # whole, to be copied
     assert "what would help" not in run_here(study, "show", "1").out
+    shown = run_here(study, "best").out
+    assert "\nsimulate greedy decoding with suffix speculation:\n" in shown
+    assert "\nmeasure " not in shown
+    assert "to measure: the same on a machine with card and vLLM, without --gpu" in shown
     words = shlex.split(levers[0]["command"])
     printed = run_here(study, *words[1:])
     assert printed.code == 0, printed.err

@@ -235,7 +235,7 @@ def test_the_opening_names_what_is_simulated_and_what_the_search_sends(tmp_path:
     start = study_start(tmp_path, provenance=Provenance.SIMULATED, search_prompts=50, records=(trial(0),))
     PlainView(lines.append).opened(start)
     assert lines == [
-        "SIMULATED: predicted, not measured: vLLM 0.25.1 on one Tesla T4; use --engine vllm to measure",
+        "SIMULATED: predicted, not measured: vLLM 0.25.1 on one Tesla T4; use --engine vllm without --gpu to measure",
         "study small: 10 trials (1 finished before), 1 worker, vllm 0.25.1, 2 parameters",
         "each trial of the search sends 50 requests; the rounds of the confirmation send all",
     ]

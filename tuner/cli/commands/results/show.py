@@ -32,6 +32,7 @@ def show(
 
         sys.stdout.write(frames.to_json(frames.trials_frame([trial])))
         return
+    from storage.records import Provenance
     from tuner.cli.output.pages.levers import lever_parts
     from tuner.cli.output.pages.trial import print_trial
     from tuner.cli.output.parts.console import show as show_parts
@@ -39,4 +40,5 @@ def show(
     print_trial(trial, stored.objectives, stored.defaults, stored.price)
     conclusion = stored.record.conclusion or {}
     if number == conclusion.get("winner") and not round_ and conclusion.get("levers"):
-        show_parts(*lever_parts(conclusion["levers"], stored.record.name, number))
+        simulated = stored.record.provenance is Provenance.SIMULATED
+        show_parts(*lever_parts(conclusion["levers"], stored.record.name, number, simulated=simulated))

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from storage.records import Provenance
 from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.parts.console import as_table
 from tuner.results.classes import BY_CLASS, classes_grid, classes_note
@@ -67,7 +68,8 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
             as_table(flags),
         ]
     if findings.winner is not None and (levers := findings.conclusion.get("levers")):
-        parts += lever_parts(levers, findings.records[0].study, findings.winner)
+        simulated = any(each.outcome and each.outcome.provenance is Provenance.SIMULATED for each in findings.records)
+        parts += lever_parts(levers, findings.records[0].study, findings.winner, simulated=simulated)
     return parts
 
 

@@ -103,4 +103,4 @@ def _engine_words(engine: EngineInfo) -> str:
 def simulation_line(engine: EngineInfo, hardware: str) -> str:
     """Return what is simulated, and how to measure instead; `hardware` is a card, or such as `2 × NVIDIA H200`."""
     place = hardware if " × " in hardware else f"one {hardware}"
-    return f"{text.BANNER}: vLLM {engine.version} on {place}; use --engine vllm to measure"
+    return f"{text.BANNER}: vLLM {engine.version} on {place}; use --engine vllm without --gpu to measure"
