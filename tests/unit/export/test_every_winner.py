@@ -29,7 +29,8 @@ from tests.unit.export.formats import (
     test_systemd,
     test_vllm_config,
 )
-from tests.unit.export.formats.readers import SHELL, documents, needed
+from tests.programs import needed
+from tests.unit.export.formats.readers import SHELL, documents
 from tests.unit.export.winners import Winner, launchers, winner
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, split_options
 from tuner.errors import SettingError
@@ -189,6 +190,11 @@ def unit(path: Path, drawn: Winner) -> Started:
     return Started(tuple(words[1:]), dict(found))
 
 
+FORMS = [
+    pytest.param(form, marks=pytest.mark.program("systemd") if form == "systemd" else ()) for form in (SCRIPT, *FORMATS)
+]
+
+
 @functools.cache
 def winners(name: str, tools: Path, count: int) -> list[Winner]:
     """Return the first winners of a launcher, which all formats write."""
@@ -200,14 +206,14 @@ def walk(form: str, name: str, count: int, folder: Path, tools: Path) -> Counter
     return Counter(check(form, drawn, folder, tools) for drawn in winners(name, tools, count))
 
 
-@pytest.mark.parametrize("form", [SCRIPT, *FORMATS])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_few_winners_are_read_back_or_refused(name: str, form: str, tmp_path: Path, tools: Path) -> None:
     assert walk(form, name, FEW, tmp_path, tools).total() == FEW
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [SCRIPT, *FORMATS])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_many_winners_are_read_back_or_refused(name: str, form: str, tmp_path: Path, tools: Path) -> None:
     found = walk(form, name, MANY, tmp_path, tools)
@@ -215,12 +221,13 @@ def test_many_winners_are_read_back_or_refused(name: str, form: str, tmp_path: P
     assert found.total() == MANY
 
 
+@pytest.mark.program("shellcheck")
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_shellcheck_finds_nothing_in_the_scripts(name: str, tmp_path: Path) -> None:
     made = winner(launchers("/opt")[name], 0).deployment
     write_serve_script(made.script, tmp_path / "best_serve.sh")
     write_deployment(FORMATS["command"], made, tmp_path / "command.sh")
-    words = [needed("shellcheck"), str(tmp_path / "best_serve.sh"), str(tmp_path / "command.sh")]
+    words = [str(needed("shellcheck")), str(tmp_path / "best_serve.sh"), str(tmp_path / "command.sh")]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "LANG": "C.UTF-8"}, timeout=120)
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -20,7 +20,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 def dumped(path: Path) -> str:
     """Return systemd's own dump of a unit, which it finds nothing wrong with."""
-    verify = [needed("systemd"), "verify", str(path)]
+    verify = [str(needed("systemd")), "verify", str(path)]
     calm = subprocess.run(verify, capture_output=True, timeout=60)
     assert (calm.returncode, calm.stderr) == (0, b"")
     environment = {**os.environ, "SYSTEMD_LOG_LEVEL": "debug", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
