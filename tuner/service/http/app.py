@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
@@ -46,7 +48,21 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
         await streams.close()
 
     refusals = Refusals(context.service, context.clock)
-    app = FastAPI(title="tuner", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+
+    class Answer(JSONResponse):
+        """JSON without the server's paths."""
+
+        def render(self, content: Any) -> bytes:
+            return context.places.hidden(super().render(content))
+
+    app = FastAPI(
+        title="tuner",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        default_response_class=Answer,
+    )
     app.state.context = context
     problems.install(app)
     rates = Rates() if rates is None else rates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from fastapi import Request
@@ -12,6 +13,7 @@ from fastapi import Request
 from storage.service.store import ServiceStore
 from storage.store import Store
 from tuner.service.asked.rules import ServerRules
+from tuner.service.http.places import Places
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
@@ -48,6 +50,11 @@ class ServiceContext:
     meters: Meters = field(default_factory=Meters)
     webhooks: Webhooks = field(default_factory=Webhooks)
     names: frozenset[str] | None = None
+
+    @cached_property
+    def places(self) -> Places:
+        """What hides the server's paths from users."""
+        return Places(self.folder, self.url)
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

@@ -76,7 +76,7 @@ async def _texts(stream: Stream, number: int, context: ServiceContext, *, follow
             if stream.ended:
                 return
             number = event.number
-            yield text_of(event)
+            yield context.places.hidden_text(text_of(event))
         if len(found) == PAGE:
             found = None
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -73,8 +74,8 @@ class Problem(Exception):
         self.status, self.detail, self.headers = status, detail, headers
         self.field, self.value, self.rule, self.remedy = field, value, rule, remedy
 
-    def response(self) -> JSONResponse:
-        """Return the answer."""
+    def response(self, shown: Callable[[str], str] = str) -> JSONResponse:
+        """Return the answer; `shown` returns a text as users may see it."""
         body: dict[str, Any] = {
             "type": "about:blank",
             "title": TITLES.get(self.status, "the request failed"),
@@ -85,13 +86,13 @@ class Problem(Exception):
         value = self.value if is_json else str(self.value)
         more = {"field": self.field, "value": value, "rule": self.rule, "remedy": self.remedy}
         body |= {name: value for name, value in more.items() if value is not None}
-        shown = {name: _shown(value) for name, value in body.items()}
-        return JSONResponse(shown, self.status, self.headers, MEDIA_TYPE)
+        utf8 = {name: shown(_utf8(value)) if isinstance(value, str) else value for name, value in body.items()}
+        return JSONResponse(utf8, self.status, self.headers, MEDIA_TYPE)
 
 
-def _shown(value: object) -> object:
-    """Return a value as UTF-8 can have it: JSON escapes may be halves of a character."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+def _utf8(text: str) -> str:
+    """Return a text as UTF-8 can have it: JSON escapes may be halves of a character."""
+    return text.encode(errors="replace").decode()
 
 
 def not_found(what: str, name: str, *, hides: bool = False) -> Problem:
@@ -129,7 +130,7 @@ def install(app: FastAPI) -> None:
 
     async def own(request: Request, error: Exception) -> JSONResponse:
         request.state.problem = found = problem_of(error)
-        return found.response()
+        return found.response(request.app.state.context.places.hidden_text)
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -140,7 +140,7 @@ def records(id: str, who: Known, context: Context) -> Response:
     if context.store.study(id) is None:
         raise Problem(404, f"the study {id!r} has not begun yet, so there is nothing to read")
     lines = "".join(f"{line}\n" for line in study_lines(context.store, id))
-    return Response(lines, media_type="application/x-ndjson")
+    return Response(context.places.hidden_text(lines), media_type="application/x-ndjson")
 
 
 @router.get("/{id}/report", response_class=Response, responses=text("text/html"))
@@ -156,7 +156,9 @@ def report(
     with TemporaryDirectory(prefix="tuner-report-") as folder:
         path = write_report(names, Path(folder) / "report.html", context.url)
         content = path.read_bytes()
-    return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
+    return Response(
+        context.places.hidden(content), media_type="text/html", headers={"Content-Security-Policy": SANDBOX}
+    )
 
 
 @router.get("/{id}/export", response_class=Response, responses=EXPORTED)
@@ -200,14 +202,20 @@ def log(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE,
 ) -> Response:
-    """Return bytes of the driver's log; the header `Tuner-Log-Size` has the size of the whole."""
+    """Return bytes of the driver's log; the header `Tuner-Log-Size` has the size of the whole.
+
+    Paths of the server are masked.
+    """
     readable(id, who, context)
     path = context.folder_of(id) / LOG
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(min(offset, size))
-            content = file.read(limit)
+            begin = min(offset, size)
+            first = max(begin - context.places.longest, 0)  # a path may begin before, or end behind
+            file.seek(first)
+            content = context.places.masked(file.read(begin - first + limit + context.places.longest))
+            content = content[begin - first :][:limit]
     except FileNotFoundError:
         raise not_found("log of the study", id) from None
     except OSError as error:
