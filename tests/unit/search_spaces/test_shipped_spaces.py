@@ -57,15 +57,12 @@ def test_a_parameter_whose_condition_cannot_hold_is_not_offered() -> None:
     assert "ngram_tokens" in {parameter.name for parameter in resolved.parameters}
 
 
-def test_the_cpu_space_leaves_one_combination_to_vllms_check() -> None:
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_the_cpu_space_rules_out_what_vllms_check_refuses(method: str) -> None:
     resolved = load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))
-    config = resolved.named["async-suffix"].config
-    assert resolved.violations(config) == []
-    assert resolved.render(config).argv == (
-        "--async-scheduling",
-        "--speculative-config",
-        '{"method":"suffix","num_speculative_tokens":16}',
-    )
+    config = {"async_scheduling": True, "speculative": method, f"{method}_tokens": 4}
+    assert [violation.rule for violation in resolved.violations(config)] == ["async-with-speculation"]
+    assert resolved.violations({**config, "async_scheduling": None}) == []
 
 
 def test_the_cpu_space_uses_the_length_of_the_server_arguments() -> None:
