@@ -33,6 +33,9 @@ ANSWER_TOKENS = 32
 TOLERANCES = {"mean_e2el_ms": 1.2, "p99_ttft_ms": 1.5}
 """The highest ratio of a metric of two windows that agree."""
 
+SMALL_MS = 5.0
+"""A difference that is noise, whatever the ratio; a compilation takes longer."""
+
 
 def window_of(workload: SingleWorkload) -> SingleWorkload | None:
     """Return the workload of a window; None for a workload without a warm-up.
@@ -79,11 +82,10 @@ def _in_time(window: Traffic, count: int) -> Traffic:
 
 def agree(before: Repeat, after: Repeat) -> bool:
     """Return whether two windows differ by no more than `TOLERANCES`; False if one lacks a metric."""
-    return all(_ratio(before.metrics.get(name), after.metrics.get(name)) <= most for name, most in TOLERANCES.items())
+    return all(_alike(before.metrics.get(name), after.metrics.get(name), most) for name, most in TOLERANCES.items())
 
 
-def _ratio(one: float | None, other: float | None) -> float:
-    """Return the larger value divided by the smaller one; infinity if one is missing or not positive."""
-    if one is None or other is None or min(one, other) <= 0:
-        return math.inf
-    return max(one, other) / min(one, other)
+def _alike(one: float | None, other: float | None, most: float) -> bool:
+    if one is None or other is None:
+        return False
+    return abs(one - other) <= SMALL_MS or max(one, other) <= most * min(one, other)

@@ -12,7 +12,7 @@ from tuner.workloads.lengths import Length
 from tuner.workloads.schedule import make_schedule
 from tuner.workloads.spec import ClosedLoop
 from tuner.workloads.traffic import Traffic
-from tuner.workloads.windows import agree, window_of
+from tuner.workloads.windows import TOLERANCES, agree, window_of
 
 CHAT = {"input": 100, "output": 200}
 
@@ -103,6 +103,7 @@ def test_windows_have_the_same_schedule_with_other_texts() -> None:
         (82, 100, False),
         (None, 100, False),
         (100, 0.0, False),
+        (95, 2.0, False),
     ],
 )
 def test_two_windows_agree_within_the_tolerances(e2el: float | None, ttft: float, expected: bool) -> None:
@@ -110,3 +111,9 @@ def test_two_windows_agree_within_the_tolerances(e2el: float | None, ttft: float
         return Repeat(0, 0, 16, 16, 0, 1.0, {"mean_e2el_ms": mean_e2el, "p99_ttft_ms": p99_ttft})
 
     assert agree(of(100, 100), of(e2el, ttft)) is expected
+
+
+@pytest.mark.parametrize(("latency", "expected"), [(6.9, True), (7.1, False)])
+def test_a_difference_of_five_milliseconds_is_noise(latency: float, expected: bool) -> None:
+    short, longer = (Repeat(0, 0, 16, 16, 0, 1.0, dict.fromkeys(TOLERANCES, ms)) for ms in (2.0, latency))
+    assert agree(short, longer) is expected
