@@ -41,6 +41,7 @@ HOMES = {
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
     "fastapi": ("tuner.service.http",),
     "tokenizers": ("tuner.engines.vllm.clients.tokenizer_library",),
+    "regex": ("tuner.quality.task",),
     "xllamacpp": ("tuner.engines.llama_cpp.launcher",),
 }
 HOME_EXCEPTIONS = {

@@ -135,12 +135,15 @@ def chart(id: str, name: str, who: Known, context: Context) -> Response:
 
 @router.get("/{id}/records", response_class=Response, responses=text("application/x-ndjson"))
 def records(id: str, who: Known, context: Context) -> Response:
-    """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt."""
+    """Return the study as the database has it: a line of JSON for it, each trial, and each failed attempt.
+
+    Folders of trials keep their paths: `tuner requests` reads them on the server's own machine.
+    """
     readable(id, who, context)
     if context.store.study(id) is None:
         raise Problem(404, f"the study {id!r} has not begun yet, so there is nothing to read")
     lines = "".join(f"{line}\n" for line in study_lines(context.store, id))
-    return Response(context.places.hidden_text(lines), media_type="application/x-ndjson")
+    return Response(lines, media_type="application/x-ndjson")
 
 
 @router.get("/{id}/report", response_class=Response, responses=text("text/html"))
@@ -155,10 +158,8 @@ def report(
         reported(name, who, context)
     with TemporaryDirectory(prefix="tuner-report-") as folder:
         path = write_report(names, Path(folder) / "report.html", context.url)
-        content = path.read_bytes()
-    return Response(
-        context.places.hidden(content), media_type="text/html", headers={"Content-Security-Policy": SANDBOX}
-    )
+        content = context.places.hidden(path.read_bytes())
+    return Response(content, media_type="text/html", headers={"Content-Security-Policy": SANDBOX})
 
 
 @router.get("/{id}/export", response_class=Response, responses=EXPORTED)
