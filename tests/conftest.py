@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ended_with import end_with_parent, end_with_this_process
 from tests.programs import needed
 from tuner.executors.ray_environment import set_ray_environment
 
@@ -31,6 +32,18 @@ ALONE_FOLDERS = {"chaos", "real"}
 RELEASE_FOLDERS = {"chaos"}
 """Folders whose tests only `.ci/run --release` runs."""
 TESTS = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End a worker of pytest-xdist with the run."""
+    if hasattr(config, "workerinput"):
+        end_with_parent()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_what_tests_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """End servers, clusters and commands with the tests, also if these are killed."""
+    end_with_this_process(tmp_path_factory.mktemp("started"))
 
 
 @pytest.fixture(scope="session")
