@@ -305,6 +305,12 @@ def test_a_study_without_a_success_exits_1(failing: Callable[..., CommandOutput]
     assert not (tmp_path / "best_serve.sh").exists()
 
 
+def test_a_server_that_is_not_ready_within_the_startup_timeout(failing: Callable[..., CommandOutput]) -> None:
+    printed = failing("--trials", "1", "--startup-timeout", "1s", "--json", fail="hang")
+    assert printed.code == 1
+    assert json.loads(printed.out)["failures"] == {"startup_timeout": 1}
+
+
 def test_a_flag_that_only_the_server_refuses_fails_the_trials(failing: Callable[..., CommandOutput]) -> None:
     """The fake's parser cannot be read; a real vLLM's can, and then the command ends before the study starts."""
     printed = failing("--trials", "4", "--", "--load-fromat", "dummy")

@@ -209,7 +209,10 @@ def _commands(study: ReportedStudy) -> Iterator[Command | str]:
         f"Start the server of #{trial.number}",
         " ".join([*environment, *(shell_word(word, script.references) for word in words)]),
     )
-    yield Command("Write its script", shlex.join(["tuner", "export", "--study", study.record.name]))
+    yield Command(
+        "Write its script (on a client of a service, with --server URL)",
+        shlex.join(["tuner", "export", "--study", study.record.name]),
+    )
     if script.answers is not None:
         yield f"Answers: {script.answers}."
 
