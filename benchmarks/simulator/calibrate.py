@@ -36,6 +36,8 @@ from scipy.stats import spearmanr
 from benchmarks.simulator.rows import COMPARED_METRICS, HOST_VALUES, Row, h200, predict, published
 from benchmarks.simulator.studies import recorded_studies, weighted_trials
 from search_spaces import hardware_named
+from tuner.engines.simulator.config.serve_config import resolve_serve_config
+from tuner.engines.simulator.error_bands import LEAST_ROWS, weights_of
 from tuner.engines.simulator.parameters import PARAMETERS_FILE, parameters_of
 
 METRIC_WEIGHTS = {
@@ -250,20 +252,27 @@ def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[st
                 print(f"  p90 {high:6.1%}")
 
 
-def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return, for each metric, the relative error that nine of ten left-out H200 rows stay below."""
-    bands = {}
-    for metric in COMPARED_METRICS:
-        errors = [
-            abs(value / row.metrics[metric] - 1)
-            for row, values in zip(rows, predicted, strict=True)
-            if row.group in TABLES and (value := values.get(metric)) is not None
-        ]
-        bands[metric] = round(float(np.percentile(errors, 90)), 2)
-    return bands
+def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> list[dict[str, object]]:
+    """Return, for each regime of the H200 tables with enough rows, the errors that nine of ten rows stay below."""
+    errors: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for row, values in zip(rows, predicted, strict=True):
+        if row.group in TABLES:
+            config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
+            found = {
+                metric: abs(value / row.metrics[metric] - 1)
+                for metric, value in values.items()
+                if value and metric in COMPARED_METRICS
+            }
+            errors.setdefault((row.card.key, weights_of(config)), []).append(found)
+    return [
+        {"card": card, "weights": weights, "rows": len(found)}
+        | {metric: round(float(np.percentile([each[metric] for each in found], 90)), 2) for metric in COMPARED_METRICS}
+        for (card, weights), found in errors.items()
+        if len(found) >= LEAST_ROWS
+    ]
 
 
-def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[str, float] | None) -> None:
+def write_parameters(names: Sequence[str], values: Array, error_bands: Sequence[Mapping[str, object]] | None) -> None:
     """Write the values and the error bands (None: not these) into `parameters.yaml`; leave the rest as it is."""
     text = PARAMETERS_FILE.read_text(encoding="utf-8")
     for name, value in zip(names, values, strict=True):
@@ -278,7 +287,8 @@ def write_parameters(names: Sequence[str], values: Array, error_bands: Mapping[s
         if not card:
             text = re.sub(rf"(?m)^(  {base}: .*source: )\w+", r"\g<1>fitted", text)
     if error_bands is not None:
-        text = re.sub(r"(?m)^error_bands: .*", "error_bands: " + json.dumps(error_bands).replace('"', ""), text)
+        lines = [f"  - {json.dumps(band)}".replace('"', "") for band in error_bands]
+        text = re.sub(r"(?m)^error_bands:\n(  - .*\n?)*", "\n".join(["error_bands:", *lines, ""]), text)
     PARAMETERS_FILE.write_text(text, encoding="utf-8")
 
 
@@ -309,8 +319,10 @@ def main() -> None:
         print(f"{row.id:<24}{cells}")
     print_errors("fitted", rows, fitted)
     print_errors("left out of the fit: a table's row, a whole study", rows, left_out)
+    bands = error_bands_of(rows, left_out)
+    print("\n".join(map(str, bands)))
     if arguments.write:
-        write_parameters(names, values, None if arguments.only else error_bands_of(rows, left_out))
+        write_parameters(names, values, None if arguments.only else bands)
 
 
 if __name__ == "__main__":

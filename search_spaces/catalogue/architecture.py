@@ -57,6 +57,9 @@ class Unread:
     kind: str
     key: str
 
+    def __str__(self) -> str:
+        return f"{self.kind} is not simulated ({self.key} in config.json)"
+
 
 @dataclass(frozen=True)
 class CacheLayers:
@@ -108,7 +111,6 @@ def read_architecture(config: Mapping[str, Any], text: Mapping[str, Any]) -> Arc
         text: its part for the decoder; the same where it has no such part.
 
     Raises:
-        KeyError: without a number of layers.
         TypeError, ValueError: for an impossible value.
     """
     name = text.get("model_type") or config.get("model_type")
@@ -173,7 +175,10 @@ def _varies(text: Mapping[str, Any]) -> bool:
 
 def _cache(text: Mapping[str, Any], window: int | None) -> CacheLayers | None:
     """Return the layers of the KV cache, as far as they are counted; None if each of them holds every token."""
-    layers, kinds = whole_number(text, "num_hidden_layers"), text.get("layer_types")
+    kinds = text.get("layer_types")
+    if text.get("num_hidden_layers") is None:
+        return CacheLayers(0)
+    layers = whole_number(text, "num_hidden_layers")
     if text.get(_LATENT):
         rotated = whole_number(text, _ROTATED) if text.get(_ROTATED) else 0
         return CacheLayers(layers, latent=whole_number(text, _LATENT) + rotated)

@@ -125,16 +125,14 @@ class ModelShape:
         Raises:
             SpaceError: with the first key that is missing, or with the impossible value.
         """
-        unread: Unread | None = None
+        architecture: Architecture | None = None
         try:
             text = _decoder(config)
             architecture = read_architecture(config, text)
-            unread = architecture.unread
             stored = stored_format(declared_format(config, text) or quantization)
             return cls(**_sizes(config, text, architecture), **_formats(architecture, stored))
         except KeyError as error:
-            beyond = "" if unread is None else f", and has {unread.key} ({unread.kind})"
-            raise SpaceError(f"config.json lacks {error.args[0]}{beyond}; write the key into the file") from None
+            raise _lacking(str(error.args[0]), architecture) from None
         except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise SpaceError(f"config.json is not valid ({error}); give a decoder's config.json") from None
 
@@ -189,6 +187,15 @@ def _read_object(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise SpaceError(f"{file.name} has no JSON object; download it again")
     return data
+
+
+def _lacking(key: str, architecture: Architecture | None) -> SpaceError:
+    """Return the error for a missing key, which another model than a dense decoder may leave out."""
+    unread = None if architecture is None else architecture.unread
+    if architecture is not None and not architecture.dense:
+        return SpaceError(f"{unread}; give a dense decoder's config.json")
+    beside = "" if unread is None else f", and has {unread.key} ({unread.kind})"
+    return SpaceError(f"config.json lacks {key}{beside}; write the key into the file")
 
 
 def _decoder(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -259,7 +266,7 @@ def known_models() -> dict[str, ModelShape]:
 def _known(*facts: Any) -> ModelShape:
     """Return the shape of an entry: values in the order of the fields up to the quantization, and others by name."""
     values, named = (facts[:-1], facts[-1]) if isinstance(facts[-1], Mapping) else (facts, {})
-    return ModelShape(*values, **{"quantization": None} if len(values) < _ORDERED else {}, **named)
+    return ModelShape(*values, *((None,) if len(values) < _ORDERED else ()), **named)
 
 
 def known_model(name: str) -> ModelShape | None:

@@ -50,7 +50,7 @@ def declared_format(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mappi
     Raises:
         TypeError: for one that is no object.
     """
-    found = next((part[key] for part in (config, text) for key in _PLACES if part.get(key)), {})
+    found: Any = next((part[key] for part in (config, text) for key in _PLACES if part.get(key)), {})
     if not isinstance(found, Mapping):
         raise TypeError("quantization_config is no object")
     return found

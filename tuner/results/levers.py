@@ -8,6 +8,7 @@ from typing import Any
 from tuner.results.grid import Grid, grid
 
 LEVERS_TITLE = "what would help, which this study could not try: predicted, not measured"
+NO_BAND = "too few measured rows of this kind: these predictions have no error band"
 CHANGES_ANSWERS = "* changes the answers"
 
 
@@ -27,8 +28,7 @@ def levers_grid(levers: Sequence[Mapping[str, Any]]) -> Grid:
 
 def lever_notes(levers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines below the table: the known error of predictions, and what a star means."""
-    notes = [_spread(levers[0]), *([CHANGES_ANSWERS] if any(each["changes_answers"] for each in levers) else [])]
-    return [note for note in notes if note]
+    return [_spread(levers[0]), *([CHANGES_ANSWERS] if any(each["changes_answers"] for each in levers) else [])]
 
 
 def _ratio(lever: Mapping[str, Any], name: str) -> str:
@@ -37,6 +37,6 @@ def _ratio(lever: Mapping[str, Any], name: str) -> str:
 
 
 def _spread(lever: Mapping[str, Any]) -> str:
-    """Return the known error of predictions."""
+    """Return the known error of predictions, or that there is none."""
     parts = [f"{name} {share:.0%}" for name, share in lever["within"].items()]
-    return f"nine of ten predictions of recorded runs were within: {', '.join(parts)}" if parts else ""
+    return f"nine of ten predictions of recorded runs were within: {', '.join(parts)}" if parts else NO_BAND

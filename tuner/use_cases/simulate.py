@@ -14,7 +14,7 @@ from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.engines.simulator.configured_server import ConfiguredServer
 from tuner.engines.simulator.memory.budget import StartFailed
-from tuner.engines.simulator.parameters import error_bands, parameters_of
+from tuner.engines.simulator.parameters import parameters_of
 from tuner.engines.simulator.prediction import Platform, build_server, client_metrics, run_workload
 from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.engines.simulator.simulated_run import SimulatedRun
@@ -76,11 +76,6 @@ class Simulation:
     def copies(self) -> int:
         """The copies of the model, each with its own queue and KV cache."""
         return self.machine.instances * self.machine.config.parallel.data
-
-    @property
-    def error_bands(self) -> Mapping[str, float]:
-        """The relative errors of recorded runs; none for several GPUs or servers, of which no run is recorded."""
-        return error_bands() if self.machine.gpus == self.copies == 1 else {}
 
     @property
     def output_throughput_per_gpu(self) -> float | None:

@@ -202,7 +202,11 @@ def test_a_length_that_vllm_fits_itself_rules_out_nothing(arguments: tuple[str, 
         ),
         (
             {**SMALL, "model_type": "nemotron-nas", "block_configs": [{}], "intermediate_size": None},
-            "config.json lacks intermediate_size, and has block_configs (a model whose layers differ)",
+            "a model whose layers differ is not simulated (block_configs in config.json); give a dense decoder's",
+        ),
+        (
+            {**SMALL, "n_routed_experts": 512, "num_hidden_layers": None},
+            "a mixture of experts is not simulated (n_routed_experts 512 in config.json); give a dense decoder's",
         ),
         ({**SMALL, "num_hidden_layers": "many"}, "config.json is not valid (num_hidden_layers 'many')"),
         ({**SMALL, "num_attention_heads": [8, 16]}, "config.json is not valid (num_attention_heads [8, 16])"),

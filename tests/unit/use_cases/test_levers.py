@@ -47,7 +47,7 @@ def test_the_default_study_could_gain_twice_the_throughput_by_greedy_decoding_wi
     assert [lever.name for lever in found[-2:]] == ["one NVIDIA L40S", "one NVIDIA A10G"]
     assert len(found) <= SHOWN
     assert min(lever.score for lever in found) > LEAST_GAIN
-    assert found[0].within == {"output_throughput": 0.09, "p99_tpot_ms": 0.16, "p99_ttft_ms": 0.33}
+    assert found[0].within == {}  # no table of a T4 was left out of a fit
 
 
 def test_what_the_study_could_try_is_no_lever() -> None:

@@ -17,6 +17,7 @@ from tuner.engines.simulator.clients.client import SimulatedClient
 from tuner.engines.simulator.config.parallelism import uneven_part
 from tuner.engines.simulator.config.precision import attention_kernels
 from tuner.engines.simulator.config.serve_config import ServeConfig
+from tuner.engines.simulator.error_bands import ErrorBands, find_error_bands
 from tuner.engines.simulator.memory.budget import MemoryBudget, StartFailed, find_budget
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.replica import Replica
@@ -56,6 +57,11 @@ class ConfiguredServer:
     def gpus(self) -> int:
         """The GPUs that work for it."""
         return -(-self.instances * self.config.parallel.gpus // self.config.servers_per_gpu)
+
+    @property
+    def error_bands(self) -> ErrorBands:
+        """The errors of predictions of its kind."""
+        return find_error_bands(self.config, instances=self.instances)
 
     @property
     def speculative(self) -> bool:

@@ -10,14 +10,16 @@ export function predictedLine(found) {
   return el("p", { class: "banner" }, `Predicted, not measured: vLLM ${found.vllm} serving ${found.model} on one ${found.gpu}.`);
 }
 
-/** Return the table of some metrics of predictions: a column for each, with the error band of nine in ten recorded runs. */
+/** Return the table of some metrics of predictions: a column for each, with the error band of nine in ten recorded runs if there is one. */
 export function metricsTable(predictions, shown, catalogue) {
   const [, last] = predictions.at(-1);
-  const bands = last.error_bands;
+  const bands = predictions.every(([, each]) => each.no_error_band === null) ? last.error_bands : {};
   const names = [...shown, COST].filter((name) => predictions.some(([, each]) => each[name] !== null && each[name] !== undefined));
-  const columns = [{ heading: "metric" }, { heading: "unit" }, ...predictions.map(([name]) => ({ heading: name, right: true })), { heading: "nine of ten errors were below", right: true }];
+  const known = Object.keys(bands).length > 0;
+  const columns = [{ heading: "metric" }, { heading: "unit" }, ...predictions.map(([name]) => ({ heading: name, right: true })),
+    ...(known ? [{ heading: "nine of ten errors were below", right: true }] : [])];
   return table("Predicted metrics", columns, names.map((name) => ({ cells: [name, catalogue.metrics[name]?.unit ?? "",
-    ...predictions.map(([, each]) => number(each[name])), bands[name] ? `${Math.round(100 * bands[name])} %` : "–"] })));
+    ...predictions.map(([, each]) => number(each[name])), ...(known ? [bands[name] ? `${Math.round(100 * bands[name])} %` : "–"] : [])] })));
 }
 
 /** Return what else is known of a prediction, as a list. */
@@ -30,6 +32,7 @@ export function serverFacts(found) {
     ["preemptions", number(found.preemptions)],
     ["attention", found.attention_backend],
     ["roofline", `${number(Math.round(roof.intensity))} FLOP per byte, ${side} the ridge at ${number(Math.round(roof.ridge))}: bound by ${roof.roof}, ${Math.round(100 * roof.share)} % of it reached`],
+    ...(found.no_error_band === null ? [] : [["errors", found.no_error_band]]),
     ["price", found.price === null ? "unknown" : `${found.price.per_gpu_hour} ${found.price.currency} per GPU-hour`],
   ];
   return el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));

@@ -18,7 +18,6 @@ from tuner.engines.factory import EngineFactory
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
-from tuner.engines.simulator.parameters import error_bands
 from tuner.errors import TunerError
 from tuner.scoring.score import score
 from tuner.study.conclusion.conclusion import Lever
@@ -40,6 +39,14 @@ LEAST_GAIN = math.exp(normal_factor() * PREDICTED_SPREAD)
 _log = logging.getLogger(__name__)
 
 Metrics = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predicted metrics, and the relative error of such predictions where it is known."""
+
+    metrics: Metrics
+    errors: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def find_levers(kept: Kept) -> tuple[Lever, ...]:
     A lever may not miss an SLO that the reference is predicted to meet. There is none where the simulator cannot
     predict the study, as on CPUs and for several workloads.
     """
-    reference = _metrics(kept.spec, kept.engine, kept.base, kept.plan.shape)
+    reference = _predicted(kept.spec, kept.engine, kept.base, kept.plan.shape)
     if reference is None:
         return ()
     best: dict[str, tuple[bool, Lever]] = {}
@@ -85,7 +92,7 @@ def find_levers(kept: Kept) -> tuple[Lever, ...]:
     return tuple(lever for _, lever in ordered[:SHOWN])
 
 
-def _lever(kept: Kept, candidate: Candidate, reference: Metrics) -> Lever | None:
+def _lever(kept: Kept, candidate: Candidate, reference: Predicted) -> Lever | None:
     """Return the lever with its predicted gain; None if it is impossible, allowed already, or misses an SLO."""
     config = {**kept.base, **candidate.change}
     if candidate.is_offered and kept.spec.space.contains(config):
@@ -101,14 +108,17 @@ def _lever(kept: Kept, candidate: Candidate, reference: Metrics) -> Lever | None
         complete = spec.space.complete(config)
     except (TunerError, SpaceError):
         return None
-    found = _metrics(spec, engine, complete, shape)
-    goals = kept.spec.goals
-    gain = None if found is None else score(found, reference, goals.scored)
-    if found is None or gain is None or not _missed(kept.spec, found) <= _missed(kept.spec, reference):
+    found = _predicted(spec, engine, complete, shape)
+    if found is None:
+        return None
+    goals, new, old = kept.spec.goals, found.metrics, reference.metrics
+    gain = score(new, old, goals.scored)
+    if gain is None or not _missed(kept.spec, new) <= _missed(kept.spec, old):
         return None
     names = [objective.metric for objective in goals.objectives]
-    ratios = {each: new / old for each in names if (new := found.get(each)) and (old := reference.get(each))}
-    within = {each: error_bands()[each] for each in names if each in error_bands()}
+    ratios = {each: one / other for each in names if (one := new.get(each)) and (other := old.get(each))}
+    both = found.errors.keys() & reference.errors.keys()
+    within = {each: max(found.errors[each], reference.errors[each]) for each in names if each in both}
     needs, settings = _needs(kept, candidate), _settings(kept, candidate, plan)
     priced = candidate.card is not None and any(each.rpartition(".")[2] in COSTS for each in names)
     name = f"{candidate.name} at its list price" if priced else candidate.name
@@ -126,10 +136,10 @@ def _engine(kept: Kept, candidate: Candidate) -> tuple[EngineInfo, HardwareProfi
     return EngineFactory(settings)(0).info(), devices.profile
 
 
-def _metrics(
+def _predicted(
     spec: StudySpec, engine: EngineInfo, config: Mapping[str, ParameterValue], shape: ModelShape | None
-) -> Metrics | None:
-    """Return the predicted metrics of a configuration; None if it cannot be predicted or fails.
+) -> Predicted | None:
+    """Return the prediction of a configuration; None if it cannot be predicted or fails.
 
     Args:
         spec: of the study.
@@ -145,7 +155,9 @@ def _metrics(
         if rendered.model not in (None, CHECKPOINT):
             shape = find_shape(str(rendered.model))
         argv = (*spec.server.arguments, *rendered.argv)
-        return simulator.metrics(argv, {**spec.server.environment, **rendered.environment}, shape)
+        environment = {**spec.server.environment, **rendered.environment}
+        metrics = simulator.metrics(argv, environment, shape)
+        return None if metrics is None else Predicted(metrics, simulator.errors(argv, environment, shape))
     except (TunerError, SpaceError, ConfigRefused, StartFailed):
         return None
     except (ArithmeticError, LookupError, ValueError) as error:  # as in the prior: levers are worth no failed study

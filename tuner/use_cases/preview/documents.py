@@ -78,7 +78,8 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
         "attention_backend": simulation.machine.config.backend,
         "step_shares": simulation.time_shares,
         "roofline": asdict(simulation.roofline),
-        "error_bands": dict(simulation.error_bands),
+        "error_bands": dict(simulation.machine.error_bands.errors),
+        "no_error_band": simulation.machine.error_bands.reason,
     }
 
 

@@ -41,14 +41,13 @@ def _print(simulation: Simulation) -> None:
         f"{simulation.completed} of {simulation.offered} requests completed"
     )
     print("".join(f"{line}\n" for line in file_notes(simulation.workload)))
-    bands = simulation.error_bands
-    table = new_table()
-    for heading in ("metric", "predicted", "error of nine in ten recorded runs"):
+    bands, table = machine.error_bands, new_table()
+    for heading in ("metric", "predicted", *(("error of nine in ten recorded runs",) if bands.errors else ())):
         table.add_column(heading, justify="right" if heading == "predicted" else "left", no_wrap=True)
     for name in (*SHOWN, *(COSTS if simulation.price is not None else ())):
-        band = bands.get(name)
+        band = bands.errors.get(name)
         value = text.with_unit(name, simulation.metrics.get(name))
-        table.add_row(name, value, "" if band is None else f"within {band:.0%}")
+        table.add_row(name, value, *([] if band is None else [f"within {band:.0%}"]))
     shares = ", ".join(f"{name} {share:.0%}" for name, share in simulation.time_shares.items())
     roofline = (
         f"{roof.intensity:.0f} FLOP per byte, below"
@@ -56,6 +55,7 @@ def _print(simulation: Simulation) -> None:
         else f"{roof.intensity:.0f} FLOP per byte, above"
     )
     rows = [
+        *([] if bands.reason is None else [("errors", bands.reason)]),
         *([] if simulation.price is None else [("price", str(simulation.price))]),
         *_several(simulation),
         ("KV cache", f"{machine.budget.tokens:,} tokens" + (" for each copy" if simulation.copies > 1 else "")),
@@ -86,5 +86,4 @@ def _several(simulation: Simulation) -> Rows:
         ("GPUs", f"{machine.gpus}: " + ", ".join(f"{name} {count}" for name, count in names if count > 1)),
         ("per GPU", text.with_unit("output_throughput", simulation.output_throughput_per_gpu)),
         ("memory of a GPU", memory if machine.config.servers_per_gpu == 1 else f"for each server, {memory}"),
-        ("errors", "no recorded run has several GPUs or servers"),
     ]

@@ -46,8 +46,7 @@ def require_read(model: ModelShape) -> None:
         NotSimulated: for a mixture of experts, and for what else `ModelShape.unread` names.
     """
     if model.unread is not None:
-        kind, key = model.unread.kind, model.unread.key
-        raise NotSimulated(f"{kind} is not simulated ({key} in config.json); measure it with the engine vllm")
+        raise NotSimulated(f"{model.unread}; measure it with the engine vllm")
     if model.experts:
         raise NotSimulated("a mixture of experts is not simulated; measure it with the engine vllm")
 

@@ -251,7 +251,7 @@ def _resolve(
     )
 
 
-def _admission(flags: Mapping[str, Any]) -> dict[str, int | None]:
+def _admission(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits of running and waiting requests."""
     return {
         "max_active": flags["max_num_active_seqs"],
