@@ -21,6 +21,7 @@ from search_spaces.rendering.shape import gpus_of, instances_of, without_instanc
 from search_spaces.schema import VLLM
 from tests.contracts.format_contract import FormatContract, Started
 from tests.contracts.space_contract import recorded_flags
+from tests.programs import needed
 from tests.unit.export.formats import (
     test_compose,
     test_kserve,
@@ -29,7 +30,6 @@ from tests.unit.export.formats import (
     test_systemd,
     test_vllm_config,
 )
-from tests.programs import needed
 from tests.unit.export.formats.readers import SHELL, documents
 from tests.unit.export.winners import Winner, launchers, winner
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, split_options
