@@ -123,7 +123,7 @@ def test_wheel_and_sdist_have_the_packages_and_no_more(built: Path, wheel: Path,
 
 @pytest.mark.slow
 def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> None:
-    words = [programs / "tuner", "optimize", "--trials", "12", "--plain"]
+    words: list[str | Path] = [programs / "tuner", "optimize", "--trials", "12", "--plain"]
     environment = command(programs, tmp_path)
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
@@ -131,7 +131,7 @@ def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> Non
     assert (tmp_path / "best_serve.sh").is_file()
     (report,) = tmp_path.glob("tuner_study/artifacts/*/report.html")
     assert "plotly" in report.read_text(encoding="utf-8")
-    where = [programs / "python", "-c", "import tuner; print(tuner.__file__)"]
+    where: list[str | Path] = [programs / "python", "-c", "import tuner; print(tuner.__file__)"]
     shown = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
     assert shown.startswith(str(programs.parent))
 
@@ -139,7 +139,7 @@ def test_the_installed_wheel_runs_a_study(programs: Path, tmp_path: Path) -> Non
 @pytest.fixture
 def address(programs: Path, tmp_path: Path) -> Iterator[str]:
     """The address of the wheel's own service."""
-    words = [programs / "tuner", "serve", "--port", "0"]
+    words: list[str | Path] = [programs / "tuner", "serve", "--port", "0"]
     environment = command(programs, tmp_path) | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -145,7 +145,7 @@ def test_a_slow_start_is_reported(
     heads.play("time.sleep(1)")
     start_local(1, 0, tmp_path / "records").stop()
     assert "waiting for Ray to start (" in caplog.text
-    assert f"s of at most {ray_start.START_S} s)" in caplog.text
+    assert f"s of at most {ray_environment.START_S} s)" in caplog.text
 
 
 def test_a_local_ray_gets_long_timeouts_and_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:

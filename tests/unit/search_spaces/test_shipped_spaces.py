@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces import Context, Space, hardware_named, load_space, space_names
+from search_spaces import Context, ParameterValue, Space, hardware_named, load_space, space_names
 from tests.contracts.space_contract import SpaceContract, generous
 
 
@@ -60,7 +60,7 @@ def test_a_parameter_whose_condition_cannot_hold_is_not_offered() -> None:
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_the_cpu_space_rules_out_what_vllms_check_refuses(method: str) -> None:
     resolved = load_space("cpu").resolve(generous("cpu", "0.32.0+cpu"))
-    config = {"async_scheduling": True, "speculative": method, f"{method}_tokens": 4}
+    config: dict[str, ParameterValue] = {"async_scheduling": True, "speculative": method, f"{method}_tokens": 4}
     assert [violation.rule for violation in resolved.violations(config)] == ["async-with-speculation"]
     assert resolved.violations({**config, "async_scheduling": None}) == []
 

@@ -100,8 +100,9 @@ def write_deployment(
             raise SettingError("format", None, rule, "choose {format} script") from None
     files = chosen.render(deployment, path.stem)
     paths = tuple(path if file.suffix is None else path.with_suffix(file.suffix) for file in files)
-    for target in paths if check is not None else ():
-        check(target)
+    if check is not None:
+        for target in paths:
+            check(target)
     for target, file in zip(paths, files, strict=True):
         write_output(target, file.text, mode=file.mode)
     return paths
