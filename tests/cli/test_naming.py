@@ -68,3 +68,21 @@ def test_the_order_of_differences() -> None:
     old = {"space": {"parameters": [1]}, "slos": ["a"], "workload": {"input_len": 1, "users": 1}}
     new = {"space": {"parameters": [2]}, "slos": ["b"], "workload": {"input_len": 2, "users": 2}}
     assert summary_of(difference(old, new)) == "workload (input_len: 1 -> 2), SLOs (['a'] -> ['b']), search space"
+
+
+@pytest.mark.usefixtures("without_mlflow")
+def test_a_second_study_in_a_folder_keeps_the_script_of_the_first(tmp_path: Path) -> None:
+    load = ("--engine", "simulated", "--users", "2", "--prompts", "4", "--trials", "1", "--confirm-rounds", "0")
+    script = tmp_path / "best_serve.sh"
+    assert run_here(tmp_path, "optimize", *load, "--study", "one", "--plain").code == 0
+    first = script.read_text()
+    second = run_here(tmp_path, "optimize", *load, "--study", "two", "--plain")
+    assert second.code == 0
+    assert "best_serve.sh is a file of study 'one' and stays" in second.err
+    assert script.read_text() == first
+    assert "# study     two, trial 0" in (tmp_path / "best_serve-two.sh").read_text()
+    refused = run_here(tmp_path, "optimize", *load, "--study", "three", "-o", "best_serve-two.sh")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    exported = run_here(tmp_path, "export", "--study", "two")
+    assert (exported.code, script.read_text()) == (2, first)
+    assert run_here(tmp_path, "export", "--study", "one").code == 0
