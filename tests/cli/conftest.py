@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNER_HOME", str(folder))
         patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # a loaded machine is warned of
         patch.setenv("HF_HOME", str(folder / "hub"))
         for name in ("TUNER_VLLM", "TUNER_DEBUG", "MLFLOW_TRACKING_URI", "HF_HUB_CACHE"):
             patch.delenv(name, raising=False)

@@ -59,7 +59,8 @@ class Verified:
         study: name of the study.
         trial: number of the trial.
         provenance: of the study's numbers.
-        unverified: lines about what is not measured, and about what disturbs the measurement on this machine.
+        unverified: lines about what is not measured.
+        disturbed: lines about what disturbs the measurement on this machine.
     """
 
     comparison: Comparison
@@ -67,6 +68,7 @@ class Verified:
     trial: int
     provenance: Provenance
     unverified: tuple[str, ...]
+    disturbed: tuple[str, ...] = ()
 
 
 def verify(settings: VerifySettings) -> Verified:
@@ -96,7 +98,7 @@ def verify(settings: VerifySettings) -> Verified:
     sent = script.verification
     comparison = compared(sent.reference, script.slos, repeats)
     disturbed = (*([] if loaded is None else [loaded]), *watch.warnings())
-    return Verified(comparison, record.name, number, script.provenance, (*sent.unverified, *disturbed))
+    return Verified(comparison, record.name, number, script.provenance, sent.unverified, disturbed)
 
 
 def _repeats(

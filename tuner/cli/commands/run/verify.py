@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -38,4 +39,6 @@ def verify(
         print(f"the numbers of study {found.study} are simulated: the server is compared with predictions")
     for line in (*found.comparison.lines, *found.unverified):
         print(line)
+    for line in found.disturbed:
+        print(line, file=sys.stderr)
     raise typer.Exit(found.comparison.exit_code)
