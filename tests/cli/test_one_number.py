@@ -109,10 +109,7 @@ def test_the_value_of_what_is_exported_is_the_same_everywhere(study: Finished) -
     compared = json.loads(study.printed("compare", f"{study.name}#0", f"{study.name}#{number}", "--json"))
     tiles = {tile.label: tile.value for tile in result_page(ReportedStudy(study.record, tuple(study.trials))).tiles}
     table = rows(study.printed("best", "--study", study.name))
-    try:
-        script = serve_script_of(study.record, number, study.trials).verification.reference
-    except StopIteration:  # the export of several instances, which is mended elsewhere
-        script = {}
+    script = serve_script_of(study.record, number, study.trials).verification.reference
     for name in objectives(study):
         value = best.metrics[name]
         assert logged.metrics[name] == value

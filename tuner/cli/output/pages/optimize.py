@@ -39,7 +39,7 @@ STOPPED = {
 
 WHAT_WORKS = (
     "give a configuration that works: --enqueue '{\"max_model_len\": 8192}', for example, continues this study; "
-    "--baseline '--max-model-len 8192' and flags of every server, after --, need another name (--study)"
+    "--baseline '--max-model-len 8192' --env and flags of every server, after --, need another name (--study)"
 )
 
 
