@@ -162,13 +162,7 @@ def test_a_harmless_study_runs_with_flags_of_the_list_only(attacked: Attacked) -
         "description: x\nparameters:\n  own:\n    description: x\n    type: categorical\n"
         "    flag: --attention-backend\n    choices: [FLASH_ATTN, FLASHINFER]\n"
     )
-    small: dict[str, Any] = {
-        "input_len": 16,
-        "output_len": 4,
-        "num_prompts": 4,
-        "max_concurrency": 2,
-        "confirm_rounds": 0,
-    }
+    small: dict[str, Any] = {"input_len": 16, "output_len": 4, "num_prompts": 4, "max_concurrency": 2}
     response = attacked.submit("good", **small, confirm_rounds=0, space=own, server_arguments=["--max-num-seqs", "8"])
     assert response.status_code == 201, response.text
     wait_for(lambda: _served(attacked) or attacked.ended("good"), "a start of the server")

@@ -45,3 +45,14 @@ def nvmlDeviceGetMemoryInfo(handle: int) -> SimpleNamespace:
 
 def nvmlDeviceGetComputeRunningProcesses(handle: int) -> list[object]:
     return []
+
+
+def __getattr__(name: str) -> object:
+    """Return a function of NVML that this GPU does not have."""
+    if not name.startswith("nvml"):
+        raise AttributeError(name)
+
+    def missing(*_: object) -> None:
+        raise NVMLError(name)
+
+    return missing
