@@ -11,10 +11,10 @@ The rows are both H200 tables (39 rows), the trials of the recorded studies on H
 by damped Gauss-Newton steps with numerical derivatives, which begin at the stored values. The weak prior keeps a
 parameter that no row determines at its start. For the errors on rows that were left out, each row of a table is
 predicted with the parameters after one Gauss-Newton step from the full fit without that row, and each trial of a study
-without all trials of that study. `--write` writes the values into `parameters.yaml`; `host_speed` and `launch_us` of
-the hosts beside the H200s of the studies go into `search_spaces/catalogue/hardware.yaml` by hand. `--only` holds all
-other parameters, and the error bands, at their stored values. A fit of all parameters takes half an hour on two idle
-cores.
+without all trials of that study. Each regime (card, format of the weights, no drafts) with enough of these rows has
+an error band. `--write` writes the values into `parameters.yaml`; `host_speed` and `launch_us` of the hosts beside
+the H200s of the studies go into `search_spaces/catalogue/hardware.yaml` by hand. `--only` holds all other parameters,
+and the error bands, at their stored values. A fit of all parameters takes half an hour on two idle cores.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ START = {
 """Centre of the prior; `card:name` is the card's own value. The starts of admit_us, connect_us and
 first_use_s come from the requests' times on the slow host (docs/reports/2026-11-24-simulator-accuracy.md)."""
 FITTED = tuple(START)
-TABLES = ("h200_a05", "h200_b7")
 STUDIES = tuple(study.name for study in recorded_studies())
 BANDWIDTH_SHARES = ("bandwidth_share", "flash_attn_3_bandwidth_share", "t4:bandwidth_share")
 Array = NDArray[np.float64]
@@ -253,23 +252,25 @@ def print_errors(title: str, rows: Sequence[Row], predicted: Sequence[Mapping[st
 
 
 def error_bands_of(rows: Sequence[Row], predicted: Sequence[Mapping[str, float | None]]) -> list[dict[str, object]]:
-    """Return, for each regime of the H200 tables with enough rows, the errors that nine of ten rows stay below."""
-    errors: dict[tuple[str, str], list[dict[str, float]]] = {}
+    """Return, for each regime with enough left-out rows, the errors that nine of ten of them stay below."""
+    errors: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for row, values in zip(rows, predicted, strict=True):
-        if row.group in TABLES:
-            config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
-            found = {
-                metric: abs(value / row.metrics[metric] - 1)
-                for metric, value in values.items()
-                if value and metric in COMPARED_METRICS
-            }
+        config = resolve_serve_config(row.args, {}, row.model, row.card, row.version, row.packages)
+        if config.speculation is None:
+            metrics = [metric for metric in COMPARED_METRICS if row.metrics.get(metric)]
+            found = {metric: abs((values.get(metric) or 0.0) / row.metrics[metric] - 1) for metric in metrics}
             errors.setdefault((row.card.key, weights_of(config)), []).append(found)
     return [
-        {"card": card, "weights": weights, "rows": len(found)}
-        | {metric: round(float(np.percentile([each[metric] for each in found], 90)), 2) for metric in COMPARED_METRICS}
+        {"card": card, "weights": weights, "rows": len(found), **_nine_of_ten(found)}
         for (card, weights), found in errors.items()
         if len(found) >= LEAST_ROWS
     ]
+
+
+def _nine_of_ten(errors: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the error of each metric that nine of ten rows stay below."""
+    values = {name: [each[name] for each in errors if name in each] for name in COMPARED_METRICS}
+    return {name: round(float(np.percentile(found, 90)), 2) for name, found in values.items() if found}
 
 
 def write_parameters(names: Sequence[str], values: Array, error_bands: Sequence[Mapping[str, object]] | None) -> None:

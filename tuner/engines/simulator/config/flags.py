@@ -90,6 +90,7 @@ def _hint(word: str) -> str:
     return f"did you mean {near[0]}?" if near else measure
 
 
+@cache
 def flag_names() -> frozenset[str]:
     """Return every option string that the simulator reads, as `vllm serve --help=all` lists them."""
     options = frozenset(_parser()._option_string_actions) - {"-h", "--help"}
@@ -102,6 +103,7 @@ def _document() -> dict[str, Any]:
     return document
 
 
+@cache
 def _parser() -> _Parser:
     parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
     for name in _BOOLEAN_FLAGS:
