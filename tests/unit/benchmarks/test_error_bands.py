@@ -21,7 +21,7 @@ def test_each_regime_has_its_own_band_and_few_rows_have_none() -> None:
     ]
     few = [row for row in rows if "fp8" in row.args][:9]
     assert error_bands_of(few, predicted[:9]) == []
-    drafting = [replace(row, args=(*row.args, *NGRAM)) for row in rows[:12]]
+    drafting = [replace(row, args=NGRAM) for row in rows[:12]]
     assert error_bands_of(drafting, predicted[:12]) == []
 
 
