@@ -23,6 +23,6 @@ def test_the_first_lines_have_the_goals_and_warn_of_an_slo_that_can_hardly_be_me
     done = run_here(tmp_path, "optimize", "--engine", "simulated", *load, *goals, "--plain")
     lines = done.err.splitlines()
     assert "SLOs: p99_ttft_ms<1" in lines
-    assert "weights of the score: output_throughput 40, success_rate 10" in lines
+    assert "score weights: output_throughput 40, success_rate 10" in lines
     warning = next(index for index, line in enumerate(lines) if line.startswith("SLO p99_ttft_ms<1 can hardly be met"))
     assert warning < next(index for index, line in enumerate(lines) if line.startswith("[1/1]"))

@@ -15,7 +15,7 @@ from tuner.scoring.slo import Slo
 
 INCONCLUSIVE = (
     "inconclusive: the measurements of the study vary so much that a change that matters would count as within; run "
-    "the study again on a quieter machine, or with more rounds (--confirm-rounds 6)"
+    "the study again on a quieter machine, or with more rounds"
 )
 """What a verification says where a recorded interval cannot tell."""
 

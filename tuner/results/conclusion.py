@@ -77,7 +77,7 @@ def noise_warning(findings: Findings) -> str | None:
         return None
     return (
         f"warning: {findings.objectives[0].metric} varies by {noise:.0%} between measurements of one configuration, so "
-        "that only large gains can show; use a quieter machine, or more rounds (--confirm-rounds 6)"
+        "that only large gains can show; use a quieter machine, or more rounds"
     )
 
 

@@ -41,9 +41,9 @@ def test_goals_are_shown_with_their_source_unless_the_user_gave_them() -> None:
     goals = make_goals(["output_throughput", "p99_ttft_ms"], ["p99_ttft_ms<2000"])
     weights = "output_throughput 40, p99_ttft_ms 15, success_rate 10"
     assert goal_lines(goals, {"slos": "preset chat", "objectives": ""}) == [
-        "SLOs (of the preset chat; --slo replaces them): p99_ttft_ms<2000",
-        f"weights of the score: {weights}",
+        "SLOs (preset chat; --slo replaces them): p99_ttft_ms<2000",
+        f"score weights: {weights}",
     ]
     assert goal_lines(make_goals(["output_throughput"], []), {}) == [
-        "weights of the score: output_throughput 40, success_rate 10"
+        "score weights: output_throughput 40, success_rate 10"
     ]

@@ -239,5 +239,5 @@ def test_the_opening_names_what_is_simulated_and_what_the_search_sends(tmp_path:
         "study small: 10 trials (1 finished before), 1 worker, vllm 0.25.1, 2 parameters",
         "each trial of the search sends 50 requests; the rounds of the confirmation send all",
         "SLOs: p99_tpot_ms<50",
-        "weights of the score: output_throughput 40, p99_tpot_ms 20, success_rate 10",
+        "score weights: output_throughput 40, p99_tpot_ms 20, success_rate 10",
     ]

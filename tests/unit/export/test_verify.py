@@ -52,14 +52,19 @@ def command(script: ServeScript, folder: Path, **behaviour: Any) -> tuple[list[s
     vllm = install_fake_vllm(folder / "bin", **behaviour)
     write_serve_script(script, folder / "best_serve.sh")
     (folder / "tmp").mkdir(exist_ok=True)
-    idle = folder / "idle" / "getconf"  # a machine with so many processors is never loaded
-    idle.parent.mkdir(exist_ok=True)
-    idle.write_text("#!/bin/sh\necho 9999\n")
-    idle.chmod(0o755)
-    path = f"{idle.parent}:{os.environ['PATH']}"
+    path = f"{idle(folder)}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "VLLM": str(vllm), "TMPDIR": str(folder / "tmp"), "MARK": str(folder)}
     environment.pop("PORT", None)
     return [str(folder / "best_serve.sh"), "--verify"], environment
+
+
+def idle(folder: Path) -> Path:
+    """Return a folder for the PATH of a machine with so many processors that it is never loaded."""
+    program = folder / "idle" / "getconf"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\necho 9999\n")
+    program.chmod(0o755)
+    return program.parent
 
 
 def verify(script: ServeScript, folder: Path, *more: str, **behaviour: Any) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ import pytest
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.export.test_serve_script import a_script
-from tests.unit.export.test_verify import marked, signalled
+from tests.unit.export.test_verify import idle, marked, signalled
 from tuner.export.carried_traffic import carry_traffic
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
@@ -111,7 +111,9 @@ class Bench:
         inherited = {name: value for name, value in os.environ.items() if name not in dropped}
         own = {"VLLM": str(vllm), "TMPDIR": str(self.folder / "tmp"), "MARK": str(self.folder)}
         own |= {"RECORD": str(self.folder), "TUNER_HOME": str(self.folder / "home")}
-        return [str(self.folder / "best_serve.sh"), "--verify", *more], inherited | own | variables
+        environment = inherited | own | variables
+        environment["PATH"] = f"{idle(self.folder)}:{environment['PATH']}"
+        return [str(self.folder / "best_serve.sh"), "--verify", *more], environment
 
     @property
     def loads(self) -> list[list[str]]:

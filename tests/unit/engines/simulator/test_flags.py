@@ -17,7 +17,7 @@ from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.config.serve_config import ServeConfig, resolve_serve_config
 
 RECORDED = Path(__file__).parents[3] / "data" / "vllm_flags"
-VERSIONS = tuple(sorted(file.stem for file in RECORDED.glob("*.json")))
+VERSIONS = tuple(sorted(file.stem for file in RECORDED.glob("[0-9]*.json")))
 SERVED = {
     "--attention-backend": ["FLASH_ATTN", "None"],
     "--block-size": ["16", "32", "64", "128"],

@@ -50,7 +50,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
 
 
 def goal_lines(goals: Goals, sources: Mapping[str, str]) -> list[str]:
-    """Return the SLOs, and the weights of the score, with where they come from if the user did not give them.
+    """Return the SLOs, and the score weights, with where they come from if the user did not give them.
 
     Args:
         goals: of the study.
@@ -59,12 +59,12 @@ def goal_lines(goals: Goals, sources: Mapping[str, str]) -> list[str]:
     weights = [f"{each.metric} {each.weight:g}" for each in goals.scored]
     found = (
         ("SLOs", "slos", "--slo", [str(slo) for slo in goals.slos]),
-        ("weights of the score", "objectives", "--objective", weights),
+        ("score weights", "objectives", "--objective", weights),
     )
     lines = []
     for name, key, option, shown in found:
         source = sources.get(key)
-        origin = f" (of the {source}; {option} replaces them)" if source else ""
+        origin = f" ({source}; {option} replaces them)" if source else ""
         lines += [f"{name}{origin}: {', '.join(shown)}"] if shown else []
     return lines
 
