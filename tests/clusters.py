@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.ended_with import living
 from tuner.processes.ports import lease_port, port_answers
 
-START_S = 120.0
+START_S, KILL_S = 120.0, 30.0
 STARTED = "Ray runtime started"
 """What a head says once its node has joined; its port answers seconds earlier."""
 
@@ -69,7 +70,9 @@ def kill_node(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
         kill_each(family)
-        psutil.wait_procs(family, 30)
+        deadline = time.monotonic() + KILL_S
+        while living(family) and time.monotonic() < deadline:
+            time.sleep(0.05)
     process.wait()
 
 

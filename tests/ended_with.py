@@ -10,13 +10,27 @@ import ctypes
 import os
 import signal
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from tuner.executors.ray_start import NO_LEADER
-from tuner.processes.family import MARK
+import psutil
+
+from tuner.processes.family import MARK, NO_LEADER
 from tuner.processes.records import ProcessRecords
 
 PR_SET_PDEATHSIG = 1
+
+
+def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes that run; in a container nobody may take the exit code of one that has ended."""
+    left = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process)
+    return left
+
 
 _kept: list[ProcessRecords] = []
 """The watchdog ends with its records' object, so that lives as long as this process."""

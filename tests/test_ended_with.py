@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.ended_with import living
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 300.0
@@ -65,15 +66,6 @@ def of_the_run(place: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return living(found.values())
-
-
-def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    left = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                left.append(process)
-    return left
 
 
 def assert_all_end(place: Path, seen: list[psutil.Process]) -> None:

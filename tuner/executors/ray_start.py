@@ -30,16 +30,14 @@ from tuner.errors import InfrastructureError, SettingError
 from tuner.executors import ray_head
 from tuner.executors.ray_environment import START_S
 from tuner.executors.ray_watch import CALM_GRACE_S, Watch, end_this_process
-from tuner.processes.family import MARK, find_family
-from tuner.processes.identity import Identity, send_signal
+from tuner.processes.family import MARK, NO_LEADER, find_family
+from tuner.processes.identity import Identity, send_signal, wait_until_gone
 from tuner.processes.records import ProcessRecords
 
 ATTEMPTS = 2
 MOST_ATTEMPTS = 6
 """Attempts while `START_S` lasts. A raylet ends itself if its agents have not started within 15 s, a constant of Ray
 (https://github.com/ray-project/ray/issues/65983), which a busy machine exceeds."""
-NO_LEADER = Identity(2**31 - 1, 0)
-"""No process has this id: Ray's processes are found by their mark, or as members of the record."""
 HEAD = (sys.executable, "-m", "tuner.executors.ray_head")
 CENTRAL_PROCESSES = ("gcs_server", "raylet")
 _POLL_S = 0.2
@@ -187,12 +185,10 @@ class LocalRay:
         """Kill Ray's processes and remove the folder, and those of workers that were killed."""
         if self._watch is not None:
             self._watch.end()
-        left = []
-        for member in find_family(NO_LEADER, self._record.mark, self._record.members, self.folder):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                left.append(psutil.Process(member.pid))
+        family = find_family(NO_LEADER, self._record.mark, self._record.members, self.folder)
+        for member in family:
             send_signal(member, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=NOTICE_S)
+        wait_until_gone(family, NOTICE_S)
         if self._head is not None:
             self._head.communicate()  # takes its exit code
         scratch.remove(self.folder)

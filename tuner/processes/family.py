@@ -30,6 +30,9 @@ from tuner.processes.identity import (
 MARK = "TUNER_PROCESS_ID"
 """The environment variable that marks a started process and everything that it starts."""
 
+NO_LEADER = Identity(2**31 - 1, 0)
+"""The leader of a family that has none, whose members are found by their mark: no process has this id."""
+
 AFTER_LEADER_S = 1.0
 """How long members may take to end by SIGTERM once their leader has ended."""
 

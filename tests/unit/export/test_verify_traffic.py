@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.export.test_serve_script import a_script
 from tests.unit.export.test_verify import idle, marked, signalled
+from tests.unit.processes.started import until
 from tuner.export.carried_traffic import carry_traffic
 from tuner.export.references import Reference
 from tuner.export.render import write_serve_script
@@ -155,7 +156,7 @@ def test_a_signal_ends_the_load_and_the_server(bench: Bench, tmp_path: Path, num
     assert returned == code
     assert "server stopped" in stdout
     # the generator's watchdog looks for its owner from time to time
-    assert psutil.wait_procs(marked(tmp_path), timeout=15)[1] == []
+    until(lambda: living(marked(tmp_path)) == [], timeout_s=15)
 
 
 def test_what_reaches_tuner_is_the_traffic_of_the_study(bench: Bench, tmp_path: Path) -> None:

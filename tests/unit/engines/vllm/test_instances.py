@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.command_line import INSTANCES_LAUNCHER
@@ -143,8 +144,8 @@ def test_all_end_with_the_launcher(deployment: Deployment) -> None:
     children = deployment.children()
     deployment.process.send_signal(signal.SIGTERM)
     assert deployment.process.wait(PATIENCE_S) == 0
-    gone, left = psutil.wait_procs(children, timeout=PATIENCE_S)
-    assert (len(gone) >= 3, left) == (True, [])
+    assert len(children) >= 3
+    until(lambda: living(children) == [])
 
 
 @HAPROXY
@@ -153,7 +154,7 @@ def test_an_instance_that_ends_ends_all(deployment: Deployment) -> None:
     children = deployment.children()
     next(each for each in children if "fake_vllm.py" in " ".join(each.cmdline())).kill()
     assert deployment.process.wait(PATIENCE_S) == 1
-    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
+    until(lambda: living(children) == [])
 
 
 def test_other_commands_are_those_of_vllm(tmp_path: Path) -> None:
