@@ -44,6 +44,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--model", "GGUF", "--workers", "0"), "--workers 0: at least 1 is needed"),
     ],
 )
+@pytest.mark.program("libgomp1")
 def test_a_mistake_is_one_line(tmp_path: Path, gguf: Path, argv: tuple[str, ...], message: str) -> None:
     (tmp_path / "text.gguf").write_text("hello")
     words = [str(gguf) if word == "GGUF" else word for word in argv]

@@ -115,19 +115,6 @@ def test_best_is_the_winner_of_then(folder: Path) -> None:
     assert page.startswith("trial 4 beats the defaults beyond the noise: score 1.086 (95 % interval 1.010 to 1.168)")
 
 
-def test_flag_effects_under_the_old_key_are_shown(folder: Path) -> None:
-    assert '"earned": [{"name": "speculative"' in DUMP.read_text(encoding="utf-8")
-    best = read(folder, "best", "--study", "finished")
-    assert "earned" not in best
-    assert [(each["name"], each["value"], each["ratio"]) for each in best["flag_effects"]] == [
-        ("speculative", "suffix", 1.678423323143596),
-        ("max_num_seqs", 982, 0.6783242483082006),
-    ]
-    page = succeeded(run_here(folder, "best", "--study", "finished")).out
-    assert "speculative=suffix  off       ×1.68   0.81 to 3.49               75 %" in page
-    assert "max_num_seqs=982    256       ×0.68   0.33 to 1.38               61 %" in page
-
-
 def test_trials_have_the_same_scores(folder: Path) -> None:
     rows = search_trials(folder, "finished")
     assert [row["score"] for row in rows] == FINISHED_SCORES
@@ -154,23 +141,6 @@ def test_export_writes_the_winner(folder: Path) -> None:
     assert "speculative=suffix: score ×1.68 [0.81, 3.49]" in script
 
 
-@pytest.mark.usefixtures("without_mlflow")
-def test_a_finished_study_continues(folder: Path) -> None:
-    before = configurations(search_trials(folder, "finished"))
-    result = json.loads(succeeded(run_here(folder, "optimize", *FINISHED, "--trials", "10")).out)
-    assert (result["ending"], result["trials"]) == ("done", 10)
-    rows = search_trials(folder, "finished")
-    assert [row["score"] for row in rows][:8] == FINISHED_SCORES
-    after = configurations(rows)
-    assert {number: after[number] for number in before} == before
-    added = [after[number] for number in sorted(set(after) - set(before))]
-    assert len(added) == 2
-    assert [each for each in added if each in before.values()] == []
-    assert {row["cost_per_million_output_tokens"] for row in rows} == {None}  # it has no price
-    numbers = [trial.number for trial in optuna_trials(folder, "finished")]
-    assert numbers == list(range(max(after) + 1 + result["reduced"]))
-
-
 def test_a_report_shows_both(folder: Path) -> None:
     for study in ("finished", "stopped"):
         succeeded(run_here(folder, "report", study, "-o", "old.html"))
@@ -183,25 +153,3 @@ def test_a_finished_study_takes_no_price(folder: Path) -> None:
     assert (output.code, output.out) == (2, "")
     rule = "the study 'finished' has no price; leave it out, or give another --study"
     assert f"tuner: --price 0.35: {rule}\n" in output.err
-
-
-@pytest.mark.usefixtures("without_mlflow")
-def test_a_killed_study_continues_with_the_trial_that_was_running(folder: Path) -> None:
-    before = configurations(search_trials(folder, "stopped"))
-    assert sorted(before) == [0, 1, 2, 3, 5, 6, 7]
-    assert optuna_trials(folder, "stopped")[7].state is optuna.trial.TrialState.RUNNING
-    result = json.loads(succeeded(run_here(folder, "optimize", *STOPPED, "--trials", "12")).out)
-    assert (result["ending"], result["trials"]) == ("done", 12)
-    rows = search_trials(folder, "stopped")
-    assert [row["score"] for row in rows][:6] == STOPPED_SCORES
-    after = configurations(rows)
-    assert {number: after[number] for number in before} == before
-    assert len(after) == 12
-    # Version 0.1.0 simulated --performance-mode in vLLM 0.15.1, which lacks it; today such a trial fails.
-    failed = {row["number"] for row in rows if row["state"] == "failed"}
-    measured = [7, *(set(after) - set(before))]
-    assert failed <= {number for number in measured if after[number].get("config.performance_mode")}
-    trials = optuna_trials(folder, "stopped")
-    complete = [trial.number for trial in trials if trial.state is optuna.trial.TrialState.COMPLETE]
-    assert complete == sorted(set(after) - failed)
-    assert [trial.number for trial in trials if trial.state is optuna.trial.TrialState.RUNNING] == []

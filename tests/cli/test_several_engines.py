@@ -142,6 +142,7 @@ def test_a_second_engine_that_cannot_be_ranked(
         ((*MODELS, "--", "none=", "--threads", "1"), "'none=' is not an option of `tuner optimize`; flags of"),
     ],
 )
+@pytest.mark.program("libgomp1")
 def test_a_mistake_is_one_line(
     tmp_path: Path, gguf: Path, model: Path, fake: Path, argv: tuple[str, ...], message: str
 ) -> None:

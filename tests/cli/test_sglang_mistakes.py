@@ -30,7 +30,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shape |= {"intermediate_size": 128}
     config = {"model_type": "qwen2", "vocab_size": 41, "max_position_embeddings": 2048, **shape}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

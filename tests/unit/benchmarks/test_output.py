@@ -13,6 +13,7 @@ from benchmarks.command_line import documented_parser, environment_variables
 from benchmarks.text_table import MISSING, number_text, print_table
 
 COMMANDS = (
+    "benchmarks.cold_start",
     "benchmarks.search.__main__",
     "benchmarks.search.ask_latency",
     "benchmarks.search.flag_effects",

@@ -28,7 +28,8 @@ def imported_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tuner" / "sampler").rglob("*.py")), ids=lambda path: path.stem)
 def test_the_sampler_imports_nothing_else_of_this_project(path: Path) -> None:
-    ours = {name for name in imported_modules(path) if name.split(".")[0] in OURS}
+    """The confidence level of all intervals is the exception: a module without imports of this project."""
+    ours = {name for name in imported_modules(path) if name.split(".")[0] in OURS} - {"tuner.confidence"}
     assert {name for name in ours if name != "tuner.sampler" and not name.startswith("tuner.sampler.")} == set()
 
 

@@ -106,7 +106,7 @@ def test_of_a_long_study_the_defaults_the_best_and_an_even_spread_of_the_rest_ar
 @pytest.mark.parametrize(
     ("names", "changes", "message"),
     [
-        (("t",), {}, "learn_from='t': the database has no study of this name; studies: s"),
+        (("t",), {}, "learn_from='t': the database has no study of this name; `tuner studies` lists them"),
         (
             ("new",),
             {},

@@ -39,7 +39,7 @@ def test_an_slo_is_met_missed_or_not_predicted() -> None:
 
 
 def test_flags_that_do_not_start_have_no_prediction_but_a_reason() -> None:
-    arguments = ["--max-model-len", "64"]  # the requests have 64 + 32 tokens
+    arguments = ["--max-num-batched-tokens", "64", "--no-enable-chunked-prefill"]
     found = preview(small(engine="simulated", server_arguments=arguments), None)
     assert found.defaults is None
     assert found.refusal is not None
