@@ -80,10 +80,10 @@ def test_a_printed_page_cuts_nothing(opened: Browser, pages: dict[str, Path], na
 
 
 def test_texts_on_faint_cells_have_the_colour_of_the_page(opened: Browser, pages: dict[str, Path]) -> None:
-    """In a dark window, Plotly's own choice for a transparent cell is dark."""
+    """In a dark window, Plotly's own choice for a transparent cell is dark. Some trials of this study failed."""
     context = opened.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark")
     page = context.new_page()
-    page.goto(pages["traffic"].as_uri())
+    page.goto(pages["h200-7b.csv"].as_uri())
     labels = page.locator(".heatmap-label text")
     labels.first.wait_for(state="attached")
     found = page.evaluate(
