@@ -3,10 +3,10 @@
     python -m benchmarks.cold_start --vllm VENV/bin/vllm MODEL_FOLDER [--pairs 6] [--load closed|mixed|both]
         [--env VLLM_CPU_KVCACHE_SPACE=1] [--json FILE]
 
-Each pair is a trial with empty caches of compiled kernels and one with the caches that it left. Pairs with the former
+Each pair is a trial with empty caches of compiled kernels and one with the caches that a trial before it left. The
+cold one comes first in every other pair, so that a machine that gets slower favors neither. Pairs with the former
 warm-up (one run, every benchmark counts) and with the present one alternate. The servers compile with PyTorch's own
-torch.compile (`--compilation-config '{"mode": 1}'`), which also compiles during requests on a CPU: once for a batch of
-one token, which the former warm-up of a closed loop does not meet.
+torch.compile (`--compilation-config '{"mode": 1}'`), which also compiles during requests on a CPU.
 
 The ratio is cold / warm, the geometric mean over the pairs with its 95 % interval (Student's t on logarithms).
 """
@@ -73,14 +73,20 @@ class Trials:
         self._engine = VllmEngine(EngineSettings("vllm", arguments.vllm, self._home))
         self._count = 0
 
-    def pair(self, name: str, warm_up: str) -> tuple[TrialOutcome, TrialOutcome]:
-        """Return the outcomes with empty caches and with those that the first trial filled."""
+    def pair(self, name: str, warm_up: str, *, warm_first: bool) -> tuple[TrialOutcome, TrialOutcome]:
+        """Return the outcomes with empty caches and with full ones; a trial ran before if the warm one comes first."""
         RunningServer.most_windows, RunningServer.most_again = WARM_UPS[warm_up]
+        if warm_first:
+            warm = self._trial(LOADS[name])
+            return self._cold_trial(LOADS[name]), warm
+        return self._cold_trial(LOADS[name]), self._trial(LOADS[name])
+
+    def _cold_trial(self, workload: SingleWorkload) -> TrialOutcome:
         own = own_environment(self._home, scratch=self._folder)
         caches = [Path(value) for variable, value in own.items() if variable.endswith(("CACHE_ROOT", "CACHE_DIR"))]
         for cache in (*caches, self._home / "vllm" / "inductor-temporary"):
             shutil.rmtree(cache, ignore_errors=True)
-        return self._trial(LOADS[name]), self._trial(LOADS[name])
+        return self._trial(workload)
 
     def _trial(self, workload: SingleWorkload) -> TrialOutcome:
         self._count += 1
@@ -153,10 +159,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(arguments, Path(folder))
         try:
-            for _ in range(arguments.pairs):
+            for number in range(arguments.pairs):
                 for name in names:
                     for warm_up in WARM_UPS:
-                        for side, outcome in zip((COLD, WARM), trials.pair(name, warm_up), strict=True):
+                        pair = trials.pair(name, warm_up, warm_first=number % 2 == 1)
+                        for side, outcome in zip((COLD, WARM), pair, strict=True):
                             outcomes[name, warm_up, side].append(outcome)
                 print_ratios(outcomes)
                 write_json(arguments.json, _plain(outcomes))

@@ -15,9 +15,13 @@ from pathlib import Path
 import pytest
 
 from tuner.cli.main import main
+from tuner.errors import EXIT_INCONCLUSIVE, EXIT_OURS
 
 STALL_S = 240.0
 """A command without progress for this long hangs; imports take less, even on a machine with ten busy processes."""
+
+VERDICTS = (0, EXIT_OURS, EXIT_INCONCLUSIVE)
+"""The exit codes of a script that verified itself; a busy machine may be slower than in the study, or too noisy."""
 
 PROGRESS = ("*.db*", "tuner_study/*.db*", "quality/*/server.log")
 """Files that change while a command makes progress."""

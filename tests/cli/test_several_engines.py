@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import CommandOutput, refused, run_apart, run_here
+from tests.cli.command import VERDICTS, CommandOutput, refused, run_apart, run_here
 from tests.fakes import install_fake_vllm
 from tests.gguf_model import write_model
 from tests.two_formats import write_both
@@ -42,7 +42,7 @@ class Study:
         assert run_here(self.folder, "export", "--trial", str(number), "-o", str(script)).code == 0
         variables = {**os.environ, **self.variables, "TUNER": str(Path(sys.executable).with_name("tuner"))}
         done = subprocess.run([script, "--verify"], capture_output=True, text=True, env=variables, check=False)
-        assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: a busy machine is slower than in the study
+        assert done.returncode in VERDICTS, done.stdout + done.stderr
         return done.stdout
 
 

@@ -76,7 +76,7 @@ def test_a_study_starts_warm_from_a_source_study_of_another_card(folder: Path) -
     assert len([line for line in printed.err.splitlines() if line.startswith("warm start from ")]) == 1
     typo = run_here(folder, *simulated, "3", "--learn-from", "l5", "--study", "new")
     assert (typo.code, typo.out) == (2, "")
-    assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; studies: l4, t4\n"
+    assert typo.err == "tuner: --learn-from 'l5': the database has no study of this name; `tuner studies` lists them\n"
     assert sorted(path.name for path in (folder / "tuner_study" / "artifacts").iterdir()) == ["l4", "t4"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import run_apart, run_here
+from tests.cli.command import VERDICTS, run_apart, run_here
 from tests.gguf_model import write_model
 
 STUDY = "made"
@@ -74,7 +74,7 @@ def test_the_script_starts_and_verifies_the_winner(study: Study) -> None:
     done = subprocess.run(
         [script, "--verify"], capture_output=True, text=True, env=environment, timeout=300, check=False
     )
-    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: a busy machine is slower than in the study
+    assert done.returncode in VERDICTS, done.stdout + done.stderr
     assert "SLO success_rate>=1: measured 1: holds\n" in done.stdout
     assert "output_throughput: measured " in done.stdout
     assert "server stopped: no process of its group " in done.stdout

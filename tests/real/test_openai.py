@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import run_apart, run_here
+from storage import normalise_url, open_store
+from storage.records import TrialOutcome
+from tests.cli.command import VERDICTS, run_apart, run_here
 from tests.gguf_model import write_model
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +67,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study(folder, variables, result, json.loads(run_here(folder, "trials", "--json").out))
 
 
+def outcomes(study: Study) -> list[TrialOutcome]:
+    url = normalise_url(str(study.folder / "tuner_study" / "tuner.db"))
+    with closing(open_store(url)) as store:
+        return [record.outcome for record in store.trials("made", finished=True) if record.outcome is not None]
+
+
 def test_every_request_counts_and_the_cache_answers_none(study: Study) -> None:
     """The cache outlives the servers; the proxy's own log has a line for each completion."""
     assert len([trial for trial in study.trials if not trial["round"]]) == TRIALS
@@ -71,7 +80,9 @@ def test_every_request_counts_and_the_cache_answers_none(study: Study) -> None:
     assert {trial["success_rate"] for trial in study.trials} == {1.0}
     lines = (study.folder / "log").read_text().split()
     assert set(lines) == {"miss"}
-    assert len(lines) == len(study.trials) * (WARMUP + REQUESTS)
+    facts = [outcome.server for outcome in outcomes(study) if outcome.server is not None]
+    sent = sum(WARMUP * (each.warmup_windows or 0) + REQUESTS * (1 + (each.benchmarks_again or 0)) for each in facts)
+    assert (len(facts), len(lines)) == (TRIALS, sent)
     assert len(list((study.folder / "cache").iterdir())) == len(lines)
     assert study.result["engine"] == {**study.result["engine"], "name": "openai", "version": "unknown"}
 
@@ -83,7 +94,7 @@ def test_the_script_starts_the_deployment_and_verifies_it(study: Study) -> None:
     done = subprocess.run(
         [script, "--verify"], capture_output=True, text=True, env=environment, cwd="/", timeout=300, check=False
     )
-    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: a busy machine is slower than in the study
+    assert done.returncode in VERDICTS, done.stdout + done.stderr
     assert "SLO success_rate>=1: measured 1: holds\n" in done.stdout
     assert "output_throughput: measured " in done.stdout
     assert "server stopped: no process of its group " in done.stdout

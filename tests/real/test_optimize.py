@@ -13,6 +13,7 @@ import pytest
 from mlflow.entities import Run
 
 from tests.real.studies import EAGER, SERVER, environment, optimize
+from tuner.errors import EXIT_INCONCLUSIVE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -73,7 +74,7 @@ def test_the_script_verifies_itself(result: dict[str, Any], study_folder: Path, 
     script = study_folder / result["script"]
     variables = {**environment(home), "VLLM": str(vllm)}
     done = subprocess.run([script, "--verify"], env=variables, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in (0, EXIT_INCONCLUSIVE), done.stdout + done.stderr
     assert "output_throughput: measured " in done.stdout
     assert "WORSE" not in done.stdout
     slos = [line for line in done.stdout.splitlines() if line.startswith("SLO ")]

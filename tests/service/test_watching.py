@@ -61,7 +61,7 @@ def test_service_and_driver_write_json_lines_with_study_and_trial(service: Servi
 
 def test_no_request_forges_a_line_or_a_header(service: Service) -> None:
     place = urlsplit(service.address)
-    for request in (*RAW, f"GET {FORGED} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()):
+    for request in (*RAW, f"GET {FORGED} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode()):
         with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
             connection.sendall(request)
             head = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")[0]

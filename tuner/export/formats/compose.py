@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tuner.engines.vllm.instances.launcher import PROXY_DEFAULTS
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import (
     CACHE,
@@ -37,14 +38,7 @@ global
     maxconn 4000
 resolvers docker
     nameserver dns 127.0.0.11:53
-defaults
-    mode http
-    retries 0
-    option http-no-delay
-    timeout connect 10s
-    timeout client 1h
-    timeout server 1h
-frontend api
+{defaults}frontend api
     bind :{port}
     default_backend instances
 backend instances
@@ -52,7 +46,6 @@ backend instances
     option httpchk GET /health
 {servers}
 """
-"""HAProxy's configuration: without retries, since a request that failed must not be sent again."""
 
 
 def render(deployment: Deployment, stem: str) -> tuple[File, ...]:
@@ -114,7 +107,8 @@ def _router_file(deployment: Deployment) -> dict[str, Any]:
     if deployment.instances == 1:
         return {}
     lines = [f"    server {name} {name}:{PORT} check resolvers docker init-addr none" for name in _names(deployment)]
-    return {"configs": {"router": {"content": _ROUTER.format(port=PORT, servers="\n".join(lines))}}}
+    router = _ROUTER.format(defaults=PROXY_DEFAULTS, port=PORT, servers="\n".join(lines))
+    return {"configs": {"router": {"content": router}}}
 
 
 def _steps(deployment: Deployment, image: str) -> dict[str, Any]:

@@ -41,11 +41,7 @@ END_S = 25.0
 
 _POLL_S = 0.2
 
-CONFIGURATION = """\
-global
-    maxconn 4000
-    no strict-limits
-    nbthread 1
+PROXY_DEFAULTS = """\
 defaults
     mode http
     retries 0
@@ -53,7 +49,15 @@ defaults
     timeout connect 10s
     timeout client 1h
     timeout server 1h
-frontend api
+"""
+"""HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once."""
+
+CONFIGURATION = """\
+global
+    maxconn 4000
+    no strict-limits
+    nbthread 1
+{defaults}frontend api
     bind {host}:{port}
     use_backend watch if {{ path /health /metrics }}
     default_backend instances
@@ -63,10 +67,7 @@ backend instances
     balance leastconn
 {servers}
 """
-"""HAProxy's: a failed request is not sent again, since each must count, and parts of a stream are sent at once.
-
-On two cores, one thread has a lower p99 than two: docs/reports/2026-11-26-router-threads.md.
-"""
+"""HAProxy's. On two cores, one thread has a lower p99 than two: docs/reports/2026-11-26-router-threads.md."""
 
 
 class Ended(Exception):
@@ -142,7 +143,8 @@ def _configuration(address: tuple[str, int], watch: int, ports: Sequence[int]) -
     servers = "\n".join(f"    server instance{index} {HOST}:{own}" for index, own in enumerate(ports))
     with tempfile.TemporaryDirectory(prefix="tuner-instances-") as folder:
         path = Path(folder) / "haproxy.cfg"
-        text = CONFIGURATION.format(host=address[0], port=address[1], watch=watch, servers=servers)
+        values = {"host": address[0], "port": address[1], "watch": watch, "servers": servers}
+        text = CONFIGURATION.format(defaults=PROXY_DEFAULTS, **values)
         path.write_text(text, encoding="utf-8")
         yield path
 
