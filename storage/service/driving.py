@@ -11,7 +11,7 @@ from sqlalchemy import update
 from storage.errors import StorageError
 from storage.service.models import SubmissionRow
 from storage.service.records import ENDED, Driver, Request, Submission, SubmissionState
-from storage.service.rows import add_event, check_name, count_use, end_run, locked, move, owned, submission_record
+from storage.service.rows import add_event, check_name, count_use, end_run, locked, move, owned, submission_record, take_devices
 from storage.tables.models import KEYWORD_LENGTH
 from storage.transactions import Transactions
 
@@ -55,6 +55,13 @@ class DrivingStore(Transactions):
             row = owned(session, id, driver)
             if row.state == SubmissionState.RUNNING:
                 move(session, row, SubmissionState.CONCLUDING, "concluding", now)
+            return submission_record(row)
+
+    def measured_all(self, id: str, driver: Driver, now: datetime) -> Submission:
+        """Take the devices back from a run that measures nothing more; its driver goes on without them."""
+        with self._writing() as session:
+            row = owned(session, id, driver)
+            take_devices(session, row, now)
             return submission_record(row)
 
     def end(

@@ -91,6 +91,7 @@ class PatientServiceStore(ServiceStore):
     uses = _repeated(ServiceStore.uses)
     beat = _repeated(ServiceStore.beat)
     concluding = _repeated(ServiceStore.concluding)
+    measured_all = _repeated(ServiceStore.measured_all)
     progressed = _repeated(ServiceStore.progressed)
     events_after = _repeated(ServiceStore.events_after)
     new_events = _repeated(ServiceStore.new_events)

@@ -189,15 +189,21 @@ def count_use(row: SubmissionRow, now: datetime) -> None:
         row.counted_at = now
 
 
-def end_run(session: Session, row: SubmissionRow, now: datetime) -> None:
-    """Take driver and devices from an active submission and record their use."""
+def take_devices(session: Session, row: SubmissionRow, now: datetime) -> None:
+    """Take the devices from an active submission, if it has any, and record their use."""
     count_use(row, now)
     began, ended = row.run_began_at, row.counted_at
-    if began is not None and ended is not None:
+    if row.granted and began is not None and ended is not None:
         used = len(row.granted) * (ended - began).total_seconds()
         whose = {"owner": row.owner, "submission": row.name, "kind": row.kind}
         session.add(UseRow(**whose, began_at=began, ended_at=ended, gpu_seconds=used))
-    row.granted, row.run_began_at, row.counted_at = [], None, None
+    row.granted = []
+
+
+def end_run(session: Session, row: SubmissionRow, now: datetime) -> None:
+    """Take driver and devices from an active submission."""
+    take_devices(session, row, now)
+    row.run_began_at, row.counted_at = None, None
     set_driver_of(row, None)
 
 

@@ -137,6 +137,7 @@ class DriverContract(ServiceFixture):
         for change in (
             lambda: store.beat("s", other, at(9)),
             lambda: store.concluding("s", other, at(9)),
+            lambda: store.measured_all("s", other, at(9)),
             lambda: store.end("s", other, S.DONE, None, None, at(9)),
         ):
             with pytest.raises(NotYours, match="'s' is RUNNING and not of this driver any more; this driver ends"):
@@ -161,6 +162,15 @@ class DriverContract(ServiceFixture):
     def test_a_stopping_one_stays_so_when_it_concludes(self, store: ServiceStore) -> None:
         in_state(store, S.STOPPING)
         assert store.concluding("s", DRIVER, at(40)).state is S.STOPPING
+
+    def test_a_study_that_measures_nothing_more_gives_its_devices_back_and_goes_on(self, store: ServiceStore) -> None:
+        run(store, began=10)
+        for again in (20, 25):
+            given = store.measured_all("s", DRIVER, at(again))
+            assert (given.state, given.granted, given.driver) == (S.RUNNING, (), DRIVER)
+        store.beat("s", DRIVER, at(30))
+        ended = store.end("s", DRIVER, S.DONE, None, None, at(40))
+        assert (ended.gpu_seconds, [use.gpu_seconds for use in store.uses(at(0))]) == (20.0, [20.0])
 
     @pytest.mark.parametrize("state", sorted(ENDED))
     @pytest.mark.parametrize("active", [S.RUNNING, S.STOPPING, S.CONCLUDING])

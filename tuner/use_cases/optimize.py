@@ -85,6 +85,7 @@ def optimize(
     observer: StudyObserver,
     wishes: Wishes,
     permit: Callable[[StudySpec], None] = lambda spec: None,
+    measured: Callable[[], None] = lambda: None,
 ) -> OptimizeResult:
     """Run or resume a study, and write the script of its winner.
 
@@ -96,6 +97,7 @@ def optimize(
         observer: receives the study's events.
         wishes: end the run early; the study is saved.
         permit: raises a `UserError` for a study that may not run, before any of its servers starts.
+        measured: called when the devices are free; the script, the report and MLflow need none.
 
     Raises:
         UserError: for a setting that cannot work.
@@ -139,7 +141,7 @@ def optimize(
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, wishes)
+        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, wishes, measured)
 
 
 def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
@@ -191,6 +193,7 @@ def _run(
     executor: Executor,
     observer: StudyObserver,
     wishes: Wishes,
+    measured: Callable[[], None],
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
     spec, engine, budget = prepared.spec, prepared.engine, run.budget
@@ -202,6 +205,8 @@ def _run(
     try:
         with _disturbances(run, engine, observer):
             result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
+        executor.close()
+        measured()
         result = _completed(result, plan, prepared, card, run, store)
         script, report = write_files(result, spec.name, store, url, run.output, spec.artifacts, observer.note)
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.

@@ -146,7 +146,14 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
             ray_address=None if simulated else job.ray_address,
         )
         run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")
-        result = optimize(keywords.study_settings(), run, observer, wishes, lambda spec: _permit(spec, job.rules))
+        result = optimize(
+            keywords.study_settings(),
+            run,
+            observer,
+            wishes,
+            permit=lambda spec: _permit(spec, job.rules),
+            measured=lambda: _give_back(store, submission.id, driver),
+        )
     except (InfrastructureError, StorageUnavailable, StudyIsRunning) as error:
         return Ending(SubmissionState.FAILED, str(error), Culprit.INFRASTRUCTURE)
     except (UserError, SpaceError) as error:
@@ -176,6 +183,12 @@ def _permit(spec: StudySpec, rules: ServerRules) -> None:
     """
     rules.check_space(spec.space.specs)
     check_words("server_arguments", spec.server.arguments, rules.flags)
+
+
+def _give_back(store: ServiceStore, id: str, driver: Driver) -> None:
+    """Give the devices back. A driver that lost its submission has none: its heartbeat ends it."""
+    with suppress(NotYours):
+        store.measured_all(id, driver, datetime.now(UTC))
 
 
 def _check_sources(keywords: Keywords, submission: Submission, store: ServiceStore) -> None:

@@ -167,7 +167,7 @@ class Scheduler:
     def _decide(self, submissions: Sequence[Submission], now: datetime) -> Decisions:
         """Return the decisions of the queue's policy."""
         now_s = now.timestamp()
-        running = tuple(_running(each) for each in submissions if each.state in ACTIVE)
+        running = tuple(_running(each) for each in submissions if each.state in ACTIVE and each.granted)
         waiting = tuple(_waiting(each) for each in submissions if each.state is SubmissionState.QUEUED)
         uses = self._store.uses(now - timedelta(seconds=WEEK_S))
         intervals = [*intervals_of_uses(uses), *intervals_of_running(running, now_s)]

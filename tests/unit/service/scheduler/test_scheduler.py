@@ -101,6 +101,18 @@ def test_a_study_gets_its_devices_and_a_driver(bench: Bench) -> None:
     assert len(bench.launcher.launched) == 1
 
 
+def test_the_device_of_a_study_that_writes_its_report_goes_to_the_next(bench: Bench) -> None:
+    bench.submit("a")
+    bench.submit("b", owner="bob")
+    scheduler = bench.scheduler(gpus=1)
+    scheduler.step()
+    bench.store.set_driver("a", HERE, bench.clock.now)
+    bench.store.measured_all("a", HERE, bench.clock.now)
+    scheduler.step()
+    assert bench.launcher.launched == [("a", ("h200:0",)), ("b", ("h200:0",))]
+    assert (bench.state("a"), bench.state("b")) == (SubmissionState.RUNNING, SubmissionState.RUNNING)
+
+
 def test_a_freed_device_goes_to_the_next(bench: Bench) -> None:
     bench.submit("a")
     bench.submit("b")

@@ -52,6 +52,7 @@ WRITES: dict[str, Callable[[ServiceStore], object]] = {
     "beat": lambda store: store.beat("running", DRIVER, at(20)),
     "event": lambda store: store.event("running", "trial", {"number": (1, 2)}, at(20)),
     "concluding": lambda store: store.concluding("running", DRIVER, at(20)),
+    "measured_all": lambda store: store.measured_all("running", DRIVER, at(20)),
     "end": lambda store: store.end("running", DRIVER, S.FAILED, "why", "tuner", at(20)),
     "end of a yield": lambda store: store.end("running", DRIVER, S.QUEUED, "why", None, at(20)),
     "set_owner": lambda store: store.set_owner(Owner("ada", 2.0)),
