@@ -40,7 +40,7 @@ HOMES = {
     "vllm": (RESIDENT,),
     "yaml": ("search_spaces.yaml_file", "search_spaces.loader"),
     "fastapi": ("tuner.service.http",),
-    "tokenizers": ("tuner.engines.vllm.clients.tokenizer_library",),
+    "tokenizers": ("tuner.engines.server.tokenizer_library",),
     "regex": ("tuner.quality.task",),
     "xllamacpp": ("tuner.engines.llama_cpp.launcher",),
 }
@@ -51,7 +51,7 @@ HOME_EXCEPTIONS = {
 BROAD_EXCEPT = {
     "tuner.executors.ray_start": (1, "Ray raises plain Exception if a part of it does not answer"),
     "tuner.executors.ray_head": (1, "Ray raises plain Exception if a part of it does not start"),
-    "tuner.engines.vllm.clients.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
+    "tuner.engines.server.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
     "tuner.service.optimizer.batches": (1, "a transaction's boundary: its error is the answer to each of its clients"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),

@@ -31,7 +31,7 @@ from benchmarks.cost.six_servers import (
     tuner_command,
 )
 from benchmarks.text_table import number_text, print_table
-from tuner.engines.vllm.installation.executable import find_executable
+from tuner.engines.vllm.installation import find_executable
 
 RATIO_TARGET = 0.8
 DEFAULT_VARIABLES = ("VLLM_CPU_KVCACHE_SPACE=1",)

@@ -34,7 +34,7 @@ from storage import normalise_url, open_store
 from storage.records import Provenance, TrialRecord
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
-from tuner.engines.vllm.installation.executable import version_of
+from tuner.engines.vllm.installation import version_of
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.builder import build_spec, plan_study
 from tuner.study.specification.resolve_workload import make_goals

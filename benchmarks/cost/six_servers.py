@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.command_line import environment_variables
 from benchmarks.cost.commands import run_command, unused_port
 from storage import normalise_url, open_store
-from tuner.engines.vllm.installation.environment import base_environment
+from tuner.engines.server.environment import base_environment
 
 MAX_NUM_SEQS = (8, 16, 32)
 USERS, PROMPTS, INPUT_LEN, OUTPUT_LEN, SEED = 10, 40, 128, 64, 1000

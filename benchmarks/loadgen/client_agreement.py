@@ -20,8 +20,8 @@ from benchmarks.command_line import add_vllm_options, documented_parser, environ
 from benchmarks.loadgen.vllm_bench import CLIENT_LIMIT_S, VllmBench
 from benchmarks.text_table import number_text, print_table
 from storage.records import Repeat
-from tuner.engines.vllm.clients.bench_serve import bench_arguments, read_result
-from tuner.engines.vllm.resident_client import HelperJob, PlainJob
+from tuner.engines.server.jobs import Job, PlainJob
+from tuner.engines.vllm.bench_serve import bench_arguments, read_result
 from tuner.workloads.spec import ClosedLoop
 
 CLIENT_METRICS = (
@@ -34,7 +34,7 @@ CLIENT_CAPTION = (
     "agree), with its lowest and highest value"
 )
 
-StartClient = Callable[[list[str], dict[str, str], Path, Path], HelperJob]
+StartClient = Callable[[list[str], dict[str, str], Path, Path], Job]
 """Starts a client: its arguments, its environment, its log and its working folder."""
 
 
@@ -84,7 +84,7 @@ def alternate_clients(arguments: argparse.Namespace, folder: Path) -> tuple[Time
     workload = ClosedLoop(max_concurrency=10, num_prompts=arguments.prompts, input_len=128, output_len=64)
     with VllmBench(arguments.vllm, arguments.model, folder) as bench:
 
-        def start_plain(words: list[str], variables: dict[str, str], log: Path, cwd: Path) -> HelperJob:
+        def start_plain(words: list[str], variables: dict[str, str], log: Path, cwd: Path) -> Job:
             return PlainJob([str(bench.executable), *words], variables, log, cwd, bench.tools.records)
 
         plain, resident = TimedClient("plain", start_plain), TimedClient("resident", bench.tools.start)

@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.command_line import documented_parser
 from benchmarks.text_table import number_text, print_table
-from tuner.engines.vllm.clients.tokenizer_library import LibraryTokenizer, find_tokenizer
-from tuner.engines.vllm.resident.prompts import make_prompts
+from tuner.engines.server.prompts.prompts import make_prompts
+from tuner.engines.server.tokenizer_library import LibraryTokenizer, find_tokenizer
 
 LONGEST, SHORTEST = 4, 2
 """Tokens of the n-grams that are looked up."""
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _request(kind: str, tokens: int, seed: int) -> dict[str, Any]:
-    """Return a request as `tuner/engines/vllm/resident/prompts.py` reads it: a document, and a part of its own."""
+    """Return a request as `tuner/engines/server/prompts/prompts.py` reads it: a document, and a part of its own."""
     document = round(DOCUMENT_SHARE * tokens)
     shared = [(f"{kind}/{seed}", document, kind)] if kind in ("chat", "code") else []
     own = tokens - (document if shared else 0)

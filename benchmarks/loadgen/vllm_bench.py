@@ -10,9 +10,10 @@ from types import TracebackType
 
 from storage.records import TrialKind
 from tuner.engines.base import EngineSettings
+from tuner.engines.server.environment import base_environment
 from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.installation.environment import base_environment, own_environment
-from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.vllm.environment import own_environment
+from tuner.engines.vllm.installation import find_executable, installation
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec

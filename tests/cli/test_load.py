@@ -15,8 +15,9 @@ from tests.cli.command import refused, run_here
 from tests.fakes.raw_server import answering
 from tests.real.tiny_model import make_tokenizer
 from tests.unit.loadgen.loads import Fake
-from tuner.engines.vllm.clients.tokenizer_library import check_prompts, find_tokenizer
-from tuner.engines.vllm.resident.prompts import make_prompts
+from tuner.engines.server.prompts.prompts import make_prompts
+from tuner.engines.server.tokenizer_library import find_tokenizer
+from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
 from tuner.loadgen.result import read_records
 from tuner.use_cases import load as load_run

@@ -21,7 +21,7 @@ from search_spaces import (
     hardware_named,
 )
 from search_spaces.parameter import same_value
-from tuner.engines.vllm.installation.flags import ServeFlags, load_flags
+from tuner.engines.server.flags import ServeFlags, load_flags
 
 COMMON_FLAGS = frozenset(
     {

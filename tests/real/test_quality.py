@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import run_apart
-from tuner.engines.vllm.installation.executable import interpreter_of
+from tuner.engines.server.programs import interpreter_of
+from tuner.engines.vllm.installation import ENTRY_POINT
 
 pytestmark = pytest.mark.release
 
@@ -34,7 +35,7 @@ SERVER = ("--enforce-eager", "--max-model-len", "256", "--max-num-seqs", "16")
 def taught(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The trained model, its variants and the questions."""
     folder = tmp_path_factory.mktemp("taught")
-    python = interpreter_of(vllm)
+    python = interpreter_of(vllm, ENTRY_POINT)
     assert python is not None
     subprocess.run([python, PROGRAM, folder], check=True, stdin=subprocess.DEVNULL, capture_output=True)
     return folder

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage.records import FailureKind, Phase, Repeat, TrialKind
+from tuner.engines.server.jobs import Job, PlainJob
 from tuner.engines.vllm import server as server_module
 from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentJob
+from tuner.engines.vllm.resident_client import ResidentJob
 from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import ForkedServerProcess
@@ -24,7 +25,7 @@ from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.workloads.spec import ClosedLoop
 
 NEVER = threading.Event()
-Start = Callable[[Toolbox, Sequence[str], Mapping[str, str], Path, Path], HelperJob]
+Start = Callable[[Toolbox, Sequence[str], Mapping[str, str], Path, Path], Job]
 LOAD = ClosedLoop(max_concurrency=10, num_prompts=60, input_len=64, output_len=32)
 
 
@@ -97,13 +98,11 @@ def test_the_resident_client_has_the_counts_of_the_plain_command(
 
     def plain_start(
         self: Toolbox, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path
-    ) -> HelperJob:
+    ) -> Job:
         return PlainJob([str(self.installation.executable), *arguments], environment, log, cwd, self.records)
 
     def kept(start: Start) -> Start:
-        def run(
-            self: Toolbox, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path
-        ) -> HelperJob:
+        def run(self: Toolbox, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
             job = start(self, arguments, environment, log, cwd)
             started.append(type(job))
             return job

@@ -22,9 +22,9 @@ from search_spaces.rendering.base_argv import fixed_values
 from search_spaces.schema import ParameterSpec
 from search_spaces.yaml_file import YamlError, read_yaml
 from storage.errors import StorageError
+from tuner.engines.server.flags import flags_from_dump
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.config.serve_config import resolve_serve_config
-from tuner.engines.vllm.installation.flags import flags_from_dump
 from tuner.errors import UserError
 from tuner.export.serve_script import without_trial_settings
 from tuner.scoring.objectives import parse_objective

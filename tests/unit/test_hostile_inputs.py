@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from storage.records import Phase, ServerFacts
 from tests.fakes.raw_server import answering
-from tuner.engines.vllm.clients.bench_serve import ResultError, read_result
-from tuner.engines.vllm.facts.logs import facts_from_log
-from tuner.engines.vllm.facts.metrics import READ_METRICS, parse_metrics, with_benchmark_metrics
-from tuner.engines.vllm.failures.classify import classify, read_log
+from tuner.engines.server.failures.classify import classify, read_log
+from tuner.engines.server.jobs import ResultError
+from tuner.engines.server.metrics import READ_METRICS, parse_metrics, with_benchmark_metrics
+from tuner.engines.vllm.bench_serve import read_result
+from tuner.engines.vllm.logs import facts_from_log
 from tuner.http import JSON, get_local
 from tuner.workloads.spec import ClosedLoop
 

@@ -128,7 +128,7 @@ class EngineSettings:
     starts. `gpus` are the GPUs of a worker. `card` and `version` are those that a simulated engine simulates.
     `secrets` has the values of the environment variables that trials refer to. `others` are further engines of a
     study of several, of which this one is the default. The load generator then sends every workload, and `tokenizers`
-    are those of all engines: their common tokens make the prompts (`tuner.engines.common_prompts`).
+    are those of all engines: their common tokens make the prompts (`tuner.engines.server.common_prompts`).
     """
 
     name: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from search_spaces import HardwareProfile
 from search_spaces.units import GIB
 from tuner import __version__, gpu
-from tuner.engines.vllm.installation.executable import find_executable, version_of
+from tuner.engines.vllm.installation import find_executable, version_of
 from tuner.errors import UserError
 
 

@@ -18,7 +18,7 @@ from tuner.engines.command_line import (
     premise_of_trial,
     program_of,
 )
-from tuner.engines.vllm.installation.environment import OWN_VARIABLES
+from tuner.engines.server.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references

@@ -13,7 +13,7 @@ from search_spaces.schema import VLLM
 from storage.metrics import metric
 from storage.records import TrialOutcome
 from tuner.engines.command_line import OPENAI, OTHER_ENGINES
-from tuner.engines.vllm.clients.bench_serve import bench_arguments
+from tuner.engines.vllm.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
     PORT_PLACEHOLDER,

@@ -15,7 +15,7 @@ from storage.answers.store import AnswersStore
 from storage.records import Failure, TrialKind
 from tuner.cancellation import CancelToken
 from tuner.engines.base import EngineInfo, Server
-from tuner.engines.vllm.resident_client import HelperJob
+from tuner.engines.server.jobs import Job
 from tuner.errors import TrialFailed
 from tuner.quality.ask import AskFailed, Target, ask_positions, ask_questions
 from tuner.quality.harness import HarnessTask
@@ -70,7 +70,7 @@ class AnsweringEngine(Protocol):
     def launch(self, spec: TrialSpec, limits: Limits) -> AnsweringServer:
         """Start a server, see `Engine`."""
 
-    def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
+    def start_program(self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
         """Start another program. It is recorded, so that the watchdog ends it with a killed driver."""
 
 

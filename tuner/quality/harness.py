@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.cancellation import CancelToken
-from tuner.engines.vllm.resident_client import HelperJob
+from tuner.engines.server.jobs import Job
 from tuner.errors import SettingError
 from tuner.quality.ask import AT_A_TIME, AskFailed, Target
 
@@ -30,7 +30,7 @@ METRICS = ("exact_match", "acc", "acc_norm", "pass@1")
 _TAIL = 2000
 _POLL_S = 0.2
 
-StartProgram = Callable[[Sequence[str], Mapping[str, str], Path, Path], HelperJob]
+StartProgram = Callable[[Sequence[str], Mapping[str, str], Path, Path], Job]
 """Starts a recorded process from its words, environment, log and working folder."""
 
 

@@ -14,8 +14,8 @@ from search_spaces.schema import VLLM
 from storage.records import Phase, TrialKind, TrialOutcome
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.factory import EngineFactory
-from tuner.engines.vllm.clients.tokenizer_library import check_prompts
-from tuner.engines.vllm.installation.executable import find_executable
+from tuner.engines.vllm.installation import find_executable
+from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.common_prompts import common_tokens, with_common_tokens
 from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.token_prompts import TokenTools, tokenized
-from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
-from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
-from tuner.engines.vllm.installation.environment import base_environment
-from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.server.common_prompts import common_tokens, with_common_tokens
+from tuner.engines.server.environment import base_environment
+from tuner.engines.server.token_prompts import TokenTools, tokenized
+from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
+from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
+from tuner.engines.vllm.installation import find_executable, installation
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import SettingError, TrialFailed, TunerError, UserError, as_text
 from tuner.http import JSON, HttpError, ReadLimits, Reply, fetch

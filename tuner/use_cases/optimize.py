@@ -19,7 +19,7 @@ from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
-from tuner.engines.vllm.clients.tokenizer_library import check_prompts
+from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
 from tuner.executors.base import Executor

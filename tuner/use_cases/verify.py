@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from storage import open_store
 from storage.records import Provenance, Repeat
-from tuner.engines.vllm.clients.bench_serve import ResultError, read_result
-from tuner.engines.vllm.installation.environment import base_environment
-from tuner.engines.vllm.installation.executable import find_executable, installation
+from tuner.engines.server.environment import base_environment
+from tuner.engines.server.jobs import ResultError
+from tuner.engines.vllm.bench_serve import read_result
+from tuner.engines.vllm.installation import find_executable, installation
 from tuner.engines.vllm.server import CLIENT_API_KEY
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import SettingError, TunerError, UserError

@@ -25,7 +25,7 @@ _NAME_CHARS = 256
 _SCHEMA_CHARS = 65536
 
 MADE_TEXTS = ("chat", "code")
-"""Texts with the repetition of real ones; `tuner/engines/vllm/resident/made_text.py` makes them."""
+"""Texts with the repetition of real ones; `tuner/engines/server/prompts/made_text.py` makes them."""
 
 
 class Prefix(BaseModel):

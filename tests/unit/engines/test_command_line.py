@@ -16,7 +16,7 @@ from tuner.engines.command_line import (
     program_of,
     sampling_arguments,
 )
-from tuner.engines.vllm.installation.flags import load_flags
+from tuner.engines.server.flags import load_flags
 from tuner.errors import SettingError
 
 

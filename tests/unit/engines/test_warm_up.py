@@ -11,9 +11,9 @@ import pytest
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
-from tuner.engines import running_server
-from tuner.engines.running_server import RunningServer
-from tuner.engines.vllm.clients.traffic import PromptTools
+from tuner.engines.server import running_server
+from tuner.engines.server.running_server import RunningServer
+from tuner.engines.server.traffic import PromptTools
 from tuner.errors import TrialFailed
 from tuner.specs import Limits, ModelRef
 from tuner.workloads.spec import ClosedLoop, SingleWorkload

@@ -10,7 +10,7 @@ import pytest
 from search_spaces import Context, ModelShape, ParameterValue, ResolvedSpace, Space, hardware_named, load_space
 from search_spaces import space_names as names_of
 from tests.contracts.space_contract import SpaceContract
-from tuner.engines.vllm.installation.flags import load_flags
+from tuner.engines.server.flags import load_flags
 
 FLAGS = Path(__file__).parents[2] / "data" / "sglang_flags"
 

@@ -10,9 +10,9 @@ from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import LLAMA_CPP
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.engines.llama_cpp.server import LlamaCppServer
-from tuner.engines.program_engine import ProgramEngine
-from tuner.engines.running_server import HOST
-from tuner.engines.vllm.engine import worker_devices
+from tuner.engines.server.devices import worker_devices
+from tuner.engines.server.program_engine import ProgramEngine
+from tuner.engines.server.running_server import HOST
 from tuner.specs import LaunchSpec, TrialSpec
 
 API_KEY = "LLAMA_API_KEY"

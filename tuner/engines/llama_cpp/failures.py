@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.classify import EVIDENCE_CHARS, EVIDENCE_LINES, MESSAGE_CHARS, without_cause
-from tuner.engines.vllm.failures.table import LOADED, STARTING, FailurePattern, rows
+from tuner.engines.server.failures.classify import EVIDENCE_CHARS, EVIDENCE_LINES, MESSAGE_CHARS, without_cause
+from tuner.engines.server.failures.table import LOADED, STARTING, FailurePattern, rows
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = re.compile(

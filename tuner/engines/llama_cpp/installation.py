@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.engines.command_line import LAUNCHER
-from tuner.engines.vllm.installation.executable import named_program
+from tuner.engines.server.programs import named_program
 from tuner.errors import SettingError, UserError
 
 PROGRAM = "llama-server"

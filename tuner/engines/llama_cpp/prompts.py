@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
-from tuner.engines.token_prompts import TokenTools, tokenized
+from tuner.engines.server.token_prompts import TokenTools, tokenized
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
 

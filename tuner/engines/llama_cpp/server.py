@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
-from tuner.engines.generator_server import GeneratorServer
 from tuner.engines.llama_cpp.failures import classify, context_problem
 from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.running_server import HOST
-from tuner.engines.token_prompts import TokenTools
-from tuner.engines.vllm.facts.metrics import StateMetrics
-from tuner.engines.vllm.failures.classify import read_log
+from tuner.engines.server.failures.classify import read_log
+from tuner.engines.server.generator_server import GeneratorServer
+from tuner.engines.server.metrics import StateMetrics
+from tuner.engines.server.running_server import HOST
+from tuner.engines.server.token_prompts import TokenTools
 from tuner.errors import trial_failed
 
 RUNNING = "llamacpp:requests_processing"

@@ -11,9 +11,9 @@ from tuner.engines.command_line import OPENAI
 from tuner.engines.openai import command
 from tuner.engines.openai.installation import find_program, version_of
 from tuner.engines.openai.server import OpenAiServer
-from tuner.engines.program_engine import ProgramEngine
-from tuner.engines.running_server import HOST
-from tuner.engines.vllm.engine import worker_devices
+from tuner.engines.server.devices import worker_devices
+from tuner.engines.server.program_engine import ProgramEngine
+from tuner.engines.server.running_server import HOST
 from tuner.errors import SettingError
 from tuner.specs import LaunchSpec, TrialSpec
 

@@ -11,8 +11,8 @@ import signal
 from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.classify import EVIDENCE_CHARS, EVIDENCE_LINES, MESSAGE_CHARS, without_cause
-from tuner.engines.vllm.failures.table import LOADED, STARTING, FailurePattern, rows
+from tuner.engines.server.failures.classify import EVIDENCE_CHARS, EVIDENCE_LINES, MESSAGE_CHARS, without_cause
+from tuner.engines.server.failures.table import LOADED, STARTING, FailurePattern, rows
 
 READ_LINES = 400
 """Only the last lines of a log are searched."""

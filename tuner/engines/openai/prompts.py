@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
-from tuner.engines.vllm.clients.traffic import PromptTools
+from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
+from tuner.engines.server.traffic import PromptTools
 from tuner.errors import SettingError
 from tuner.loadgen.plan import Prompt
 from tuner.processes.records import ProcessRecords

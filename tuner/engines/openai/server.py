@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
-from tuner.engines.generator_server import GeneratorServer
 from tuner.engines.openai.failures import classify
 from tuner.engines.openai.prompts import TrialPrompts, find_tools
-from tuner.engines.running_server import HEALTH_S, HOST
-from tuner.engines.vllm.facts.metrics import READ_METRICS, with_benchmark_metrics
+from tuner.engines.server.generator_server import GeneratorServer
+from tuner.engines.server.metrics import READ_METRICS, with_benchmark_metrics
+from tuner.engines.server.running_server import HEALTH_S, HOST
 from tuner.errors import trial_failed
 from tuner.http import get_local
 from tuner.processes.readiness import NO_ENDPOINT

@@ -10,12 +10,12 @@ from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import PROGRAMS, SGLANG
 from tuner.engines.openai.command import api_key_in
-from tuner.engines.program_engine import ProgramEngine
-from tuner.engines.running_server import HOST
+from tuner.engines.server.devices import worker_devices
+from tuner.engines.server.flags import ServeFlags
+from tuner.engines.server.program_engine import ProgramEngine
+from tuner.engines.server.running_server import HOST
 from tuner.engines.sglang.installation import find_python, installation
 from tuner.engines.sglang.server import SglangServer
-from tuner.engines.vllm.engine import worker_devices
-from tuner.engines.vllm.installation.flags import ServeFlags
 from tuner.specs import LaunchSpec, TrialSpec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from storage.records import ServerFacts
-from tuner.engines.vllm.facts.metrics import Counters, StateMetrics, with_benchmark_metrics
+from tuner.engines.server.metrics import Counters, StateMetrics, with_benchmark_metrics
 
 RUNNING = "sglang:num_running_reqs"
 WAITING = "sglang:num_queue_reqs"

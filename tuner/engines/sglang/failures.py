@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures import classify as python_logs
-from tuner.engines.vllm.failures.table import CAUSES as PYTHON_CAUSES
-from tuner.engines.vllm.failures.table import CONSEQUENCES as PYTHON_CONSEQUENCES
-from tuner.engines.vllm.failures.table import LOADED, STARTING, LogTexts, rows
+from tuner.engines.server.failures import classify as python_logs
+from tuner.engines.server.failures.table import CAUSES as PYTHON_CAUSES
+from tuner.engines.server.failures.table import CONSEQUENCES as PYTHON_CONSEQUENCES
+from tuner.engines.server.failures.table import LOADED, STARTING, LogTexts, rows
 
 CAUSES = (
     *rows(

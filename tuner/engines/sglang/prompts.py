@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tuner.engines.token_prompts import TokenTools, tokenized
+from tuner.engines.server.token_prompts import TokenTools, tokenized
 from tuner.errors import SettingError
 from tuner.hub import cached_file
 from tuner.processes.records import ProcessRecords

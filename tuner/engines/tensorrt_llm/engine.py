@@ -10,13 +10,13 @@ from typing import Any
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
 from tuner.engines.command_line import PROGRAMS, TENSORRT_LLM
-from tuner.engines.program_engine import ProgramEngine
-from tuner.engines.running_server import HOST
+from tuner.engines.server.devices import worker_devices
+from tuner.engines.server.flags import ServeFlags
+from tuner.engines.server.program_engine import ProgramEngine
+from tuner.engines.server.running_server import HOST
 from tuner.engines.tensorrt_llm.installation import find_server, installation
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, METRICS_OPTIONS, OptionError, options_text, split_options
 from tuner.engines.tensorrt_llm.server import TensorRtLlmServer
-from tuner.engines.vllm.engine import worker_devices
-from tuner.engines.vllm.installation.flags import ServeFlags
 from tuner.specs import LaunchSpec, TrialSpec
 
 OPTIONS_FILE = "options.yaml"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from storage.records import ServerFacts
-from tuner.engines.vllm.facts.metrics import Counters, StateMetrics, with_benchmark_metrics
+from tuner.engines.server.metrics import Counters, StateMetrics, with_benchmark_metrics
 
 PAGE = "/prometheus/metrics"
 """`/metrics` is a list of iterations in JSON, which each reader empties."""

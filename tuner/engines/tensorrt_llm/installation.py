@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tuner.engines.vllm.installation.executable import interpreter_of, named_program
-from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.server.programs import interpreter_of, named_program
 from tuner.errors import SettingError, UserError
 
 ENGINE = "TensorRT-LLM"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
-from tuner.engines.generator_server import GeneratorServer
-from tuner.engines.running_server import HOST
+from tuner.engines.server.failures.classify import read_log
+from tuner.engines.server.generator_server import GeneratorServer
+from tuner.engines.server.running_server import HOST
+from tuner.engines.server.token_prompts import TokenTools
 from tuner.engines.tensorrt_llm.facts import STATE, facts_from_log, with_metrics
 from tuner.engines.tensorrt_llm.failures import classify, length_problem
 from tuner.engines.tensorrt_llm.prompts import token_tools
-from tuner.engines.token_prompts import TokenTools
-from tuner.engines.vllm.failures.classify import read_log
 from tuner.errors import trial_failed
 from tuner.processes.readiness import wait_ready
 

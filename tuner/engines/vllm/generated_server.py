@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tuner.engines.common_prompts import common_tokens
-from tuner.engines.generator_server import GeneratorServer
-from tuner.engines.running_server import HOST
-from tuner.engines.token_prompts import TokenTools, tokenized
-from tuner.engines.vllm.clients.traffic import PromptTools
+from tuner.engines.server.common_prompts import common_tokens
+from tuner.engines.server.generator_server import GeneratorServer
+from tuner.engines.server.running_server import HOST
+from tuner.engines.server.token_prompts import TokenTools, tokenized
+from tuner.engines.server.traffic import PromptTools
 from tuner.engines.vllm.server import VllmServer
 
 

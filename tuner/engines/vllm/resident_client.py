@@ -1,7 +1,4 @@
-"""Run vLLM's commands through the resident helper, or as plain commands where there is no helper.
-
-Both run `vllm ARGV…` in a process of its own that logs to a file, and return a `HelperJob`.
-"""
+"""Run vLLM's commands through the resident helper, which imports vLLM once; each is a `Job` that logs to a file."""
 
 from __future__ import annotations
 
@@ -9,59 +6,15 @@ import contextlib
 import itertools
 import json
 import os
-import select
 import subprocess
 import threading
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tuner.files import given_umask
-from tuner.processes.records import ProcessRecords
-from tuner.processes.supervisor import start_server
 
 HELPER = Path(__file__).parent / "resident" / "helper.py"
-
-
-class HelperJob(Protocol):
-    """One run of a vLLM command."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds until it ends; return whether it has ended."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code, -N for signal N; None while it runs, or if the helper died with it."""
-
-    def cancel(self) -> None:
-        """Kill it and its process group, and wait until it has ended."""
-
-
-class PlainJob:
-    """A command that runs without the helper. It is recorded, so that the watchdog ends it with a killed worker."""
-
-    def __init__(
-        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path, records: ProcessRecords
-    ) -> None:
-        self._process = start_server(argv, environment, log, cwd, records, None, f"client {Path(argv[0]).name}")
-        self._ended = select.poll()
-        self._handle = os.pidfd_open(self._process.pid)
-        self._ended.register(self._handle, select.POLLIN)
-        weakref.finalize(self, os.close, self._handle)
-
-    def wait(self, timeout_s: float) -> bool:
-        """See `HelperJob`."""
-        return bool(self._ended.poll(1000 * timeout_s))
-
-    @property
-    def exit_code(self) -> int | None:
-        """See `HelperJob`."""
-        return self._process.exit_code()
-
-    def cancel(self) -> None:
-        """See `HelperJob`."""
-        self._process.stop(0)
 
 
 class ResidentJob:
@@ -76,16 +29,16 @@ class ResidentJob:
         self._exit_code: int | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """See `HelperJob`."""
+        """See `Job`."""
         return self._done.wait(timeout_s)
 
     @property
     def exit_code(self) -> int | None:
-        """See `HelperJob`."""
+        """See `Job`."""
         return self._exit_code
 
     def cancel(self) -> None:
-        """See `HelperJob`."""
+        """See `Job`."""
         if not self._done.is_set():
             self._resident.send({"id": self.number, "op": "cancel"})
             self._done.wait(_CANCEL_S)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from storage.records import Failure, Phase, Repeat, ServerFacts
 from tuner.cancellation import CancelToken
-from tuner.engines.running_server import HOST as HOST
-from tuner.engines.running_server import STARTING_STOP_S, RunningServer, StartedProcess
-from tuner.engines.running_server import WorkerDevice as WorkerDevice
-from tuner.engines.vllm.clients.bench_serve import ResultError, bench_arguments, read_result
-from tuner.engines.vllm.clients.traffic import PromptTools
-from tuner.engines.vllm.facts.logs import facts_from_log
-from tuner.engines.vllm.facts.metrics import with_benchmark_metrics
-from tuner.engines.vllm.failures.classify import classify, read_log
+from tuner.engines.server.devices import WorkerDevice as WorkerDevice
+from tuner.engines.server.failures.classify import classify, read_log
+from tuner.engines.server.jobs import ResultError
+from tuner.engines.server.metrics import with_benchmark_metrics
+from tuner.engines.server.running_server import HOST as HOST
+from tuner.engines.server.running_server import STARTING_STOP_S, RunningServer, StartedProcess
+from tuner.engines.server.traffic import PromptTools
+from tuner.engines.vllm.bench_serve import bench_arguments, read_result
+from tuner.engines.vllm.logs import facts_from_log
 from tuner.engines.vllm.nodes.process import RankedProcess
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.engines.vllm.warm_start import RETRIED_AS_COMMAND, CommandStart

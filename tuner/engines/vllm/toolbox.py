@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.clients.tokenizer_library import LibraryTools, find_tokenizer
-from tuner.engines.vllm.failures.classify import classify, error_summary
-from tuner.engines.vllm.installation.executable import Installation
-from tuner.engines.vllm.installation.flags import ServeFlags, flags_from_dump, load_flags, write_dump
-from tuner.engines.vllm.resident_client import HelperJob, PlainJob, ResidentHelper
+from tuner.engines.server.failures.classify import classify, error_summary
+from tuner.engines.server.flags import ServeFlags, flags_from_dump, load_flags, write_dump
+from tuner.engines.server.jobs import Job, PlainJob
+from tuner.engines.server.programs import interpreter_of
+from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
+from tuner.engines.vllm.installation import ENTRY_POINT, Installation
+from tuner.engines.vllm.resident_client import ResidentHelper
 from tuner.errors import SettingError, trial_failed
 from tuner.processes.records import ProcessRecords
+from tuner.workloads.spec import Workload
+from tuner.workloads.suite import Suite
+from tuner.workloads.traffic import Traffic
 
 IMPORT_S = 600.0
 INFO_S = 300.0
@@ -142,7 +147,7 @@ class Toolbox:
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, message) from None
         return LibraryTools(tokenizer, self.records).prompts(plan, log)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> HelperJob:
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, cwd: Path) -> Job:
         """Start `vllm ARGUMENTS…` with output to `log`; the caller must wait for the job or cancel it."""
         resident = self.resident
         if resident is None:
@@ -174,3 +179,15 @@ class Toolbox:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
         return answer
+
+
+def check_prompts(workload: Workload, executable: Path, tokenizer: str) -> None:
+    """Refuse a vLLM whose Python is not known, unless the package can make the prompts of traffic.
+
+    A closed loop needs none: `vllm bench serve` makes its own.
+
+    Raises:
+        SettingError: as `find_tokenizer`.
+    """
+    if isinstance(workload, Traffic | Suite) and interpreter_of(executable, ENTRY_POINT) is None:
+        find_tokenizer(tokenizer, executable)

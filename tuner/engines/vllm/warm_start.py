@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage.records import FailureKind
+from tuner.engines.server.program_engine import ServerStart
 from tuner.engines.vllm.resident_client import ResidentHelper, ResidentJob
 from tuner.processes.family import MARK
 from tuner.processes.identity import read_process
@@ -88,37 +88,25 @@ class ForkedServerProcess(ServerProcess):
         return self._job.exit_code
 
 
-def start_forked(
-    resident: ResidentHelper,
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    log: Path,
-    cwd: Path,
-    records: ProcessRecords,
-    port: int,
-    label: str,
-) -> ServerProcess | None:
-    """Start `argv` (the executable and its arguments) as a fork; return None if the helper cannot.
-
-    The arguments are those of `tuner.processes.supervisor.start_server`; as there, the record is on disk before the
-    server runs.
+def start_forked(resident: ResidentHelper, start: ServerStart) -> ServerProcess | None:
+    """Start a server as a fork; return None if the helper cannot. The record is on disk before the server runs.
 
     Raises:
         OSError: if the record cannot be written.
     """
     mark = uuid.uuid4().hex
-    variables = {MULTIPROC_METHOD: "fork", **environment, MARK: mark}
-    job = resident.run("cli", log, argv=list(argv[1:]), environment=variables, cwd=os.fspath(cwd), hold=True)
+    variables, cwd = {MULTIPROC_METHOD: "fork", **start.environment, MARK: mark}, os.fspath(start.folder)
+    job = resident.run("cli", start.log, argv=list(start.words[1:]), environment=variables, cwd=cwd, hold=True)
     pid = job.wait_started(FORK_S)
     state = read_process(pid) if pid is not None else None
     if state is None:
         job.cancel()
         return None
     try:
-        record = records.add(mark, state.identity, port, tuple(argv), label)
+        record = start.records.add(mark, state.identity, start.port, start.words, start.label)
     except OSError:
         job.cancel()
         job.reap()
         raise
     job.release()
-    return ForkedServerProcess(job, record, records)
+    return ForkedServerProcess(job, record, start.records)

@@ -10,8 +10,8 @@ from typing import Any
 from storage.records import Provenance, StudyRecord, TrialRecord
 from storage.store import Store
 from tuner.engines.command_line import OTHER_ENGINES, engine_of
+from tuner.engines.server.environment import OWN_VARIABLES
 from tuner.engines.user_paths import absolute_arguments
-from tuner.engines.vllm.installation.environment import OWN_VARIABLES
 from tuner.errors import SettingError
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.quality.checked import CHECKED, changed_answers, check_command, is_checked

@@ -15,7 +15,7 @@ from storage.waiting import DatabaseWait
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.vllm.engine import VllmEngine
-from tuner.engines.vllm.installation.executable import find_executable
+from tuner.engines.vllm.installation import find_executable
 from tuner.errors import SettingError, UserError
 from tuner.processes.identity import own_identity
 from tuner.quality.checked import fact_of

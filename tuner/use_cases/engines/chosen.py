@@ -9,7 +9,7 @@ from dataclasses import replace
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
 from tuner.engines.command_line import LLAMA_CPP, MEASURED_ENGINES, SGLANG
-from tuner.engines.vllm.installation.executable import find_executable
+from tuner.engines.vllm.installation import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.study.specification.builder import StudyPlan

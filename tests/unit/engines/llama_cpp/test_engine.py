@@ -21,7 +21,7 @@ from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
 from tuner.engines.llama_cpp.engine import LlamaCppEngine
 from tuner.engines.llama_cpp.server import LlamaCppServer
-from tuner.engines.vllm.clients import traffic as traffic_module
+from tuner.engines.server import traffic as traffic_module
 from tuner.errors import TrialFailed
 from tuner.loadgen.result import read_records
 from tuner.processes.identity import is_alive

@@ -9,7 +9,7 @@ import pytest
 from storage.records import Culprit, FailureKind, Phase
 from tuner.engines.llama_cpp.failures import classify, context_problem
 from tuner.engines.llama_cpp.server import facts_from_log
-from tuner.engines.vllm.failures.classify import read_log
+from tuner.engines.server.failures.classify import read_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "llama.cpp"
 K = FailureKind

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.token_prompts import TokenTools
+from tuner.engines.server.token_prompts import TokenTools
 from tuner.errors import SettingError, TrialFailed
 from tuner.processes.records import ProcessRecords
 

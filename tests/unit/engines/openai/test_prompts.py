@@ -11,8 +11,8 @@ import pytest
 from tests.gguf_model import write_model
 from tuner.engines.openai.prompts import TrialPrompts, find_tools
 from tuner.engines.openai.server import has_other_length
-from tuner.engines.token_prompts import TokenTools
-from tuner.engines.vllm.clients import tokenizer_library
+from tuner.engines.server import tokenizer_library
+from tuner.engines.server.token_prompts import TokenTools
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
 from tuner.workloads.results.requests import RequestRecord, RequestStatus

@@ -16,9 +16,9 @@ import pytest
 
 from storage.records import FailureKind, Phase, TrialKind
 from tests.contracts.engine_contract import EngineContract
-from tuner.engines import program_engine
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.server import program_engine
 from tuner.engines.sglang.engine import SglangEngine
 from tuner.engines.sglang.server import SglangServer
 from tuner.errors import TrialFailed

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage.records import FailureKind, Phase, ServerFacts
+from tuner.engines.server.failures.classify import read_log
+from tuner.engines.server.metrics import parse_metrics
 from tuner.engines.sglang.facts import STATE, facts_from_log, with_metrics
 from tuner.engines.sglang.failures import classify, length_problem
-from tuner.engines.vllm.facts.metrics import parse_metrics
-from tuner.engines.vllm.failures.classify import read_log
 
 LOGS = Path(__file__).parents[3] / "data" / "logs" / "sglang"
 K = FailureKind

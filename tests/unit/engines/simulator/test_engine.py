@@ -17,8 +17,8 @@ from tests.contracts.engine_contract import EngineContract
 from tests.unit.engines.simulator.helpers import SMALL
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.server.failures.classify import classify
 from tuner.engines.simulator.engine import LOG_BANNER, SimulatedEngine
-from tuner.engines.vllm.failures.classify import classify
 from tuner.loadgen.result import read_records
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.trial.pipeline import run_trial

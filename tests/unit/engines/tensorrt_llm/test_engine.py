@@ -17,9 +17,9 @@ import yaml
 from storage.records import FailureKind, Phase, TrialKind
 from tests.contracts.engine_contract import EngineContract
 from tests.tensorrt_llm_program import VERSION
-from tuner.engines import program_engine
 from tuner.engines.base import EngineSettings
 from tuner.engines.factory import EngineFactory
+from tuner.engines.server import program_engine
 from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
 from tuner.engines.tensorrt_llm.server import TensorRtLlmServer
 from tuner.errors import TrialFailed

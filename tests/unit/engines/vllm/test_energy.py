@@ -6,8 +6,8 @@ import pytest
 
 from storage.metrics import ENERGY
 from storage.records import Repeat
-from tuner.engines.vllm.facts import energy
-from tuner.engines.vllm.facts.energy import EnergyMeter, energy_of_window, with_energy
+from tuner.engines.server import energy
+from tuner.engines.server.energy import EnergyMeter, energy_of_window, with_energy
 
 BENCHMARK = [(0.0, 1000.0), (2.0, 1200.0), (4.0, 2600.0), (6.0, 4000.0), (8.0, 4200.0)]
 """A GPU takes 100 W until 2 s, 700 W until 6 s, then 100 W."""

@@ -21,9 +21,12 @@ from tests.unit.engines.vllm.conftest import MadeVllm, child_ended_by
 from tests.unit.test_gpu import FakeNvml
 from tuner import gpu
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.engine import VllmEngine, command_text
-from tuner.engines.vllm.installation.environment import base_environment, own_environment
-from tuner.engines.vllm.server import VllmServer, WorkerDevice
+from tuner.engines.server.devices import WorkerDevice
+from tuner.engines.server.environment import base_environment
+from tuner.engines.server.program_engine import command_text
+from tuner.engines.vllm.engine import VllmEngine
+from tuner.engines.vllm.environment import own_environment
+from tuner.engines.vllm.server import VllmServer
 from tuner.engines.vllm.warm_start import ForkedServerProcess
 from tuner.errors import TrialFailed
 from tuner.processes.log_files import KEPT_BYTES

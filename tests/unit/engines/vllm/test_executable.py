@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.vllm.installation import executable as module
-from tuner.engines.vllm.installation.executable import find_executable, installation, interpreter_of, version_of
+from tuner.engines.server.programs import interpreter_of
+from tuner.engines.vllm import installation as module
+from tuner.engines.vllm.installation import ENTRY_POINT, find_executable, installation, version_of
 from tuner.errors import UserError
 
 ENTRY = "from vllm.entrypoints.cli.main import main\n"
@@ -62,21 +63,21 @@ def test_a_named_program_that_cannot_run_is_refused(tmp_path: Path) -> None:
 )
 def test_every_form_of_console_script_gives_its_interpreter(tmp_path: Path, head: str) -> None:
     script = program(tmp_path / "vllm", head.format(python=sys.executable) + ENTRY)
-    assert interpreter_of(script) == Path(sys.executable)
+    assert interpreter_of(script, ENTRY_POINT) == Path(sys.executable)
 
 
 def test_an_interpreter_in_a_folder_with_spaces_is_found(tmp_path: Path) -> None:
     python = program(tmp_path / "my venv" / "python")
     script = program(tmp_path / "vllm", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n{ENTRY}")
-    assert interpreter_of(script) == python
+    assert interpreter_of(script, ENTRY_POINT) == python
 
 
 def test_a_wrapper_has_no_interpreter_of_vllms(tmp_path: Path) -> None:
-    assert interpreter_of(program(tmp_path / "vllm")) is None
-    assert interpreter_of(program(tmp_path / "python-wrapper", f"#!{sys.executable}\nprint(1)\n")) is None
+    assert interpreter_of(program(tmp_path / "vllm"), ENTRY_POINT) is None
+    assert interpreter_of(program(tmp_path / "python-wrapper", f"#!{sys.executable}\nprint(1)\n"), ENTRY_POINT) is None
     shell = '#!/bin/sh\nexec python3 -m vllm.entrypoints.cli.main "$@"\n'
-    assert interpreter_of(program(tmp_path / "shell-wrapper", shell)) is None
-    assert interpreter_of(tmp_path / "nothing") is None
+    assert interpreter_of(program(tmp_path / "shell-wrapper", shell), ENTRY_POINT) is None
+    assert interpreter_of(tmp_path / "nothing", ENTRY_POINT) is None
 
 
 def test_a_console_script_is_probed_not_run(made_vllm: MadeVllm, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.vllm.installation.flags import flags_from_dump, load_flags, write_dump
+from tuner.engines.server.flags import flags_from_dump, load_flags, write_dump
 
 
 def entry(*names: str, **known: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
 from tuner.engines.command_line import INSTANCES_LAUNCHER
-from tuner.engines.vllm.facts.metrics import parse_metrics
+from tuner.engines.server.metrics import parse_metrics
 from tuner.engines.vllm.instances import launcher
 from tuner.engines.vllm.instances.launcher import free_ports
 from tuner.engines.vllm.instances.shares import shares_of

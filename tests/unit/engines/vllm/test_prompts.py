@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.vllm.resident.made_text import make_text
-from tuner.engines.vllm.resident.prompts import PromptError, PromptMaker, make_prompts
+from tuner.engines.server.prompts.made_text import make_text
+from tuner.engines.server.prompts.prompts import PromptError, PromptMaker, make_prompts
 
 
 class Pieces:

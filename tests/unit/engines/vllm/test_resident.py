@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
-from tuner.engines.vllm.resident_client import HELPER, PlainJob, ResidentHelper
+from tuner.engines.server.jobs import PlainJob
+from tuner.engines.vllm.resident_client import HELPER, ResidentHelper
 from tuner.processes.identity import read_process
 from tuner.processes.records import ProcessRecords
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.engines.server import prompts
 from tuner.engines.vllm import resident_client
 
-SCRIPTS = sorted((Path(resident_client.__file__).parent / "resident").glob("*.py"))
+FOLDERS = (Path(resident_client.__file__).parent / "resident", Path(prompts.__file__).parent)
+SCRIPTS = sorted(path for folder in FOLDERS for path in folder.glob("[!_]*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[script.name for script in SCRIPTS])

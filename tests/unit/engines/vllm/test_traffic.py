@@ -15,8 +15,8 @@ import pytest
 from storage.records import FailureKind, Phase, TrialKind, TrialOutcome
 from tests.unit.engines.vllm.conftest import child_ended_by
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.clients import traffic
-from tuner.engines.vllm.clients.traffic import TrafficFiles, lateness_problem
+from tuner.engines.server import traffic
+from tuner.engines.server.traffic import TrafficFiles, lateness_problem
 from tuner.engines.vllm.engine import VllmEngine
 from tuner.engines.vllm.toolbox import Toolbox
 from tuner.errors import TrialFailed, trial_failed

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.engines.vllm.conftest import MadeVllm
 from tests.unit.engines.vllm.test_resident import SOON, eventually, gone
+from tuner.engines.server.program_engine import ServerStart
 from tuner.engines.vllm.resident_client import ResidentHelper
 from tuner.engines.vllm.warm_start import MULTIPROC_METHOD, can_fork, start_forked
 from tuner.processes.family import MARK
@@ -29,9 +30,8 @@ def resident(made_vllm: MadeVllm, tmp_path: Path) -> Iterator[ResidentHelper]:
 
 def fork(resident: ResidentHelper, made: MadeVllm, tmp_path: Path, *words: str) -> tuple[ServerProcess, ProcessRecords]:
     records = ProcessRecords(tmp_path / "processes")
-    argv = ("vllm", *words)
-    log = tmp_path / "server.log"
-    process = start_forked(resident, argv, made.environment, log, tmp_path, records, 20001, "trial 1")
+    start = ("vllm", *words), made.environment, tmp_path / "server.log", tmp_path, records, 20001, "trial 1"
+    process = start_forked(resident, ServerStart(*start))
     assert process is not None
     return process, records
 
@@ -121,8 +121,8 @@ def test_a_killed_helper_takes_the_server_with_it(
 def test_without_a_helper_there_is_no_fork(resident: ResidentHelper, made_vllm: MadeVllm, tmp_path: Path) -> None:
     resident.close()
     records = ProcessRecords(tmp_path / "processes")
-    argv = ("vllm", "exit", "0")
-    assert start_forked(resident, argv, {}, tmp_path / "log", tmp_path, records, 1, "x") is None
+    start = ServerStart(("vllm", "exit", "0"), {}, tmp_path / "log", tmp_path, records, 1, "x")
+    assert start_forked(resident, start) is None
     assert records.all() == []
 
 

@@ -61,7 +61,7 @@ def _facts(vllm: str | None) -> dict[str, Any]:
     import importlib.metadata
 
     from tuner import __version__, gpu
-    from tuner.engines.vllm.installation.executable import find_executable, version_of
+    from tuner.engines.vllm.installation import find_executable, version_of
     from tuner.errors import UserError
     from tuner.processes.records import ProcessRecords
 
@@ -93,10 +93,11 @@ def _facts(vllm: str | None) -> dict[str, Any]:
 
 def _unmet_of_vllm(executable: Path | None) -> list[str] | None:
     """Return the requirements of vLLM that its environment does not meet; None if that is not known."""
-    from tuner.engines.unmet import unmet_requirements
-    from tuner.engines.vllm.installation.executable import interpreter_of
+    from tuner.engines.server.programs import interpreter_of
+    from tuner.engines.server.unmet import unmet_requirements
+    from tuner.engines.vllm.installation import ENTRY_POINT
 
-    interpreter = None if executable is None else interpreter_of(executable)
+    interpreter = None if executable is None else interpreter_of(executable, ENTRY_POINT)
     return None if interpreter is None else unmet_requirements(interpreter, "vllm")
 
 
@@ -119,8 +120,8 @@ def _llama_cpp() -> dict[str, Any]:
 
 def _sglang() -> dict[str, Any]:
     """Return the Python that has SGLang, and SGLang's version; None without one, and then why."""
+    from tuner.engines.server.unmet import unmet_requirements
     from tuner.engines.sglang.installation import find_python, installation
-    from tuner.engines.unmet import unmet_requirements
     from tuner.errors import UserError
 
     try:

@@ -10,15 +10,11 @@ from pathlib import Path
 from storage.records import Failure
 from tuner import gpu, scratch
 from tuner.engines.base import EngineSettings
-from tuner.engines.vllm.engine import wait_for_gpus, worker_devices
-from tuner.engines.vllm.failures.classify import read_log
-from tuner.engines.vllm.installation.environment import (
-    HOST_IP,
-    base_environment,
-    own_environment,
-    preserve_compiler_headers,
-)
-from tuner.engines.vllm.installation.executable import find_executable
+from tuner.engines.server.devices import wait_for_gpus, worker_devices
+from tuner.engines.server.environment import base_environment
+from tuner.engines.server.failures.classify import read_log
+from tuner.engines.vllm.environment import HOST_IP, own_environment, preserve_compiler_headers
+from tuner.engines.vllm.installation import find_executable
 from tuner.engines.vllm.nodes.rank import RankEnd, RankStart, RankStopped
 from tuner.errors import TrialFailed
 from tuner.processes.log_files import shorten_log

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.classify import classify
+from tuner.engines.server.failures.classify import classify
 from tuner.engines.vllm.nodes.rank import RankEnd, RankNode, RankStart
 from tuner.errors import TrialFailed
 from tuner.processes.identity import Identity

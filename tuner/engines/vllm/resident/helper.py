@@ -110,7 +110,8 @@ def call_cli(request: dict[str, Any]) -> int:
 
 
 def write_prompts(request: dict[str, Any]) -> int:
-    """Write the prompts of the file `plan` to the file `out`; see the script `prompts.py` in this folder."""
+    """Write the prompts of the file `plan` to the file `out`; see `tuner/engines/server/prompts/prompts.py`."""
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "server", "prompts"))
     write(request["out"], importlib.import_module("prompts").run(request["plan"]))
     return 0
 

@@ -13,9 +13,9 @@ from typing import Any
 from storage.metrics import METRICS, TRAFFIC_ONLY
 from storage.records import FailureKind, Phase, Repeat
 from tuner.cancellation import CancelToken
-from tuner.engines.common_prompts import with_common_tokens
-from tuner.engines.running_server import RunningServer
-from tuner.engines.vllm.clients.traffic import PromptTools
+from tuner.engines.server.common_prompts import with_common_tokens
+from tuner.engines.server.running_server import RunningServer
+from tuner.engines.server.traffic import PromptTools
 from tuner.errors import SettingError, trial_failed
 from tuner.loadgen.result import RecordsError, read_records
 from tuner.processes.records import ProcessRecords

@@ -1,22 +1,14 @@
-"""Build the complete environment of servers and benchmark clients."""
+"""The variables that vLLM's servers and clients get beside those of every server."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-DROPPED_PREFIXES = ("VLLM_", "RAY_", "PGPASS", "TUNER_WEBHOOK_")
-"""Inherited variables with these prefixes are dropped: a trial must not depend on the shell that started the study,
-and servers need neither the password of the tuner's database nor the addresses of webhooks. `--env` sets them, and then
-they are part of the study's premise."""
-
-
-def base_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the inherited variables without those of `DROPPED_PREFIXES`."""
-    return {name: value for name, value in inherited.items() if not name.startswith(DROPPED_PREFIXES)}
+from tuner.engines.server.environment import visible_gpus
 
 
 def preserve_compiler_headers(scratch: Path, home: Path) -> None:
@@ -39,28 +31,6 @@ def preserve_compiler_headers(scratch: Path, home: Path) -> None:
 
 HOST_IP = "VLLM_HOST_IP"
 """The variable with the address at which other nodes reach a rank of a server."""
-
-OWN_VARIABLES = frozenset(
-    {
-        HOST_IP,
-        "VLLM_CACHE_ROOT",
-        "VLLM_NO_USAGE_STATS",
-        "TORCHINDUCTOR_CACHE_DIR",
-        "TRITON_CACHE_DIR",
-        "TMPDIR",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_VISIBLE_DEVICES",
-    }
-)
-"""The variables that the tuner sets for every server. They belong to the trial, not to the configuration."""
-
-
-def visible_gpus(indices: Sequence[int]) -> dict[str, str]:
-    """Return the variables that show a server these GPUs only, by NVML's indices; none on a machine without a GPU."""
-    if not indices:
-        return {}
-    shown = ",".join(str(index) for index in indices)
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": shown}
 
 
 def own_environment(home: Path, gpus: Sequence[int] = (), scratch: Path | None = None) -> dict[str, str]:

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineSettings
-from tuner.engines.running_server import HOST, RunningServer, WorkerDevice
-from tuner.engines.vllm.engine import command_text, wait_for_gpus
-from tuner.engines.vllm.installation.environment import base_environment, visible_gpus
+from tuner.engines.server.devices import WorkerDevice, wait_for_gpus
+from tuner.engines.server.environment import base_environment, visible_gpus
+from tuner.engines.server.running_server import HOST, RunningServer, StartedProcess
 from tuner.processes.ports import PortLease, lease_port, refuse_taken_port
 from tuner.processes.records import ProcessRecords
-from tuner.processes.supervisor import start_server
+from tuner.processes.secrets import shell_word
+from tuner.processes.supervisor import ServerProcess, start_server
 from tuner.specs import LaunchSpec, Limits, TrialSpec
 
 StartedServer = TypeVar("StartedServer", bound=RunningServer)
+
+
+@dataclass(frozen=True)
+class ServerStart:
+    """How a server starts: the command with the values of secrets, and where its log and its record go."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    folder: Path
+    records: ProcessRecords
+    port: int
+    label: str
+
+    def __call__(self) -> ServerProcess:
+        """Start it as a command."""
+        start = (self.words, self.environment, self.log, self.folder, self.records, self.port, self.label)
+        return start_server(*start)
 
 
 class ProgramEngine(ABC, Generic[StartedServer]):
@@ -56,6 +76,10 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         """
         return argv
 
+    def _process(self, spec: TrialSpec, start: ServerStart) -> StartedProcess:
+        """Start the server, as a command unless the engine knows another way."""
+        return start()
+
     @abstractmethod
     def _server(self, spec: TrialSpec, words: tuple[str, ...], **started: Any) -> StartedServer:
         """Return the server that was started.
@@ -81,7 +105,7 @@ class ProgramEngine(ABC, Generic[StartedServer]):
             raise
 
     def _start(self, spec: TrialSpec, limits: Limits, lease: PortLease) -> StartedServer:
-        own = {**self._own_environment(), **spec.launch.environment}
+        own = {**self._own_environment(spec.launch), **spec.launch.environment}
         argv = self._command(spec.launch, lease.port)
         artifacts = spec.artifacts.absolute()
         artifacts.mkdir(parents=True, exist_ok=True)
@@ -92,11 +116,11 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         environment = {**self._inherited, **self._expanded(own)}
         folder = artifacts if spec.launch.folder is None else Path(spec.launch.folder)
         label = f"{spec.study} trial {spec.uid}"
-        process = start_server(words, environment, artifacts / "server.log", folder, self._records, lease.port, label)
+        start = ServerStart(words, environment, artifacts / "server.log", folder, self._records, lease.port, label)
         server = self._server(
             spec,
             words,
-            process=process,
+            process=self._process(spec, start),
             lease=lease,
             argv=argv,
             environment=own,
@@ -115,8 +139,8 @@ class ProgramEngine(ABC, Generic[StartedServer]):
     def _api_key(self, words: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
         """Return the key that clients must send; None: none."""
 
-    def _own_environment(self) -> dict[str, str]:
-        """Return the variables that select the worker's GPUs."""
+    def _own_environment(self, launch: LaunchSpec) -> dict[str, str]:
+        """Return the variables that the tuner sets for a server: those that select the worker's GPUs."""
         return visible_gpus([device.index for device in self._devices])
 
     def _expanded(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -126,3 +150,12 @@ class ProgramEngine(ABC, Generic[StartedServer]):
         """See `Engine`."""
         for server in self._servers:
             server.stop()
+
+
+def command_text(argv: Sequence[str], environment: Mapping[str, str], references: Collection[str] = ()) -> str:
+    """Return a server's exact command as one line of shell, with the variables that the tuner sets for it.
+
+    The shell expands the references to the variables `references`.
+    """
+    assignments = [f"{name}={shell_word(value, references)}" for name, value in sorted(environment.items())]
+    return " ".join(["env", *assignments, *(shell_word(word, references) for word in argv)]) + "\n"

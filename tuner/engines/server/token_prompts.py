@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import FailureKind, Phase
-from tuner.engines.vllm.resident.made_text import KINDS, make_text
-from tuner.engines.vllm.resident.prompts import world_of
+from tuner.engines.server.prompts.made_text import KINDS, make_text
+from tuner.engines.server.prompts.prompts import world_of
 from tuner.errors import trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
 from tuner.loadgen.plan import Prompt

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.records import Failure, FailureKind, Phase
-from tuner.engines.vllm.failures.table import VLLM_TEXTS, FailurePattern, LogTexts
+from tuner.engines.server.failures.table import VLLM_TEXTS, FailurePattern, LogTexts
 from tuner.processes.secrets import Secrets
 
 MESSAGE_CHARS = 400

@@ -9,20 +9,20 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner import gpu
 from tuner.cancellation import CancelToken
-from tuner.engines.compile_caches import CompileCaches
-from tuner.engines.vllm.clients.bench_serve import ResultError
-from tuner.engines.vllm.clients.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
-from tuner.engines.vllm.facts.energy import EnergyMeter, with_energy
-from tuner.engines.vllm.facts.metrics import VLLM_STATE, MetricsSampler, StateMetrics, scrape
-from tuner.engines.vllm.failures.classify import read_log, redacted, signal_name
-from tuner.engines.vllm.resident_client import HelperJob
+from tuner.engines.server.compile_caches import CompileCaches
+from tuner.engines.server.devices import WorkerDevice
+from tuner.engines.server.energy import EnergyMeter, with_energy
+from tuner.engines.server.failures.classify import read_log, redacted, signal_name
+from tuner.engines.server.jobs import Job, ResultError
+from tuner.engines.server.metrics import VLLM_STATE, MetricsSampler, StateMetrics, scrape
+from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.errors import TrialFailed, trial_failed
 from tuner.http import get_local
 from tuner.processes.identity import Identity
@@ -45,7 +45,6 @@ DYING_S = 20.0
 """How long a server whose requests failed may take to end or to answer as healthy."""
 
 HEALTH_S = 5.0
-SPARE_GIB = 0.5
 STARTING_STOP_S = 3.0
 """The grace of a server that is still starting."""
 
@@ -54,19 +53,6 @@ SETTLE_S = 120.0
 
 OTHER_PROMPTS = 10_000
 """Between the seeds of a benchmark and of the one that replaces it; the seeds of a study's rounds are below it."""
-
-
-@dataclass(frozen=True)
-class WorkerDevice:
-    """A GPU of the worker: NVML's index, and the memory in use before the study's first server."""
-
-    index: int
-    baseline_gib: float | None
-
-    @property
-    def free_below_gib(self) -> float:
-        """The memory in use, in GiB, up to which the GPU counts as free."""
-        return (self.baseline_gib or 0.0) + SPARE_GIB
 
 
 class StartedProcess(MonitoredProcess, Protocol):
@@ -320,7 +306,7 @@ class RunningServer(ABC):
             raise trial_failed(FailureKind.LOAD_GENERATOR_LATE, phase, late)
         return repeat
 
-    def _wait_for_job(self, job: HelperJob, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
+    def _wait_for_job(self, job: Job, phase: Phase, deadline_s: float, cancelled: CancelToken) -> None:
         deadline = time.monotonic() + deadline_s
         freed = time.monotonic()
         while not job.wait(_POLL_S):

@@ -1,6 +1,6 @@
 """Requirements of an engine's package that its environment does not meet; also a program for the engine's own Python.
 
-    PYTHON tuner/engines/unmet.py PACKAGE
+    PYTHON tuner/engines/server/unmet.py PACKAGE
 
 The program prints a JSON list of lines, such as "numpy 2.4.0: numba needs <2.4". `pip install --no-deps`, or a later
 installation of another package, leaves such an environment. The engine may still run there.
@@ -28,7 +28,7 @@ def unmet_requirements(interpreter: Path, package: str) -> list[str] | None:
         A line for each requirement. None if this is not known: the environment lacks the package, or `packaging`.
     """
     # The engine's Python runs this file and has no tuner, so that the import is not at the top.
-    from tuner.engines.vllm.installation.executable import read_json
+    from tuner.engines.server.programs import read_json
 
     found = read_json(interpreter, Path(__file__), package, limit_s=TIMEOUT_S)
     return [str(line) for line in found] if isinstance(found, list) else None

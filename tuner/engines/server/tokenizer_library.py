@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.records import FailureKind, Phase
-from tuner.engines.vllm.installation.executable import interpreter_of
-from tuner.engines.vllm.resident.prompts import PromptError, make_prompts
+from tuner.engines.server.prompts.prompts import PromptError, make_prompts
 from tuner.errors import SettingError, trial_failed
 from tuner.hub import cached_file
 from tuner.processes.records import ProcessRecords
-from tuner.workloads.spec import Workload
-from tuner.workloads.suite import Suite
-from tuner.workloads.traffic import Traffic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -67,18 +63,6 @@ class LibraryTools:
         except PromptError as error:
             raise trial_failed(FailureKind.ENVIRONMENT_BROKEN, Phase.BENCHMARK, str(error)) from None
         return [(str(text), int(tokens), recorded) for text, tokens, recorded in made]
-
-
-def check_prompts(workload: Workload, executable: Path, tokenizer: str) -> None:
-    """Refuse a vLLM whose Python is not known, unless the package can make the prompts of traffic.
-
-    A closed loop needs none: `vllm bench serve` makes its own.
-
-    Raises:
-        SettingError: as in `find_tokenizer`.
-    """
-    if isinstance(workload, Traffic | Suite) and interpreter_of(executable) is None:
-        find_tokenizer(tokenizer, executable)
 
 
 def find_tokenizer(name: str, wrapper: Path | None = None) -> LibraryTokenizer:

@@ -12,6 +12,7 @@ from typing import Any
 from search_spaces.regular_file import read_regular_file
 from storage.metrics import METRICS, OF_WHOLE_GPU, TRAFFIC_ONLY
 from storage.records import Repeat
+from tuner.engines.server.jobs import ResultError
 from tuner.specs import ModelRef
 from tuner.workloads.results.summary import LATENCY_NAMES
 from tuner.workloads.spec import ClosedLoop
@@ -30,18 +31,6 @@ RESULT_LIMIT = 2**26
 SMALLEST, LARGEST = 1e-9, 1e15
 """Bounds of what is measured, in the metric's unit: far beyond what a benchmark can measure, and their ratios are
 finite."""
-
-
-class ResultError(ValueError):
-    """The result file is missing, is not a result, or has an impossible value.
-
-    Attributes:
-        written: whether there is a result; without one, the client's log may have the reason.
-    """
-
-    def __init__(self, message: str, *, written: bool = True) -> None:
-        super().__init__(message)
-        self.written = written
 
 
 def bench_arguments(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import tuner
 from storage.records import FailureKind, Phase, Repeat
-from tuner.engines.vllm.resident_client import HelperJob, PlainJob
+from tuner.engines.server.jobs import Job, PlainJob
 from tuner.errors import trial_failed
 from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.plan import PlannedRequest, Prompt, RequestPlan, write_plan
@@ -79,7 +79,7 @@ class PromptTools(Protocol):
         """Return each request's prompt, its tokens, and the tokens of the recorded answer if there is one.
 
         Args:
-            plan: the file with the requests, as `resident/prompts.py` describes it.
+            plan: the file with the requests, as `prompts/prompts.py` describes it.
             log: the file for what the tokenizer's library prints.
 
         Raises:
@@ -99,7 +99,7 @@ def start_traffic(
     api_key: str | None = None,
     reuse_connections: bool = True,
     same_schedule: bool = False,
-) -> HelperJob:
+) -> Job:
     """Start the load generator for repeat `index` of the traffic; the caller must wait for the job or cancel it.
 
     Args:
@@ -150,7 +150,7 @@ def start_generator(
     files: TrafficFiles,
     records: ProcessRecords,
     api_key: str | None = None,
-) -> HelperJob:
+) -> Job:
     """Start the load generator on a plan; the caller must wait for the job or cancel it."""
     write_plan(files.plan, plan, requests)
     for stale in (files.records, files.delays):
@@ -161,7 +161,7 @@ def start_generator(
 
 
 def _prompt_request(traffic: Traffic, offered: OfferedRequest) -> dict[str, Any]:
-    """Return one request as `resident/prompts.py` reads it."""
+    """Return one request as `prompts/prompts.py` reads it."""
     kind = traffic.classes[offered.name]
     shared: list[tuple[str | int, ...]] = []
     if traffic.system_prompt:

@@ -6,26 +6,23 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.engines.server.programs import interpreter_of, named_program, read_json
 from tuner.errors import SettingError, UserError
 from tuner.files import write_atomically
 
-PROBE = Path(__file__).parents[1] / "resident" / "probe.py"
+PROBE = Path(__file__).parent / "resident" / "probe.py"
 _PROBE_S = 120.0
 _VERSION_S = 600.0
-_HEAD_BYTES = 4096
-_ENTRY_POINT = b"vllm.entrypoints.cli.main"
+ENTRY_POINT = b"vllm.entrypoints.cli.main"
 _VERSION = re.compile(r"^\d+\.\d+\S*$", re.MULTILINE)
 _NAME_THE_PROGRAM = "name the `vllm` program itself, such as VENV/bin/vllm"
-_PYTHON = re.compile(r"^(python|pypy)")
-_TRAMPOLINE = re.compile(r"^'''exec' (.+) \"\$0\" \"\$@\"$")
 
 
 def find_executable(given: str | None = None, environment: Mapping[str, str] | None = None) -> Path:
@@ -57,51 +54,8 @@ def find_executable(given: str | None = None, environment: Mapping[str, str] | N
     raise SettingError("vllm", None, "no vLLM found: not on PATH and not beside this Python", remedy)
 
 
-def named_program(name: str, environment: Mapping[str, str], error: Callable[[str], UserError]) -> Path:
-    """Return the path of a program that the user names, a file or one on the PATH.
-
-    Args:
-        name: of the program.
-        environment: with the PATH.
-        error: makes the error from the rule that the name breaks.
-
-    Raises:
-        UserError: if it cannot be run.
-    """
-    found = shutil.which(os.path.expanduser(name), path=environment.get("PATH"))
-    if found is None:
-        raise error("the file is not executable" if Path(name).exists() else "there is no such file")
-    return Path(found).absolute()
-
-
 def _is_executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
-
-
-def interpreter_of(executable: Path, entry_point: bytes = _ENTRY_POINT) -> Path | None:
-    """Return the Python that runs a console script, `vllm`; None for a wrapper or another kind of program.
-
-    The three forms that installers write are supported: a path, `/usr/bin/env python3`, and the `/bin/sh` trampoline
-    for paths that are too long or contain spaces. A shell script that runs `python3 -m vllm…` is a wrapper.
-    """
-    try:
-        with executable.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return None
-    if not head.startswith(b"#!") or entry_point not in head:
-        return None
-    lines = head.decode("utf-8", "replace").splitlines()
-    words = lines[0][2:].strip()
-    trampoline = _TRAMPOLINE.match(lines[1].strip()) if len(lines) > 1 else None
-    if words == "/bin/sh" and trampoline is not None:
-        python = shlex.split(trampoline[1])[0]
-    elif Path(words.split()[0]).name == "env":
-        python = next((word for word in words.split()[1:] if not word.startswith("-") and "=" not in word), "")
-    else:
-        python = words if Path(words).exists() else words.split()[0]
-    found = shutil.which(python) if _PYTHON.match(Path(python).name) else None
-    return Path(found).absolute() if found is not None else None
 
 
 @dataclass(frozen=True)
@@ -129,7 +83,7 @@ def installation(executable: Path, home: Path) -> Installation:
     Raises:
         UserError: if the executable prints no version.
     """
-    interpreter = interpreter_of(executable)
+    interpreter = interpreter_of(executable, ENTRY_POINT)
     probed = read_json(interpreter, PROBE, limit_s=_PROBE_S) if interpreter is not None else None
     if isinstance(probed, dict) and isinstance(probed.get("version"), str):
         return Installation(executable, interpreter, str(probed["version"]), frozenset(_strings(probed["packages"])))
@@ -143,22 +97,6 @@ def version_of(executable: Path, home: Path) -> str:
 
 def _strings(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else []
-
-
-def read_json(interpreter: Path, program: Path, *arguments: str, limit_s: float) -> object:
-    """Return the JSON that a program prints in an interpreter; None if it prints none within `limit_s` seconds."""
-    try:
-        done = subprocess.run(
-            [interpreter, program, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-        return json.loads(done.stdout)
-    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
-        return None
 
 
 def _version_by_command(executable: Path, home: Path) -> str:

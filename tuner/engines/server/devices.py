@@ -1,0 +1,60 @@
+"""The GPUs of a worker: which they are, and when they are free."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.records import FailureKind, Phase
+from tuner import gpu
+from tuner.errors import trial_failed
+
+SPARE_GIB = 0.5
+GPU_FREE_S = 120.0
+"""How long a launch waits for the memory of the last server to become free."""
+
+
+@dataclass(frozen=True)
+class WorkerDevice:
+    """A GPU of the worker: NVML's index, and the memory in use before the study's first server."""
+
+    index: int
+    baseline_gib: float | None
+
+    @property
+    def free_below_gib(self) -> float:
+        """The memory in use, in GiB, up to which the GPU counts as free."""
+        return (self.baseline_gib or 0.0) + SPARE_GIB
+
+
+def worker_devices(slot: int | None, gpus: int = 1) -> tuple[WorkerDevice, ...]:
+    """Return the worker's GPUs: the `slot`-th group of the visible ones, or the first if only its own are visible.
+
+    Args:
+        slot: number of the worker; None: only its own GPUs are visible.
+        gpus: of each worker.
+    """
+    visible = gpu.devices()
+    first = (slot or 0) * gpus % max(len(visible), 1)
+    chosen = [*visible[first:], *visible[:first]][:gpus]
+    return tuple(WorkerDevice(each.index, gpu.used_memory_gib(each.index)) for each in chosen)
+
+
+def wait_for_gpus(devices: Sequence[WorkerDevice]) -> None:
+    """Wait until the GPUs have as little memory in use as before the study.
+
+    Raises:
+        TrialFailed: `GPU_BUSY`, if one has more after `GPU_FREE_S` seconds.
+    """
+    deadline = time.monotonic() + GPU_FREE_S
+    for device in devices:
+        if device.baseline_gib is None:
+            continue
+        left = max(deadline - time.monotonic(), 0.0)
+        wait = gpu.wait_until_free(device.index, device.free_below_gib, left, threading.Event())
+        if not wait.free:
+            used = "unknown" if wait.used_gib is None else f"{wait.used_gib:.1f} GiB"
+            message = f"GPU {device.index} has {used} in use; before this study it was {device.baseline_gib:.1f} GiB"
+            raise trial_failed(FailureKind.GPU_BUSY, Phase.LAUNCH, message)

@@ -1,1 +1,0 @@
-"""What a server reports about itself: its log and its `/metrics`."""

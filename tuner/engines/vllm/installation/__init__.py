@@ -1,1 +1,0 @@
-"""The installed vLLM: its executable, its flags, and the environment that it runs in."""
