@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.records import Provenance
 from tests.unit.export.test_serve_script import NASTY, a_script
-from tuner.engines.command_line import INSTANCES
+from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.document import File

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import typer
 
-from tuner.engines.command_line import MEASURED_ENGINES
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import with_feature
 from tuner.errors import SettingError, UserError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -46,7 +47,7 @@ def server_arguments(context: typer.Context) -> tuple[str, ...]:
         UserError: for a word before `--` that is no option.
     """
     engine = context.args[0].partition("=")[0] if context.args and "=" in context.args[0] else None
-    if context.args and not context.args[0].startswith("-") and engine not in MEASURED_ENGINES:
+    if context.args and not context.args[0].startswith("-") and engine not in with_feature(Feature.BESIDE_OTHERS):
         rule = f"{context.args[0]!r} is not an option of `{context.command_path}`"
         raise UserError(f"{rule}; flags of `vllm serve` follow `--`, such as `-- --max-num-seqs 64`")
     return tuple(context.args)

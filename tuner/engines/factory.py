@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.engines.base import Engine, EngineSettings
-from tuner.errors import SettingError
+from tuner.engines.kinds import SIMULATED, kind_of
+from tuner.processes.records import reap_orphans
 
 if TYPE_CHECKING:
     from tuner.engines.vllm.nodes.host import RankHost
     from tuner.engines.vllm.nodes.rank import RankNode
 
 HOST = "127.0.0.1"
-MEASURED = ("vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm")
-ENGINES = ("auto", *MEASURED, "simulated")
 
 
 @dataclass(frozen=True)
@@ -40,21 +39,21 @@ class EngineFactory:
             every = (replace(self.settings, others=()), *self.settings.others)
             return SeveralEngines({each.name: replace(self, settings=each)(slot) for each in every})
         settings = replace(self.settings, device_index=slot) if self.device_per_slot else self.settings
-        if settings.name in MEASURED:
-            return _measured(settings)
-        if settings.name == "simulated" and settings.card is not None and settings.version is not None:
+        if settings.name == SIMULATED:
             from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
             from tuner.engines.simulator.engine import SimulatedEngine
 
+            assert settings.card is not None
+            assert settings.version is not None
             return SimulatedEngine(
                 settings.card, settings.version, SIMULATED_PACKAGES, settings.warm_start, settings.gpus
             )
-        raise SettingError("engine", settings.name, f"no engine has this name; engines: {', '.join(ENGINES)}")
+        reap_orphans(settings.home / "processes")
+        return kind_of(settings.name).build(settings)
 
     def over_nodes(self, settings: EngineSettings, nodes: Sequence[RankNode] = (), address: str = HOST) -> Engine:
         """Return vLLM of a worker at `address` that has other nodes, too."""
         from tuner.engines.vllm.engine import VllmEngine
-        from tuner.processes.records import reap_orphans
 
         reap_orphans(settings.home / "processes")
         return VllmEngine(settings, nodes, address)
@@ -68,29 +67,3 @@ class EngineFactory:
         from tuner.engines.vllm.nodes.host import RankHost
 
         return RankHost(self.settings, address)
-
-
-def _measured(settings: EngineSettings) -> Engine:
-    """Return an engine that starts servers, after the end of those that a killed tuner has left."""
-    from tuner.processes.records import reap_orphans
-
-    reap_orphans(settings.home / "processes")
-    if settings.name == "vllm":
-        from tuner.engines.vllm.engine import VllmEngine
-
-        return VllmEngine(settings)
-    if settings.name == "llama.cpp":
-        from tuner.engines.llama_cpp.engine import LlamaCppEngine
-
-        return LlamaCppEngine(settings)
-    if settings.name == "openai":
-        from tuner.engines.openai.engine import OpenAiEngine
-
-        return OpenAiEngine(settings)
-    if settings.name == "sglang":
-        from tuner.engines.sglang.engine import SglangEngine
-
-        return SglangEngine(settings)
-    from tuner.engines.tensorrt_llm.engine import TensorRtLlmEngine
-
-    return TensorRtLlmEngine(settings)

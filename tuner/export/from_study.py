@@ -9,16 +9,11 @@ from typing import Any
 from storage.measured import measured
 from storage.metrics import ENERGY, metric
 from storage.records import Phase, StudyRecord, TrialKind, TrialOutcome, TrialRecord
-from tuner.engines.command_line import (
-    INSTANCES,
-    OTHER_ENGINES,
-    Program,
-    command_of,
-    engine_of,
-    premise_of_trial,
-    program_of,
-)
+from tuner.engines.command_line import command_of, engine_of, premise_of_trial, program_of
+from tuner.engines.kind import Feature, Program
+from tuner.engines.kinds import kind_of
 from tuner.engines.server.environment import OWN_VARIABLES
+from tuner.engines.vllm.kind import INSTANCES
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.references import Reference, references
@@ -171,7 +166,7 @@ def _answers(study: StudyRecord, trial: TrialRecord, outcome: TrialOutcome) -> s
     fact = checked_answers(study, trial)
     if fact is not None:
         return line_of(fact, names)
-    if engine_of(study.premise) in OTHER_ENGINES:
+    if not kind_of(engine_of(study.premise)).can(Feature.OWN_CLIENT):
         return f"NOT CHECKED: {names} may change the answers"
     return f"NOT CHECKED: {names} may change the answers; `{check_command(study, trial)}` compares them"
 

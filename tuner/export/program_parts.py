@@ -5,46 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from search_spaces.schema import VLLM
-from tuner.engines.command_line import LLAMA_CPP, SGLANG, TENSORRT_LLM
 from tuner.engines.tensorrt_llm.options import FILE_FLAG
 from tuner.engines.vllm.nodes.rank import headless
 from tuner.export.quoting import quoted_text, quoted_within
 from tuner.export.serve_script import ServeScript
 from tuner.loadgen.client import API_KEY_VARIABLE
-
-_INSTALLED = {
-    VLLM: """\
-installed_version() {
-  local python
-  if python="$(python_beside_program)" &&
-    "$python" -c 'import importlib.metadata as m; print(m.version("vllm"))' 2>/dev/null; then
-    return
-  fi
-  timeout 120 "$VLLM" --version 2>/dev/null | tail -n 1
-}
-""",
-    LLAMA_CPP: """\
-installed_version() {
-  timeout 120 "$LLAMA_SERVER" --version 2>&1 | sed -n 's/^version: *\\([^ ]*\\).*/\\1/p'
-}
-""",
-    SGLANG: """\
-installed_version() {
-  "$SGLANG_PYTHON" -c 'import importlib.metadata as m; print(m.version("sglang"))' 2>/dev/null
-}
-""",
-    TENSORRT_LLM: """\
-installed_version() {
-  local python
-  python="$(sed -n '1s/^#! *//p' "$(command -v "$TRTLLM_SERVE")")"
-  if [[ ! -x "$python" ]]; then python="$(python_beside_program)" || return; fi
-  "$python" -c 'import importlib.metadata as m; print(m.version("tensorrt_llm"))' 2>/dev/null
-}
-""",
-}
-"""The function of the script that prints the version of the installed engine."""
-
 
 _INSTALLED_COMMAND = """\
 installed_version() {
@@ -127,7 +92,7 @@ def _engine_parts(script: ServeScript, variable: str) -> dict[str, Callable[[], 
         "KEYREADER": lambda: reads_key,
         "ARRANGED": lambda: arranged,
         "WITHOUTHEALTH": lambda: "",
-        "INSTALLED": lambda: _INSTALLED[program.kind],
+        "INSTALLED": lambda: program.version,
     }
 
 

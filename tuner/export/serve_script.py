@@ -11,9 +11,11 @@ from itertools import pairwise
 from search_spaces.rendering.shape import gpus_of, instances_of
 from search_spaces.schema import VLLM
 from storage.records import Provenance
-from tuner.engines.command_line import INSTANCES, PROGRAMS, VLLM_VARIABLE, Program
+from tuner.engines.kind import Program
 from tuner.engines.tensorrt_llm.options import options_text, split_options
 from tuner.engines.vllm.instances.shares import VISIBLE
+from tuner.engines.vllm.kind import INSTANCES, VLLM_VARIABLE
+from tuner.engines.vllm.kind import PROGRAM as VLLM_PROGRAM
 from tuner.export.verification import Verification
 from tuner.scoring.slo import Slo
 
@@ -81,7 +83,7 @@ class ServeScript:
     missed: tuple[str, ...] = ()
     tuner: str | None = None
     drivers: tuple[str, ...] = ()
-    program: Program = PROGRAMS[VLLM]
+    program: Program = VLLM_PROGRAM
     folder: str | None = None
     gpus: int = 1
 

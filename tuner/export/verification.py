@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from search_spaces.schema import VLLM
 from storage.metrics import metric
 from storage.records import TrialOutcome
-from tuner.engines.command_line import OPENAI, OTHER_ENGINES
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.engines.vllm.bench_serve import bench_arguments
 from tuner.export.carried_traffic import CarriedTraffic, carry_traffic
 from tuner.export.quoting import (
@@ -108,7 +109,7 @@ def verification(
         first_seed=workload.seed + VERIFY_SEED,
     )
     sent: Traffic | Suite
-    if isinstance(workload, ClosedLoop) and (tokenizers or engine in OTHER_ENGINES):
+    if isinstance(workload, ClosedLoop) and (tokenizers or not kind_of(engine).can(Feature.OWN_CLIENT)):
         sent = as_traffic(workload)
     elif isinstance(workload, ClosedLoop):
         return replace(made, bench_argv=_bench(model, workload), warmup_argv=_bench_warmup(model, workload))
@@ -125,7 +126,7 @@ def verification(
         traffic=traffic,
         limit_s=_limit_s(outcomes),
         tokenizers=(model.tokenizer, *(each for each in tokenizers if each != model.tokenizer)),
-        new_connections=bool(tokenizers) or engine == OPENAI,
+        new_connections=bool(tokenizers) or kind_of(engine).program is None,
     )
     return replace(made, load_argv=_load(model.served_name, made, traffic, engine))
 
@@ -155,7 +156,7 @@ def _bench_words(model: ModelRef, workload: ClosedLoop) -> tuple[str, ...]:
 def _load(model: str, made: Verification, traffic: CarriedTraffic, engine: str) -> tuple[str, ...]:
     """Return the arguments of `tuner`; the workloads of a suite are named by their files."""
     files = [f"{TRAFFIC_PLACEHOLDER}/{name}" for name in traffic.workloads]
-    prompts = () if engine in OTHER_ENGINES else ("--vllm", VLLM_PLACEHOLDER)
+    prompts = ("--vllm", VLLM_PLACEHOLDER) if kind_of(engine).can(Feature.OWN_CLIENT) else ()
     return (
         *("load", "--json", "--url", f"http://127.0.0.1:{PORT_PLACEHOLDER}", "--model", model),
         *(word for file in files for word in ("--workload", file)),

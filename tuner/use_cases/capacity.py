@@ -25,8 +25,7 @@ from tuner.study.specification.prices import study_price
 from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices, grouped
-from tuner.use_cases.engines.llama_cpp import study_engine
-from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines.named import named_engine, study_engine
 from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (

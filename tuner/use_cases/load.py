@@ -10,10 +10,9 @@ from pathlib import Path
 
 from storage import open_store
 from storage.records import Repeat
-from tuner.engines.llama_cpp.prompts import token_tools
 from tuner.engines.server.common_prompts import common_tokens, with_common_tokens
 from tuner.engines.server.environment import base_environment
-from tuner.engines.server.token_prompts import TokenTools, tokenized
+from tuner.engines.server.token_prompts import TokenTools, gguf_tools, tokenized
 from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import GRACE_S, PromptTools, TrafficFiles, read_traffic, start_traffic
 from tuner.engines.vllm.installation import find_executable, installation
@@ -124,7 +123,7 @@ def _common_tools(settings: LoadSettings, model: str) -> PromptTools | None:
         return None
     first, records, key = settings.tokenizers[0], ProcessRecords(home() / "processes"), server_key()
     if first.endswith(GGUF_SUFFIX):
-        return with_common_tokens(token_tools(first, settings.url, records, key), settings.tokenizers)
+        return with_common_tokens(gguf_tools(first, settings.url, records, key), settings.tokenizers)
 
     def tokenize(text: str, special: bool) -> list[int]:
         return tokenized(settings.url, {"model": model, "prompt": text, "add_special_tokens": special}, key)
@@ -139,7 +138,7 @@ def _prompt_tools(settings: LoadSettings, tokenizer: str, stack: ExitStack) -> P
     """
     vllm = settings.vllm
     if tokenizer.endswith(GGUF_SUFFIX):
-        return token_tools(tokenizer, settings.url, ProcessRecords(home() / "processes"), server_key())
+        return gguf_tools(tokenizer, settings.url, ProcessRecords(home() / "processes"), server_key())
     try:
         executable = find_executable(vllm)
     except UserError:

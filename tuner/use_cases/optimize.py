@@ -17,8 +17,9 @@ from storage.waiting import DatabaseWait
 from tuner.cancellation import Wishes
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import OTHER_ENGINES
 from tuner.engines.factory import EngineFactory
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError, UserError
 from tuner.executors import ray_environment
@@ -46,7 +47,7 @@ from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
 from tuner.use_cases.engines.chosen import chosen_engine, with_plan
-from tuner.use_cases.engines.llama_cpp import refuse_quality, study_engine
+from tuner.use_cases.engines.named import refuse_quality, study_engine
 from tuner.use_cases.engines.openai import check_tokenizer, with_command
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
@@ -146,7 +147,7 @@ def optimize(
 
 def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
     goals = plan.settings.goals
-    other = next((each.engine for each in plan.every if each.engine in OTHER_ENGINES), None)
+    other = next((each.engine for each in plan.every if not kind_of(each.engine).can(Feature.QUALITY)), None)
     if other is not None:
         refuse_quality(plan.goals.slos, goals.quality_task, other)
     here = not simulated and run.engine.ray_address is None

@@ -16,7 +16,7 @@ from search_spaces import (
 )
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
-from tuner.engines.factory import ENGINES
+from tuner.engines.kinds import names
 from tuner.engines.simulator.clients.from_workload import refuse_unmodelled
 from tuner.engines.simulator.config.precision import NotSimulated, require_read
 from tuner.engines.simulator.config.serve_config import refusal_of_every_trial
@@ -40,8 +40,8 @@ def check_engine_name(engine: str) -> None:
     Raises:
         SettingError: with the names.
     """
-    if engine not in ENGINES:
-        raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(ENGINES)}")
+    if engine not in names():
+        raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(names())}")
 
 
 def wants_simulation(engine: str, vllm: str | None, gpu: str | None) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from storage.records import Provenance
-from tuner.engines.command_line import LAUNCHER, PROGRAMS, program_of
+from tuner.engines.command_line import program_of
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
 from tuner.export.quoting import VLLM_PLACEHOLDER
@@ -57,7 +58,7 @@ def a_script(executable: str | None = "/opt/llama/llama-server") -> ServeScript:
         verdict="",
         verification=sent,
         executable=executable,
-        program=PROGRAMS["llama.cpp"],
+        program=program_of("llama.cpp"),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import Provenance
-from tuner.engines.command_line import PROGRAMS
+from tuner.engines.command_line import program_of
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
@@ -51,7 +51,7 @@ def a_script(executable: str | None) -> ServeScript:
         verdict="",
         verification=verification(ModelRef(MODEL, MODEL, MODEL), LOAD, recorded, [], {}, False, "sglang"),
         executable=executable,
-        program=PROGRAMS["sglang"],
+        program=program_of("sglang"),
     )
 
 

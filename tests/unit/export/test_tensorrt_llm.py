@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from storage.records import Provenance
-from tuner.engines.command_line import PROGRAMS
+from tuner.engines.command_line import program_of
 from tuner.errors import SettingError
 from tuner.export.deployment import Deployment
 from tuner.export.formats.registry import FORMATS, write_deployment
@@ -64,7 +64,7 @@ def a_script(executable: str | None, *options: str) -> ServeScript:
         verdict="",
         verification=verification(ModelRef(MODEL, MODEL, MODEL), LOAD, recorded, [], {}, False, "tensorrt-llm"),
         executable=executable,
-        program=PROGRAMS["tensorrt-llm"],
+        program=program_of("tensorrt-llm"),
     )
 
 
@@ -151,7 +151,7 @@ def test_the_unit_reads_a_second_file_and_formats_of_vllm_refuse_the_server(tmp_
 
 def test_the_record_of_a_trial_has_the_model_after_the_command_and_keeps_the_options() -> None:
     argv = ("/venv/bin/trtllm-serve", "serve", MODEL, "--backend", "pytorch", *OPTIONS, *WORDS)
-    model, arguments = _server_arguments(argv, PROGRAMS["tensorrt-llm"], MODEL)
+    model, arguments = _server_arguments(argv, program_of("tensorrt-llm"), MODEL)
     assert (model, arguments) == (MODEL, ("--backend", "pytorch", *OPTIONS, *WORDS))
 
 

@@ -20,7 +20,9 @@ from search_spaces.resolved import ResolvedSpace
 from search_spaces.schema import VLLM
 from storage.records import Phase, Provenance, Repeat, ServerFacts, StudyRecord, TrialKind, TrialOutcome, TrialRecord
 from tests.contracts.space_contract import QWEN, RandomTrial, generous
-from tuner.engines.command_line import LAUNCHER, LLAMA_CPP, OPENAI, SGLANG, TENSORRT_LLM, Program, program_of
+from tuner.engines.command_line import program_of
+from tuner.engines.kind import Program
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.export.deployment import Deployment
 from tuner.export.from_study import deployment_of
 from tuner.use_cases.devices import group_name
@@ -87,7 +89,7 @@ def _other(engine: str, card: str, version: str, packages: frozenset[str] = froz
         output_len=512,
         engine=engine,
         cores=16,
-        checkpoints={} if engine == LLAMA_CPP else {"fp8": "quantized/fp8"},
+        checkpoints={} if engine == "llama.cpp" else {"fp8": "quantized/fp8"},
     )
 
 
@@ -98,7 +100,7 @@ def _in(folder: str, *names: str) -> Callable[[random.Random], str]:
 def launchers(folder: str) -> dict[str, Launcher]:
     """Return the launchers by name; their programs are in a folder."""
     vllm, several = _in(folder, "vllm"), _in(folder, "tuner-vllm-instances")
-    llama = _other(LLAMA_CPP, "cpu", "6711")
+    llama = _other("llama.cpp", "cpu", "6711")
     return {
         "vllm": Launcher(VLLM, "vllm-extra", _vllm(1), vllm),
         "vllm-cpu": Launcher(VLLM, "cpu", lambda _: generous("cpu", "0.32.0+cpu"), vllm),
@@ -110,20 +112,20 @@ def launchers(folder: str) -> dict[str, Launcher]:
             several,
             instances=(2, 4),
         ),
-        "llama.cpp": Launcher(LLAMA_CPP, "llama.cpp", lambda _: llama, _in(folder, "llama-server", LAUNCHER)),
+        "llama.cpp": Launcher("llama.cpp", "llama.cpp", lambda _: llama, _in(folder, "llama-server", LAUNCHER)),
         "sglang": Launcher(
-            SGLANG,
+            "sglang",
             "sglang",
             lambda _: replace(_other("SGLang", "h200", "0.5.17", frozenset({"flashinfer", "sgl_kernel"})), gpus=4),
             _in(folder, "python3"),
         ),
         "tensorrt-llm": Launcher(
-            TENSORRT_LLM,
+            "tensorrt-llm",
             "tensorrt-llm",
             lambda _: _other("TensorRT-LLM", "h200", "1.3.0rc7", frozenset({"flashinfer"})),
             _in(folder, "trtllm-serve"),
         ),
-        "command": Launcher(OPENAI, "llama.cpp", lambda _: llama, _in(folder, "serve"), command=COMMAND),
+        "command": Launcher("openai", "llama.cpp", lambda _: llama, _in(folder, "serve"), command=COMMAND),
     }
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.contracts.space_contract import QWEN
 from tests.unit.search_spaces.test_memory import CONFIG_7B
-from tuner.engines.command_line import LLAMA_CPP, SGLANG
 from tuner.errors import SettingError
 from tuner.study.specification.builder import plan_study
 from tuner.study.specification.context import longest_context
@@ -28,11 +27,11 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768
         ("vllm", "--max-model-len auto", 32768),
         ("vllm", "--max-model-len -1", 32768),
         ("vllm", '--hf-overrides {"max_position_embeddings":65536}', None),
-        (SGLANG, "--context-length 65536", 65536),
-        (SGLANG, "--context-length 600", 32768),
-        (SGLANG, '--json-model-override-args {"a":1}', None),
-        (LLAMA_CPP, "-c 65536", 65536),
-        (LLAMA_CPP, "--ctx-size 0", 32768),
+        ("sglang", "--context-length 65536", 65536),
+        ("sglang", "--context-length 600", 32768),
+        ("sglang", '--json-model-override-args {"a":1}', None),
+        ("llama.cpp", "-c 65536", 65536),
+        ("llama.cpp", "--ctx-size 0", 32768),
         ("openai", "--max-model-len 131072", 32768),
     ],
 )

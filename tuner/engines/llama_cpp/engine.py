@@ -7,7 +7,7 @@ from typing import Any
 
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import LLAMA_CPP
+from tuner.engines.llama_cpp import kind
 from tuner.engines.llama_cpp.installation import find_server, installation
 from tuner.engines.llama_cpp.server import LlamaCppServer
 from tuner.engines.server.devices import worker_devices
@@ -40,7 +40,7 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
     def info(self) -> EngineInfo:
         """See `Engine`."""
         found, measured = self._found, Provenance.MEASURED
-        return EngineInfo(LLAMA_CPP, found.version, str(found.executable), found.flags, measured, frozenset())
+        return EngineInfo(kind.LLAMA_CPP.name, found.version, str(found.executable), found.flags, measured, frozenset())
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return the first flag that the server lacks; None if it has all. It has no check of values but its start."""
@@ -48,7 +48,7 @@ class LlamaCppEngine(ProgramEngine[LlamaCppServer]):
         for word in (*spec.launch.base_argv, *spec.launch.argv):
             flag = word.partition("=")[0]
             if known is not None and flag.startswith("--") and flag not in known:
-                message = f"{flag} is not a flag of {LLAMA_CPP} {self._found.version}"
+                message = f"{flag} is not a flag of {kind.LLAMA_CPP.title} {self._found.version}"
                 return Failure(FailureKind.INVALID_CONFIGURATION, Phase.CHECK, message)
         return None
 

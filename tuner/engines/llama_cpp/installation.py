@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tuner.engines.command_line import LAUNCHER
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.server.programs import named_program
 from tuner.errors import SettingError, UserError
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from storage.records import Failure, FailureKind, Phase, Repeat, ServerFacts
 from tuner.engines.llama_cpp.failures import classify, context_problem
-from tuner.engines.llama_cpp.prompts import token_tools
 from tuner.engines.server.failures.classify import read_log
 from tuner.engines.server.generator_server import GeneratorServer
 from tuner.engines.server.metrics import StateMetrics
 from tuner.engines.server.running_server import HOST
-from tuner.engines.server.token_prompts import TokenTools
+from tuner.engines.server.token_prompts import TokenTools, gguf_tools
 from tuner.errors import trial_failed
 
 RUNNING = "llamacpp:requests_processing"
@@ -46,7 +45,7 @@ class LlamaCppServer(GeneratorServer):
         return classify(log_text, exit_code, phase)
 
     def _make_tools(self) -> TokenTools:
-        return token_tools(self._model.tokenizer, f"http://{HOST}:{self.port}", self._records, self._api_key)
+        return gguf_tools(self._model.tokenizer, f"http://{HOST}:{self.port}", self._records, self._api_key)
 
     def _check_sent(self, repeat: Repeat, index: int, phase: Phase) -> None:
         problem = None if repeat.completed else context_problem(read_log(self._log))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.records import Failure, Provenance
+from tuner.engines import user_command as command
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import OPENAI
-from tuner.engines.openai import command
+from tuner.engines.openai import kind
 from tuner.engines.openai.installation import find_program, version_of
 from tuner.engines.openai.server import OpenAiServer
 from tuner.engines.server.devices import worker_devices
@@ -38,7 +38,7 @@ class OpenAiEngine(ProgramEngine[OpenAiServer]):
     def info(self) -> EngineInfo:
         """Return the program; flags and packages are not known, and the version only if the program prints one."""
         version = version_of(self._program)
-        return EngineInfo(OPENAI, version, str(self._program), None, Provenance.MEASURED)
+        return EngineInfo(kind.OPENAI.name, version, str(self._program), None, Provenance.MEASURED)
 
     def check(self, spec: TrialSpec) -> Failure | None:
         """Return None: nothing is known of the program's flags."""

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.engines.llama_cpp.prompts import token_tools
+from tuner.engines.server.token_prompts import gguf_tools
 from tuner.engines.server.tokenizer_library import LibraryTools, find_tokenizer
 from tuner.engines.server.traffic import PromptTools
 from tuner.errors import SettingError
@@ -65,7 +65,7 @@ def find_tools(tokenizer: str, url: str, records: ProcessRecords, api_key: str |
         SettingError: if the tokenizer cannot be read.
     """
     if tokenizer.endswith(GGUF_SUFFIX):
-        return token_tools(tokenizer, url, records, api_key)
+        return gguf_tools(tokenizer, url, records, api_key)
     try:
         return LibraryTools(find_tokenizer(tokenizer), records)
     except SettingError as error:

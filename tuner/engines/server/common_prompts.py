@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
-from tuner.engines.server.token_prompts import TokenTools
+from tuner.engines.server.gguf_file import GgufError, read_header
+from tuner.engines.server.token_prompts import TokenTools, tokenizer_file
 from tuner.engines.server.traffic import PromptTools
-from tuner.engines.sglang.prompts import tokenizer_file
 from tuner.errors import SettingError
 
 GGUF_SUFFIX = ".gguf"

@@ -8,6 +8,7 @@ server itself.
 from __future__ import annotations
 
 import json
+import os
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import FailureKind, Phase
+from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.server.prompts.made_text import KINDS, make_text
 from tuner.engines.server.prompts.prompts import world_of
-from tuner.errors import trial_failed
+from tuner.errors import SettingError, trial_failed
 from tuner.http import JSON, HttpError, ReadLimits, post_json
+from tuner.hub import cached_file
 from tuner.loadgen.plan import Prompt
 from tuner.processes.records import ProcessRecords
+
+_NAME = "tokenizer.json"
 
 PASSAGE = 16
 """Tokens of the passage that a repetitive prompt repeats, as in prompts for vLLM."""
@@ -118,3 +123,53 @@ def tokenized(url: str, body: Mapping[str, Any], api_key: str | None) -> list[in
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     reply = post_json(f"{url}/tokenize", dict(body), ReadLimits(TOKENIZE_S, TOKENS_SIZE, JSON), headers)
     return [int(token) for token in json.loads(reply.body)["tokens"]]
+
+
+def gguf_tools(model: str, url: str, records: ProcessRecords, api_key: str | None = None) -> TokenTools:
+    """Return what makes the prompts for a server of llama.cpp from its GGUF file.
+
+    Args:
+        model: path of its GGUF file.
+        url: the server's, without `/v1`.
+        records: where the load generator's process is recorded.
+        api_key: the key that the server requires; None: none.
+
+    Raises:
+        SettingError: if the file cannot be read, or has no tokens.
+    """
+
+    def tokenize(text: str, special: bool) -> list[int]:
+        return tokenized(url, {"content": text, "add_special": special}, api_key)
+
+    try:
+        tokens = read_header(Path(model)).text_tokens
+    except (GgufError, OSError) as error:
+        raise SettingError("tokenizer", model, f"the GGUF file cannot be read ({error})", "give another") from None
+    if not tokens:
+        raise SettingError("tokenizer", model, "the GGUF file has no tokens", "give one with its tokenizer")
+    return TokenTools(tokens, records, tokenize)
+
+
+def tokenizer_file(tokenizer: str) -> Path:
+    """Return the tokenizer.json of a folder or of a hub name that is downloaded."""
+    folder = Path(os.path.expanduser(tokenizer))
+    return folder / _NAME if folder.is_dir() else cached_file(tokenizer, _NAME) or folder
+
+
+def ordinary_tokens(tokenizer: str) -> list[int]:
+    """Return the ids of a tokenizer's tokens, in their order, without those that it adds for a purpose of its own.
+
+    Raises:
+        SettingError: if the tokenizer cannot be read, or has no tokens.
+    """
+    remedy = "give a folder with the model's tokenizer.json by {tokenizer}"
+    try:
+        content: dict[str, Any] = json.loads(tokenizer_file(tokenizer).read_text(encoding="utf-8"))
+        vocabulary = content["model"]["vocab"]
+        ids = set(vocabulary.values()) if isinstance(vocabulary, dict) else set(range(len(vocabulary)))
+        ids -= {token["id"] for token in content.get("added_tokens") or ()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SettingError("tokenizer", tokenizer, f"its tokenizer.json cannot be read ({error})", remedy) from None
+    if not ids:
+        raise SettingError("tokenizer", tokenizer, "its tokenizer.json has no ordinary tokens", remedy)
+    return sorted(ids)

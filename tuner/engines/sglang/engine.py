@@ -8,14 +8,14 @@ from typing import Any
 
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import PROGRAMS, SGLANG
-from tuner.engines.openai.command import api_key_in
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.flags import ServeFlags
 from tuner.engines.server.program_engine import ProgramEngine
 from tuner.engines.server.running_server import HOST
+from tuner.engines.sglang import kind
 from tuner.engines.sglang.installation import find_python, installation
 from tuner.engines.sglang.server import SglangServer
+from tuner.engines.user_command import api_key_in
 from tuner.specs import LaunchSpec, TrialSpec
 
 
@@ -42,7 +42,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
         """Return the installation. The first call for a version reads SGLang's parser, which takes 15 s and more."""
         found = self._found
         return EngineInfo(
-            name=SGLANG,
+            name=kind.SGLANG.name,
             version=found.version,
             executable=str(found.python),
             flags=self._flags.names if self._flags else None,
@@ -64,7 +64,7 @@ class SglangEngine(ProgramEngine[SglangServer]):
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
         """Return the command; without `--enable-metrics` the server would have no facts."""
         return (
-            *(str(self._found.python), *PROGRAMS[SGLANG].subcommand, "--model-path", launch.model.name),
+            *(str(self._found.python), "-m", "sglang.launch_server", "--model-path", launch.model.name),
             *("--served-model-name", launch.model.served_name, "--host", HOST, "--port", str(port)),
             *("--enable-metrics", *launch.base_argv, *launch.argv),
         )

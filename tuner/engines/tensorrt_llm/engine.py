@@ -9,11 +9,11 @@ from typing import Any
 
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import PROGRAMS, TENSORRT_LLM
 from tuner.engines.server.devices import worker_devices
 from tuner.engines.server.flags import ServeFlags
 from tuner.engines.server.program_engine import ProgramEngine
 from tuner.engines.server.running_server import HOST
+from tuner.engines.tensorrt_llm import kind
 from tuner.engines.tensorrt_llm.installation import find_server, installation
 from tuner.engines.tensorrt_llm.options import FILE_FLAG, METRICS_OPTIONS, OptionError, options_text, split_options
 from tuner.engines.tensorrt_llm.server import TensorRtLlmServer
@@ -45,7 +45,7 @@ class TensorRtLlmEngine(ProgramEngine[TensorRtLlmServer]):
         """Return the installation. The first call for a version imports TensorRT-LLM to read its flags and options."""
         found = self._found
         return EngineInfo(
-            name=TENSORRT_LLM,
+            name=kind.TENSORRT_LLM.name,
             version=found.version,
             executable=str(found.executable),
             flags=self._flags.names if self._flags else None,
@@ -71,7 +71,7 @@ class TensorRtLlmEngine(ProgramEngine[TensorRtLlmServer]):
         """Return the command as it is recorded, with options as words; without metrics there would be no facts."""
         metrics = (word for option in METRICS_OPTIONS for word in (option, "true"))
         return (
-            *(str(self._found.executable), *PROGRAMS[TENSORRT_LLM].subcommand, launch.model.name),
+            *(str(self._found.executable), "serve", launch.model.name),
             *("--backend", "pytorch", "--host", HOST, "--port", str(port)),
             *(*metrics, *launch.base_argv, *launch.argv),
         )

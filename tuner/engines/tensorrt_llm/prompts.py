@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from storage.records import FailureKind, Phase
-from tuner.engines.server.token_prompts import TokenTools
+from tuner.engines.server.token_prompts import TokenTools, ordinary_tokens
 from tuner.engines.server.tokenizer_library import LibraryTokenizer, find_tokenizer
-from tuner.engines.sglang.prompts import ordinary_tokens
 from tuner.errors import SettingError, trial_failed
 from tuner.processes.records import ProcessRecords
 

@@ -16,7 +16,6 @@ from search_spaces.rendering.shape import INSTANCES, nodes_of, without_instances
 from storage.records import Failure, FailureKind, Phase, Provenance
 from tuner import scratch
 from tuner.engines.base import EngineInfo, EngineSettings
-from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.server.devices import wait_for_gpus, worker_devices
 from tuner.engines.server.failures.classify import redacted
 from tuner.engines.server.jobs import Job, PlainJob
@@ -26,6 +25,7 @@ from tuner.engines.vllm.environment import HOST_IP, own_environment, preserve_co
 from tuner.engines.vllm.generated_server import GeneratedVllmServer
 from tuner.engines.vllm.installation import find_executable, installation
 from tuner.engines.vllm.instances import find_haproxy
+from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.nodes.process import RankedProcess, start_ranks
 from tuner.engines.vllm.nodes.rank import Meeting, RankNode, RankStart, headless
 from tuner.engines.vllm.server import API_KEY, VllmServer
@@ -130,7 +130,7 @@ class VllmEngine(ProgramEngine[VllmServer]):
     def _command(self, launch: LaunchSpec, port: int) -> tuple[str, ...]:
         executable = self._tools.installation.executable
         if launch.instances > 1:
-            executable = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+            executable = Path(sys.executable).with_name(LAUNCHER)
         return (os.fspath(executable), *_serve_arguments(launch, port, self._present_meeting(launch)))
 
     def _process(self, spec: TrialSpec, start: ServerStart) -> StartedProcess:

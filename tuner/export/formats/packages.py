@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces.rendering.words import object_of, one_spelling
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import INSTANCES
+from tuner.engines.vllm.kind import INSTANCES
 from tuner.export.deployment import Deployment
 
 SUFFIX_DECODING = "arctic-inference==0.1.1"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import OTHER_ENGINES
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
@@ -43,7 +44,7 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
         UserError: with the setting and the rule.
     """
     check_budget(keywords.budget())
-    if keywords.engine in OTHER_ENGINES:
+    if not kind_of(keywords.engine).can(Feature.PREDICTED):
         rule = f"a service runs vLLM and simulations, and {keywords.engine} only `tuner optimize`"
         raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
     if simulated:

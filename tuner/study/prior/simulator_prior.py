@@ -13,7 +13,8 @@ from search_spaces import HardwareProfile, ModelShape, Price, SpaceError, hardwa
 from search_spaces.rendering.shape import gpus_of, instances_of
 from storage.records import Provenance, StudyRecord, TrialRecord
 from tuner.engines.base import EngineInfo
-from tuner.engines.command_line import OTHER_ENGINES
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused, NotSimulated
 from tuner.engines.simulator.memory.budget import StartFailed
@@ -101,7 +102,7 @@ def simulator_prior_of_source(
 
 def _platform_of(spec: StudySpec, engine: EngineInfo) -> Platform | None:
     """Return the platform of a study's servers; None if the simulator lacks it, as for every engine but vLLM."""
-    if engine.name in OTHER_ENGINES:
+    if not kind_of(engine.name).can(Feature.PREDICTED):
         return None
     return _platform(spec.space.context.hardware, engine.version, engine.packages, spec.gpus)
 

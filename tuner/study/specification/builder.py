@@ -28,14 +28,12 @@ from search_spaces.schema import VLLM
 from storage.store import Store
 from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import (
-    OPENAI,
-    SGLANG,
-    SPACE_ENGINES,
     check_known_flags,
     check_server_arguments,
     check_values,
     sampling_arguments,
 )
+from tuner.engines.kinds import kind_of
 from tuner.engines.openai.installation import UNKNOWN
 from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError, UserError
@@ -96,13 +94,13 @@ def plan_study(
     Raises:
         UserError: for a setting that cannot work.
     """
-    preset = load_preset(settings.preset)
+    preset, kind = load_preset(settings.preset), kind_of(engine)
     space = declared_space(settings.space.name, preset, engine, on_cpu=on_cpu)
     name = default_name(settings, preset, card) if settings.name is None else settings.name
     check_study_name(name)
     check_server_arguments(settings.server.arguments, engine)
-    server, secrets = refer_to_secrets(settings.server, os.environ, move=engine != SGLANG)
-    if engine != OPENAI:  # a user's command runs in the current folder
+    server, secrets = refer_to_secrets(settings.server, os.environ, move=kind.moves_secrets)
+    if kind.program is not None:  # a user's command runs in the current folder
         server = replace(server, arguments=absolute_arguments(server.arguments))
     settings = replace(settings, server=server)
     workload = find_workload(preset, settings.workload)
@@ -128,10 +126,11 @@ def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: boo
     Raises:
         UserError: if there is no such space, or it is another engine's.
     """
-    default = engine if engine in SPACE_ENGINES else "cpu" if on_cpu else preset.space
-    if engine == OPENAI and name is None:
+    kind = kind_of(engine)
+    default = kind.space or ("cpu" if on_cpu else preset.space)
+    if kind.program is None and name is None:
         rule = "a command has flags of its own, and no space that is shipped has them"
-        raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {OPENAI}'")
+        raise SettingError("space", None, rule, f"give {{space}} FILE.yaml, with the line 'engine: {engine}'")
     try:
         space = load_space(name or default)
     except SpaceError as error:
@@ -139,7 +138,7 @@ def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: boo
     if space.engine != engine:
         rule = f"this space has the flags of {space.engine}, and the study runs {engine}"
         remedy = f"choose one of {', '.join(space_names(engine))}, or add {{engine}}"
-        raise SettingError("space", name, rule, f"write 'engine: {OPENAI}' into it" if engine == OPENAI else remedy)
+        raise SettingError("space", name, rule, f"write 'engine: {engine}' into it" if kind.program is None else remedy)
     return space
 
 
@@ -281,7 +280,7 @@ def _resolve_one(
         output_len=plan.workload.output_len,
         priorities=plan.workload.priorities,
         base_argv=plan.server.arguments,
-        engine="vLLM" if plan.engine == VLLM else plan.engine,
+        engine=kind_of(plan.engine).title,
         gpus=settings.gpus,
         nodes=settings.nodes_per_trial,
         simulated=engine.simulated,

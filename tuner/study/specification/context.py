@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from search_spaces import ModelShape
 from search_spaces.rendering.words import one_spelling, value_after, whole_number
 from search_spaces.schema import VLLM
-from tuner.engines.command_line import LLAMA_CPP, SGLANG, TENSORRT_LLM
+from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.workloads.spec import Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
 
-_LENGTH_FLAGS = {
-    VLLM: "--max-model-len",
-    SGLANG: "--context-length",
-    TENSORRT_LLM: "--max-seq-len",
-    LLAMA_CPP: "--ctx-size",
-}
-"""The flag of an engine's context, as `one_spelling` writes it."""
 _OVERRIDES = ("--hf-overrides", "--json-model-override-args")
 """Flags that replace values of config.json."""
 
@@ -39,7 +32,7 @@ def longest_context(
         version: of vLLM; None: any.
     """
     words = one_spelling(arguments)
-    flag = _LENGTH_FLAGS.get(engine)
+    flag = kind_of(engine).context_flag
     given = whole_number(value_after(flag, words) or "") if flag in words else None
     if shape is None or any(each in words for each in _OVERRIDES):
         return given

@@ -13,8 +13,9 @@ from typing import Any
 
 from search_spaces import ModelShape, Space, SpaceError, known_model, known_models
 from search_spaces.regular_file import read_regular_file
-from tuner.engines.command_line import LLAMA_CPP, OPENAI
-from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
+from tuner.engines.kind import ModelForm
+from tuner.engines.kinds import kind_of
+from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.user_paths import absolute_path
 from tuner.errors import SettingError
 from tuner.hub import cached_config
@@ -44,9 +45,10 @@ def model_of(given: ModelSettings, default: str, engine: str, *, simulated: bool
     Raises:
         SettingError: where the engine cannot serve it.
     """
-    if engine == LLAMA_CPP:
+    form = kind_of(engine).model_form
+    if form is ModelForm.GGUF:
         return find_gguf(given.name, given.tokenizer)
-    if engine == OPENAI:
+    if form is ModelForm.ANY:
         return named_model(given.name, given.tokenizer)
     find = find_simulated_model if simulated else find_model
     return find(default if given.name is None else given.name, given.tokenizer)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from search_spaces.schema import VLLM
 from storage.metrics import OF_WHOLE_GPU, PER_GPU, TOKEN_GOODPUTS, TRAFFIC_ONLY
-from tuner.engines.command_line import OPENAI, SGLANG
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
@@ -261,12 +262,12 @@ def check_requests(workload: Workload, engine: str, arguments: Sequence[str]) ->
     Raises:
         SettingError: if it cannot.
     """
-    classes = request_classes(workload)
-    if any(each.json_schema for each in classes) and engine not in {VLLM, SGLANG, OPENAI}:
+    classes, kind = request_classes(workload), kind_of(engine)
+    if any(each.json_schema for each in classes) and not kind.can(Feature.SCHEMA):
         remedy = "leave it out of the class"
         raise SettingError("workload", "json_schema", f"structured output is not offered for {engine}", remedy)
     adapters = list(dict.fromkeys(name for each in classes for name in each.adapters))
-    if adapters and engine not in {VLLM, OPENAI}:
+    if adapters and not kind.can(Feature.ADAPTERS):
         remedy = "leave them out of the class"
         raise SettingError("workload", "adapters", f"LoRA adapters are not offered for {engine}", remedy)
     for name in adapters if engine == VLLM else ():

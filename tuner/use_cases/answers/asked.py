@@ -9,7 +9,9 @@ from typing import Any
 
 from storage.records import Provenance, StudyRecord, TrialRecord
 from storage.store import Store
-from tuner.engines.command_line import OTHER_ENGINES, engine_of
+from tuner.engines.command_line import engine_of
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.engines.server.environment import OWN_VARIABLES
 from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError
@@ -74,7 +76,7 @@ def studied(store: Store, name: str, number: int | None, reference: str | None) 
     study = find_study(store, name)
     if study.provenance is Provenance.SIMULATED:
         raise SettingError("study", study.name, "it is simulated: no server answered", "give a measured study")
-    if engine_of(study.premise) in OTHER_ENGINES:
+    if not kind_of(engine_of(study.premise)).can(Feature.QUALITY):
         rule = f"it ran {engine_of(study.premise)}, and answers are compared with vLLM only"
         raise SettingError("study", study.name, rule, "give a study of vLLM")
     record = _trial(store, study, number)
@@ -123,6 +125,6 @@ def check_of_winner(store: Store, name: str) -> str | None:
     trial = None if winner is None else store.trial(name, winner)
     if study is None or trial is None or study.provenance is Provenance.SIMULATED:
         return None
-    if engine_of(study.premise) in OTHER_ENGINES:
+    if not kind_of(engine_of(study.premise)).can(Feature.QUALITY):
         return None
     return check_command(study, trial) if changed_answers(study, trial) and not is_checked(study, trial) else None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from search_spaces.schema import VLLM
 from tuner.engines.base import EngineSettings
-from tuner.engines.command_line import LLAMA_CPP, MEASURED_ENGINES, SGLANG
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kinds, with_feature
 from tuner.engines.vllm.installation import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
@@ -23,7 +25,7 @@ from tuner.use_cases.devices import (
     refuse_gpus_on_cpu,
     refuse_nodes,
 )
-from tuner.use_cases.engines.named import named_engine
+from tuner.use_cases.engines.named import named_engine, refuse_other_programs
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
 
@@ -56,8 +58,8 @@ def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
 def _check_several(choice: EngineChoice) -> None:
     """Refuse engines that a study cannot have several of, and settings of an engine that it does not run."""
     for engine in choice.engines:
-        if engine not in MEASURED_ENGINES:
-            rule = f"a study of several engines measures {', '.join(MEASURED_ENGINES)}"
+        if engine not in with_feature(Feature.BESIDE_OTHERS):
+            rule = f"a study of several engines measures {', '.join(with_feature(Feature.BESIDE_OTHERS))}"
             raise SettingError("engine", engine, rule, "leave it out, or give it alone")
     twice = next((each for each in choice.engines if choice.engines.count(each) > 1), None)
     if twice is not None:
@@ -66,23 +68,15 @@ def _check_several(choice: EngineChoice) -> None:
         rule = "a study of several engines runs on this machine only"
         raise SettingError("ray_address", choice.ray_address, rule, "leave it out")
     refuse_simulation_options(choice.gpu, choice.vllm_version)
-    programs = {VLLM: ("vllm", choice.vllm), LLAMA_CPP: ("llama_server", choice.llama_server)}
-    for engine, (field, value) in {**programs, SGLANG: ("sglang", choice.sglang)}.items():
-        if value is not None and engine not in choice.engines:
-            rule = f"this setting is for {engine}, and this study runs {' and '.join(choice.engines)}"
-            raise SettingError(field, value, rule, f"add {{engine}} {engine}, or leave it out")
+    refuse_other_programs(choice)
 
 
 def _choice_of(engine: str, choice: EngineChoice) -> EngineChoice:
     """Return the choice of one engine of several, without the programs of the others."""
-    return replace(
-        choice,
-        engine=engine,
-        others=(),
-        vllm=choice.vllm if engine == VLLM else None,
-        llama_server=choice.llama_server if engine == LLAMA_CPP else None,
-        sglang=choice.sglang if engine == SGLANG else None,
-    )
+    others: dict[str, Any] = {
+        kind.setting: None for name, kind in kinds().items() if kind.setting is not None and name != engine
+    }
+    return replace(choice, engine=engine, others=(), **others)
 
 
 def _check_devices(engines: Sequence[str], found: Sequence[Devices]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from search_spaces import ModelShape
 from tests.gguf_model import MadeModel, write_model
-from tuner.engines.llama_cpp.gguf_file import GgufError, read_header
+from tuner.engines.server.gguf_file import GgufError, read_header
 
 
 def test_the_header_has_the_shape_of_the_model(gguf: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.engines.command_line import LAUNCHER
 from tuner.engines.llama_cpp.installation import find_server, installation
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.errors import SettingError, UserError
 
 ANSWERS = """#!/bin/sh

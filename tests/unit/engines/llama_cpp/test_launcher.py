@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from search_spaces import load_space
-from tuner.engines.command_line import LAUNCHER
+from tuner.engines.llama_cpp.kind import LAUNCHER
 from tuner.engines.llama_cpp.launcher import INTEGERS, SWITCHES, parser, server_parameters
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuner.engines.llama_cpp.prompts import token_tools
-from tuner.engines.server.token_prompts import TokenTools
+from tuner.engines.server.token_prompts import TokenTools, gguf_tools
 from tuner.errors import SettingError, TrialFailed
 from tuner.processes.records import ProcessRecords
 
@@ -74,7 +73,7 @@ def test_a_user_s_text_is_tokenized_with_the_special_tokens_of_a_beginning(tmp_p
 
 
 def test_a_server_that_does_not_tokenize_fails_the_trial(gguf: Path, tmp_path: Path) -> None:
-    tools = token_tools(str(gguf), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
+    tools = gguf_tools(str(gguf), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"requests": [{"shared": [], "prompt": "a text"}]}))
     with pytest.raises(TrialFailed, match="the server does not tokenize the user's prompts"):
@@ -85,5 +84,5 @@ def test_a_tokenizer_must_be_a_gguf_file(tmp_path: Path) -> None:
     file = tmp_path / "text.gguf"
     file.write_text("hello")
     with pytest.raises(SettingError) as caught:
-        token_tools(str(file), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
+        gguf_tools(str(file), "http://127.0.0.1:9", ProcessRecords(tmp_path / "processes"))
     assert "the GGUF file cannot be read (it starts with b'hell'" in str(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.engines.command_line import program_of
-from tuner.engines.openai.command import api_key_in, filled, flags_in, read_command
+from tuner.engines.user_command import api_key_in, filled, flags_in, read_command
 from tuner.errors import SettingError
 
 VALUES = {"{host}": "127.0.0.1", "{port}": "81", "{model}": "m"}

@@ -16,11 +16,11 @@ import pytest
 from tests.ended_with import living
 from tests.fakes import install_fake_vllm
 from tests.unit.processes.started import until
-from tuner.engines.command_line import INSTANCES_LAUNCHER
 from tuner.engines.server.metrics import parse_metrics
 from tuner.engines.vllm.instances import launcher
 from tuner.engines.vllm.instances.launcher import free_ports
 from tuner.engines.vllm.instances.shares import shares_of
+from tuner.engines.vllm.kind import LAUNCHER
 
 PATIENCE_S = 120.0
 """Longer than anything takes on a busy machine."""
@@ -85,7 +85,7 @@ class Deployment:
     def __init__(self, folder: Path, *argv: str) -> None:
         vllm = install_fake_vllm(folder / "bin")
         (self.port,) = free_ports(1)
-        program = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+        program = Path(sys.executable).with_name(LAUNCHER)
         environment = {**os.environ, "TUNER_VLLM": str(vllm), "CUDA_VISIBLE_DEVICES": "0,1"}
         command = [str(program), "serve", "made", "--port", str(self.port), "--instances", "2", *argv]
         with (folder / "log").open("wb") as log:
@@ -159,7 +159,7 @@ def test_an_instance_that_ends_ends_all(deployment: Deployment) -> None:
 
 def test_other_commands_are_those_of_vllm(tmp_path: Path) -> None:
     vllm = install_fake_vllm(tmp_path)
-    started = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+    started = Path(sys.executable).with_name(LAUNCHER)
     shown = [
         subprocess.run([program, "--version"], capture_output=True, env={**os.environ, "TUNER_VLLM": str(vllm)})
         for program in (vllm, started)
@@ -176,7 +176,7 @@ def test_other_commands_are_those_of_vllm(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(tmp_path: Path, argv: list[str], path: str | None, message: str) -> None:
     vllm = install_fake_vllm(tmp_path)
-    started = Path(sys.executable).with_name(INSTANCES_LAUNCHER)
+    started = Path(sys.executable).with_name(LAUNCHER)
     environment = {**os.environ, "TUNER_VLLM": str(vllm)}
     if path is not None:
         environment |= {"PATH": path, "TUNER_VLLM": "vllm"}

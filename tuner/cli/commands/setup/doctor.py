@@ -161,8 +161,8 @@ def _command(text: str | None) -> dict[str, Any]:
     """
     if text is None:
         return {}
-    from tuner.engines.openai.command import read_command
     from tuner.engines.openai.installation import find_program, version_of
+    from tuner.engines.user_command import read_command
 
     program = find_program(read_command(text)[0])
     return {"server_program": str(program), "server_program_version": version_of(program)}

@@ -48,7 +48,7 @@ def space(
     and workload are the preset's.
     """
     from search_spaces import Context, hardware_named
-    from tuner.engines.command_line import OPENAI, program_of
+    from tuner.engines.kinds import kind_of
     from tuner.gpu import host_limits
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
     from tuner.study.specification.settings import GoalSettings
@@ -69,7 +69,7 @@ def space(
         input_len=chosen.workload.input_len,
         output_len=chosen.workload.output_len,
         priorities=chosen.workload.priorities,
-        engine=declared.engine if declared.engine == OPENAI else program_of(declared.engine).engine,
+        engine=kind_of(declared.engine).title,
         gpus=gpus_per_trial,
         **(host_limits() if gpu is None else {}),
     )
@@ -90,15 +90,16 @@ def _declared(name: str | None, engine: str | None, default: str) -> Space:
     """
     from search_spaces import load_space
     from search_spaces.schema import VLLM
-    from tuner.engines.command_line import OPENAI, SPACE_ENGINES
+    from tuner.engines.kinds import kind_of, kinds
     from tuner.errors import SettingError
 
-    if engine not in (None, VLLM, OPENAI, *SPACE_ENGINES):
+    if engine is not None and engine not in kinds():
         rule = "this engine has no space of its own"
-        raise SettingError("engine", engine, rule, f"give one of {', '.join((VLLM, *SPACE_ENGINES))}")
-    if engine == OPENAI and name is None:
+        raise SettingError("engine", engine, rule, f"give one of {', '.join(kinds())}")
+    kind = kind_of(engine or VLLM)
+    if kind.program is None and name is None:
         raise SettingError("space", None, "the flags of a command are in no space that is shipped", "give {space} FILE")
-    space = load_space(name or (engine if engine in SPACE_ENGINES else default))
+    space = load_space(name or kind.space or default)
     if engine not in (None, space.engine):
         rule = f"this space has the flags of {space.engine}"
         raise SettingError("space", name, rule, f"leave {{engine}} out, or give {space.engine}")
@@ -114,13 +115,15 @@ def _shape(engine: str, file: str | None, model: str) -> ModelShape | None:
         SettingError: for a file that is no GGUF file, and for one with vLLM's space.
     """
     from search_spaces import known_model
-    from tuner.engines.command_line import LLAMA_CPP, OPENAI
+    from tuner.engines.kind import ModelForm
+    from tuner.engines.kinds import kind_of
     from tuner.errors import SettingError
     from tuner.study.specification.find_model import find_gguf, named_model
 
-    if engine == OPENAI:
+    form = kind_of(engine).model_form
+    if form is ModelForm.ANY:
         return None if file is None else named_model(file, None)[1]
-    if engine == LLAMA_CPP:
+    if form is ModelForm.GGUF:
         return None if file is None else find_gguf(file, None)[1]
     if file is not None:
         rule = "this setting is for llama.cpp; the model of another engine is the preset's"

@@ -8,7 +8,8 @@ from search_spaces import JoinedSpace, ResolvedSpace
 from search_spaces.parameter import ParameterValue
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
-from tuner.engines.command_line import OPENAI, OTHER_ENGINES
+from tuner.engines.kind import Feature
+from tuner.engines.kinds import kind_of
 from tuner.results import text
 from tuner.results.cost_lines import price_lines
 from tuner.scoring.goals import Goals
@@ -95,9 +96,10 @@ def _why(space: ResolvedSpace, wanted: Collection[tuple[str, ParameterValue]]) -
 
 def _engine_words(engine: EngineInfo) -> str:
     """Return the options of `tuner space` that show the engine's space."""
-    if engine.name == OPENAI:
-        return f"--engine {OPENAI} --space FILE"
-    return f"--engine {engine.name}" if engine.name in OTHER_ENGINES else f"--vllm-version {engine.version}"
+    kind = kind_of(engine.name)
+    if kind.can(Feature.PREDICTED):
+        return f"--vllm-version {engine.version}"
+    return f"--engine {engine.name}" if kind.program is not None else f"--engine {engine.name} --space FILE"
 
 
 def simulation_line(engine: EngineInfo, hardware: str) -> str:

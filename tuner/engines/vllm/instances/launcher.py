@@ -29,10 +29,10 @@ from types import FrameType
 from typing import NoReturn
 
 from search_spaces.rendering.shape import INSTANCES
-from tuner.engines.command_line import INSTANCES_LAUNCHER, VLLM_VARIABLE
 from tuner.engines.vllm.instances import find_haproxy
 from tuner.engines.vllm.instances.shares import VISIBLE, shares_of
 from tuner.engines.vllm.instances.watch import healthy, watching
+from tuner.engines.vllm.kind import LAUNCHER, VLLM_VARIABLE
 from tuner.gpu import devices
 
 HOST = "127.0.0.1"
@@ -76,7 +76,7 @@ class Ended(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the deployment until a process of it or a signal ends it; return the exit code."""
-    parser = argparse.ArgumentParser(INSTANCES_LAUNCHER, allow_abbrev=False, add_help=False)
+    parser = argparse.ArgumentParser(LAUNCHER, allow_abbrev=False, add_help=False)
     parser.add_argument(INSTANCES, type=int, default=1)
     parser.add_argument("--host", default=HOST)
     parser.add_argument("--port", type=int, default=8000)
@@ -200,7 +200,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _refused(text: str) -> int:
-    print(f"{INSTANCES_LAUNCHER}: {text}", file=sys.stderr)
+    print(f"{LAUNCHER}: {text}", file=sys.stderr)
     return 2
 
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tuner.engines.command_line import LLAMA_CPP, MEASURED_ENGINES
+from tuner.engines.kind import Feature, ModelForm
+from tuner.engines.kinds import kind_of, with_feature
 from tuner.errors import SettingError
 from tuner.processes.secrets import Secrets
 from tuner.study.specification.builder import declared_space, plan_study
@@ -19,7 +20,7 @@ from tuner.study.specification.settings import StudySettings
 from tuner.workloads.presets import load_preset
 
 GGUF = ".gguf"
-_NAMED = re.compile(rf"({'|'.join(map(re.escape, MEASURED_ENGINES))})=(.*)", re.DOTALL)
+_NAMED = re.compile(rf"({'|'.join(map(re.escape, with_feature(Feature.BESIDE_OTHERS)))})=(.*)", re.DOTALL)
 
 
 def plan_engines(
@@ -147,10 +148,10 @@ def _model(settings: StudySettings, engine: str, engines: Sequence[str]) -> str 
     own = [rest for owner, rest in pairs if owner == engine]
     plain = [rest for owner, rest in pairs if owner is None]
     if len(engines) > 1:
-        of_format = [each for each in plain if each.endswith(GGUF) == (engine == LLAMA_CPP)]
+        form = kind_of(engine).model_form
+        of_format = [each for each in plain if each.endswith(GGUF) == (form is ModelForm.GGUF)]
         own = own or of_format
-        if not own and (plain or engine == LLAMA_CPP):
-            form = "a GGUF file" if engine == LLAMA_CPP else "a folder or a hub name"
+        if not own and (plain or form is ModelForm.GGUF):
             rule = f"{engine} serves {form}, and none is given"
             raise SettingError("model", " ".join(plain) or None, rule, f"add {{model}} {engine}=MODEL")
     found = own or plain

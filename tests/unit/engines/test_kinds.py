@@ -1,0 +1,49 @@
+"""Engines by name: the tuner's own, one that another package registers, and an unknown one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from tuner.engines import kinds as module
+from tuner.engines.kind import EngineKind, Feature, Found
+from tuner.engines.kinds import kind_of, kinds, names, with_feature
+from tuner.errors import SettingError
+from tuner.study.specification.settings import EngineChoice
+from tuner.use_cases.engines.named import named_engine
+
+TOY = EngineKind("toy", "Toy", kind_of("vllm").build, lambda given: Found(Path(__file__), gpus=False))
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    entry = EntryPoint("toy", f"{__name__}:TOY", module.GROUP)
+    monkeypatch.setattr(module, "entry_points", lambda group: [entry])
+    kinds.cache_clear()
+    yield
+    kinds.cache_clear()
+
+
+def test_each_name_leads_to_its_kind() -> None:
+    assert names() == ("auto", "vllm", "llama.cpp", "openai", "sglang", "tensorrt-llm", "simulated")
+    assert [kind_of(each).name for each in ("auto", "simulated", "simulated vllm", "vllm")] == ["vllm"] * 4
+    assert with_feature(Feature.BESIDE_OTHERS) == ("vllm", "llama.cpp", "sglang")
+
+
+def test_an_unknown_engine_is_refused_by_name() -> None:
+    with pytest.raises(SettingError, match="no engine has this name; engines: auto, vllm, ") as refused:
+        kind_of("vlm")
+    assert (refused.value.field, refused.value.value) == ("engine", "vlm")
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_engine_is_found_and_its_limits_hold() -> None:
+    assert names()[-2:] == ("toy", "simulated")
+    found = named_engine(EngineChoice("toy"))
+    assert found is not None
+    assert (found[0].name, found[0].executable, found[1].names) == ("toy", __file__, ("cpu",))
+    with pytest.raises(SettingError, match="Toy has one GPU for a trial"):
+        named_engine(EngineChoice("toy"), given=2)

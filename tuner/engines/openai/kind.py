@@ -1,0 +1,34 @@
+"""What the tuner knows of a user's command, the engine `openai`: any program that serves an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+from tuner.engines.base import Engine, EngineSettings
+from tuner.engines.kind import EngineKind, Feature, Found, ModelForm
+from tuner.engines.user_command import read_command
+
+
+def _build(settings: EngineSettings) -> Engine:
+    from tuner.engines.openai.engine import OpenAiEngine
+
+    return OpenAiEngine(settings)
+
+
+def _find(given: str | None) -> Found:
+    from tuner.engines.openai.installation import find_program
+
+    return Found(find_program(read_command(given or "")[0]))
+
+
+OPENAI = EngineKind(
+    name="openai",
+    title="a command",
+    build=_build,
+    find=_find,
+    setting="server_command",
+    features=frozenset({Feature.SCHEMA, Feature.ADAPTERS, Feature.SEVERAL_GPUS}),
+    model_form=ModelForm.ANY,
+    no_sampling=(
+        "the flag of the temperature is not known for a command",
+        "leave it out here and in the workload, and set it there",
+    ),
+)

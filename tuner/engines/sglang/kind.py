@@ -1,0 +1,58 @@
+"""What the tuner knows of SGLang without its installation."""
+
+from __future__ import annotations
+
+from tuner.engines.base import Engine, EngineSettings
+from tuner.engines.kind import FILE_HIDES, EngineKind, Feature, Found, Program, reserved
+
+_VERSION = """\
+installed_version() {
+  "$SGLANG_PYTHON" -c 'import importlib.metadata as m; print(m.version("sglang"))' 2>/dev/null
+}
+"""
+_ONE_NODE = ("a server of SGLang has one node, and the tuner chooses its GPUs", "leave it out")
+
+
+def _build(settings: EngineSettings) -> Engine:
+    from tuner.engines.sglang.engine import SglangEngine
+
+    return SglangEngine(settings)
+
+
+def _find(given: str | None) -> Found:
+    from tuner.engines.sglang.installation import find_python, installation
+
+    return Found(installation(find_python(given)).python)
+
+
+SGLANG = EngineKind(
+    name="sglang",
+    title="SGLang",
+    build=_build,
+    find=_find,
+    setting="sglang",
+    program=Program(
+        kind="sglang",
+        engine="SGLang",
+        name="python3",
+        subcommand=("-m", "sglang.launch_server"),
+        variable="SGLANG_PYTHON",
+        key_variable="TUNER_API_KEY",
+        model_flag="--model-path",
+        name_flag="--served-model-name",
+        recorded_first=True,
+        version=_VERSION,
+    ),
+    features=frozenset({Feature.SCHEMA, Feature.SEVERAL_GPUS, Feature.BESIDE_OTHERS}),
+    space="sglang",
+    reserved=reserved("--host", "--port", "--served-model-name", "--model-path", "--model", "--enable-metrics"),
+    refused={
+        "--config": FILE_HIDES,
+        **dict.fromkeys(("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"), _ONE_NODE),
+        **dict.fromkeys(("--base-gpu-id", "--gpu-id-step"), _ONE_NODE),
+    },
+    help="`python -m sglang.launch_server --help`",
+    context_flag="--context-length",
+    no_sampling=("SGLang has no flag for it", "set it in the model's generation_config.json"),
+    moves_secrets=False,
+)
