@@ -104,6 +104,7 @@ class Page:
         tiles: the numbers that stand out.
         sections: in their order.
         subtitle: below the title.
+        study: the names of its studies, joined by `, `; empty: the title is the name of its only one.
     """
 
     title: str
@@ -112,6 +113,7 @@ class Page:
     tiles: Sequence[Tile] = ()
     sections: Sequence[Section] = field(default_factory=tuple)
     subtitle: str = ""
+    study: str = ""
 
 
 def render(page: Page) -> str:

@@ -50,6 +50,19 @@ def test_a_report_is_written_where_the_user_says(folder: Path) -> None:
     assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")  # the latest
 
 
+def test_a_report_replaces_no_other_file(folder: Path) -> None:
+    (folder / "mine.html").write_text("mine")
+    refused = run_here(folder, "report", "loop", "-o", "mine.html")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "there is a file that the tuner did not write, which stays" in refused.err
+    assert (folder / "mine.html").read_text() == "mine"
+    assert run_here(folder, "report", "traffic").code == 0
+    assert run_here(folder, "report", "loop").out == "wrote report-loop.html; open it in a browser\n"
+    assert "<h1>traffic</h1>" in (folder / "report.html").read_text(encoding="utf-8")
+    assert run_here(folder, "report", "loop", "--bundle", "-o", "mine.zip").code == 0
+    assert "there is a file of study 'loop'" in run_here(folder, "report", "traffic", "--bundle", "-o", "mine.zip").err
+
+
 def test_several_studies_are_compared_in_one_file(folder: Path) -> None:
     assert run_here(folder, "report", "loop", "traffic", "loop", "-o", "both.html").code == 0
     text = (folder / "both.html").read_text(encoding="utf-8")

@@ -188,12 +188,12 @@ class AsyncClient:
 
     async def report(self, id: str, path: str | Path, *others: str) -> Path:
         """As `Client.report`."""
-        return write_report(await self._ask(calls.report(id, others)), Path(path))
+        return write_report(await self._ask(calls.report(id, others)), Path(path), ", ".join((id, *others)))
 
     async def export(self, id: str, path: str | Path, format: str = "script", trial: int | None = None) -> Path:
         """As `Client.export`."""
         target = Path(path)
-        return write_export(await self._ask(calls.export(id, target.name, format, trial)), target, format)
+        return write_export(await self._ask(calls.export(id, target.name, format, trial)), target, format, id)
 
     async def records(self, id: str) -> list[dict[str, Any]]:
         """As `Client.records`."""

@@ -235,9 +235,9 @@ class Client:
             others: studies to compare it with.
 
         Raises:
-            SettingError: if the file cannot be written.
+            SettingError: if the path has another file, or the file cannot be written.
         """
-        return write_report(self._ask(calls.report(id, others)), Path(path))
+        return write_report(self._ask(calls.report(id, others)), Path(path), ", ".join((id, *others)))
 
     def export(self, id: str, path: str | Path, format: str = "script", trial: int | None = None) -> Path:
         """Write a file that starts the server of a trial, and return its path.
@@ -251,10 +251,10 @@ class Client:
             trial: number of the trial; None: the winner.
 
         Raises:
-            SettingError: if the file cannot be written.
+            SettingError: if the path has another file, or the file cannot be written.
         """
         target = Path(path)
-        return write_export(self._ask(calls.export(id, target.name, format, trial)), target, format)
+        return write_export(self._ask(calls.export(id, target.name, format, trial)), target, format, id)
 
     def records(self, id: str) -> list[dict[str, Any]]:
         """Return a study as the server's database has it; see `tuner.use_cases.files.copies`."""

@@ -6,34 +6,38 @@ from pathlib import Path
 
 from tuner.errors import SettingError
 from tuner.files import write_output
+from tuner.owner import refuse_other_file
 
 _PROGRAMS = ("script", "command")
 """Formats whose file is a program."""
 
 
-def write_report(content: bytes, path: Path) -> Path:
-    """Write a report and return its path.
+def write_report(content: bytes, path: Path, study: str) -> Path:
+    """Write a report of a study, or of several, and return its path.
 
     Raises:
-        SettingError: if it cannot be written.
+        SettingError: if the path has another file, or it cannot be written.
     """
-    _write(path, content)
+    _write(path, content, study)
     return path
 
 
-def write_export(files: dict[str, str], path: Path, form: str) -> Path:
+def write_export(files: dict[str, str], path: Path, form: str, study: str) -> Path:
     """Write the files of a deployment format, the first one to `path` and others beside it; return the first.
 
     Raises:
-        SettingError: if one cannot be written.
+        SettingError: if a path has another file, or one cannot be written.
     """
-    for index, (name, text) in enumerate(files.items()):
-        target = path if not index else path.with_name(Path(name).name)
-        _write(target, text.encode(), mode=0o700 if form in _PROGRAMS and not index else None)
+    targets = [path, *(path.with_name(Path(name).name) for name in [*files][1:])]
+    for target in targets:
+        refuse_other_file(target, study)
+    for target, text in zip(targets, files.values(), strict=True):
+        _write(target, text.encode(), study, mode=0o700 if form in _PROGRAMS and target is path else None)
     return path
 
 
-def _write(path: Path, content: bytes, mode: int | None = None) -> None:
+def _write(path: Path, content: bytes, study: str, mode: int | None = None) -> None:
+    refuse_other_file(path, study)
     try:
         write_output(path, content, mode=mode)
     except OSError as error:

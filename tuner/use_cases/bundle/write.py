@@ -23,6 +23,7 @@ from tuner.errors import SettingError, UserError
 from tuner.export.from_study import serve_script_of
 from tuner.export.render import render_serve_script
 from tuner.files import write_output
+from tuner.owner import refuse_other_file
 from tuner.use_cases.bundle.anonymous import anonymous, private_texts
 from tuner.use_cases.bundle.private_texts import PrivateTexts
 from tuner.use_cases.files.export import exported_of
@@ -32,6 +33,8 @@ from tuner.use_cases.report.reported import ReportedStudy
 from tuner.use_cases.report.write import named_study
 
 SUFFIX = ".zip"
+FIRST = "README.txt"
+"""The first member, which is not compressed, so that `tuner.owner` finds the study's name."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a ZIP archive can hold."""
 
@@ -64,8 +67,8 @@ def write_bundle(
         The path of the archive.
 
     Raises:
-        UserError: for several studies, when there is no such study, it has no finished trial, or the archive cannot be
-            written.
+        UserError: for several studies, when there is no such study, it has no finished trial, the path has another
+            file, or the archive cannot be written.
     """
     if len(set(studies)) > 1:
         raise UserError(f"a bundle has one study, not {len(set(studies))}; write one for each")
@@ -77,6 +80,7 @@ def write_bundle(
     texts = private_texts(study, environment)
     shown = anonymous(study, texts)
     path = Path(f"{shown.record.name}-bundle{SUFFIX}") if output is None else output
+    refuse_other_file(path, shown.record.name)
     try:
         write_output(path, archive(members(shown, texts)))
     except OSError as error:
@@ -111,7 +115,7 @@ def members(study: ReportedStudy, texts: PrivateTexts) -> dict[str, str]:
     script = plotly_script()
     return {
         name: script.join(map(texts.exact, text.split(script)))
-        for name, text in {"README.txt": readme, **found, **present}.items()
+        for name, text in {FIRST: readme, **found, **present}.items()
     }
 
 
@@ -121,7 +125,7 @@ def archive(files: Mapping[str, str]) -> bytes:
     with zipfile.ZipFile(buffer, "w") as packed:
         for name, text in files.items():
             entry = zipfile.ZipInfo(name, _TIME)
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = zipfile.ZIP_STORED if name == FIRST else zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, whose modes follow
             entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
             packed.writestr(entry, text.encode("utf-8", errors="surrogateescape"))

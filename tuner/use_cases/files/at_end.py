@@ -9,7 +9,7 @@ from pathlib import Path
 from storage.errors import StorageError
 from storage.store import Store
 from tuner.errors import UserError
-from tuner.export.owner import free_path, other_file
+from tuner.owner import free_path, other_file
 from tuner.study.run import RunResult
 from tuner.use_cases.files.export import write_script
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tuner.errors import SettingError, UserError
-from tuner.export.owner import refuse_other_file
+from tuner.owner import refuse_other_file
 from tuner.study.specification.settings import SCRIPT
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024

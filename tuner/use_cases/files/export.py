@@ -15,8 +15,8 @@ from storage.store import Store
 from tuner.errors import SettingError
 from tuner.export.formats.registry import SCRIPT, default_file, format_named, write_deployment
 from tuner.export.from_study import deployment_of, serve_script_of
-from tuner.export.owner import refuse_other_file
 from tuner.export.render import write_serve_script
+from tuner.owner import refuse_other_file
 from tuner.use_cases.places import find_study, storage_url
 
 

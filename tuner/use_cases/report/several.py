@@ -29,6 +29,7 @@ def page_of_several(studies: Sequence[ReportedStudy]) -> Page:
         verdict=_verdict(studies),
         simulated=all(study.simulated for study in studies),
         sections=[first, *each],
+        study=names,
     )
 
 

@@ -11,31 +11,49 @@ from storage import open_store
 from storage.store import Store
 from tuner.errors import SettingError, UserError
 from tuner.files import write_output
+from tuner.owner import free_path, refuse_other_file
 from tuner.use_cases.places import find_study, storage_url
 from tuner.use_cases.report.page import page_of
 from tuner.use_cases.report.reported import ReportedStudy
 from tuner.use_cases.report.several import page_of_several
 
+REPORT = Path("report.html")
+"""The file of a report, unless the user chooses another."""
 
-def report(studies: Sequence[str], output: Path, storage: str | None = None) -> Path:
+
+def report(studies: Sequence[str], output: Path | None, storage: str | None = None) -> Path:
     """Write the report of a study, or one that compares several.
 
     Args:
         studies: names; empty: the latest of the database. Each counts once.
-        output: the HTML file.
+        output: the HTML file; None: `REPORT`, or a file beside it if that is another study's.
         storage: file or SQLAlchemy URL of the database; None: the default one.
 
     Returns:
         The path of the file.
 
     Raises:
-        UserError: when there is no such study, it has no trial, or the file cannot be written.
+        UserError: when there is no such study, it has no trial, the path has another file, or the file cannot be
+            written.
     """
     url = storage_url(storage, create=False)
     names: list[str | None] = [*dict.fromkeys(studies)]
     with closing(open_store(url)) as store:
         found = [named_study(store, url, name) for name in names or [None]]
-    return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), output)
+    path = own_path(output, [each.record.name for each in found])
+    return write_page(page_of(found[0]) if len(found) == 1 else page_of_several(found), path)
+
+
+def own_path(output: Path | None, studies: Sequence[str]) -> Path:
+    """Return the path of a report of studies, which replaces no other file.
+
+    Raises:
+        SettingError: if the user chose a path that has another file.
+    """
+    if output is None:
+        return free_path(REPORT, ", ".join(studies))
+    refuse_other_file(output, ", ".join(studies))
+    return output
 
 
 def named_study(store: Store, url: str, name: str | None) -> ReportedStudy:

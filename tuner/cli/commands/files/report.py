@@ -12,6 +12,7 @@ from tuner.cli.from_server import ServerInstead, latest, open_client, refuse_bot
 from tuner.cli.help import flag, option
 from tuner.cli.options import Insecure, Storage
 from tuner.errors import UserError
+from tuner.owner import free_path
 
 
 def report(
@@ -38,7 +39,7 @@ def report(
     """
     refuse_both(server, storage)
     if server is not None:
-        _from_server(studies or [], output or Path("report.html"), server, bundle=bundle, insecure=insecure)
+        _from_server(studies or [], output, server, bundle=bundle, insecure=insecure)
         return
     if bundle:
         from tuner.use_cases.bundle.write import write_bundle
@@ -47,13 +48,14 @@ def report(
         return
     from tuner.use_cases.report.write import report as write_report
 
-    print(f"wrote {write_report(studies or [], output or Path('report.html'), storage)}; open it in a browser")
+    print(f"wrote {write_report(studies or [], output, storage)}; open it in a browser")
 
 
-def _from_server(names: list[str], output: Path, server: str, *, bundle: bool, insecure: bool) -> None:
+def _from_server(names: list[str], output: Path | None, server: str, *, bundle: bool, insecure: bool) -> None:
     """Write the report that a server draws: it has the files of the trials."""
     if bundle:
         raise UserError("--bundle needs the server's database; run it there, with --storage")
     with open_client(server, insecure=insecure) as client:
-        first, *others = dict.fromkeys(names or [latest(client)])
-        print(f"wrote {client.report(first, output, *others)}; open it in a browser")
+        found = [*dict.fromkeys(names or [latest(client)])]
+        path = free_path(Path("report.html"), ", ".join(found)) if output is None else output
+        print(f"wrote {client.report(found[0], path, *found[1:])}; open it in a browser")

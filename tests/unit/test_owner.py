@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.report.page import Page, render
+from tuner.client.output import write_export, write_report
 from tuner.errors import SettingError
-from tuner.export.owner import free_path, other_file, refuse_other_file
+from tuner.owner import free_path, other_file, refuse_other_file
+from tuner.use_cases.bundle.write import FIRST, README, archive
 
 OF_A = "#!/usr/bin/env bash\n# Starts the vLLM server of a tuner study.\n#\n# study     a, trial 3\n# verdict   x\n"
+
+
+def report(study: str) -> str:
+    return render(Page(title=study, verdict="", simulated=True))
 
 
 @pytest.mark.parametrize(
@@ -22,6 +29,15 @@ OF_A = "#!/usr/bin/env bash\n# Starts the vLLM server of a tuner study.\n#\n# st
         (OF_A.replace(" a,", " b,").encode(), "a file of study 'b'"),
         (b"#!/bin/sh\nexec my-server # study a, trial 3\n", "a file that the tuner did not write"),
         (b"\xff\xfe\x00", "a file that the tuner did not write"),
+        (b"<!doctype html><title>mine</title>", "a file that the tuner did not write"),
+        (report("a").encode(), None),
+        (report("b<&").encode(), "a file of study 'b<&'"),
+        (archive({FIRST: README.format(kind="Measured", name="a", more="")}), None),
+        (archive({FIRST: README.format(kind="Measured", name="b", more="")}), "a file of study 'b'"),
+        (
+            archive({"a.txt": "figures of the study a, written by `tuner report`"}),
+            "a file that the tuner did not write",
+        ),
     ],
 )
 def test_only_the_studys_own_file_may_be_replaced(tmp_path: Path, content: bytes | None, expected: str | None) -> None:
@@ -53,3 +69,17 @@ def test_a_chosen_file_is_refused_with_what_is_there(tmp_path: Path) -> None:
         refuse_other_file(path, "a")
     assert caught.value.exit_code == 2
     assert path.read_text() == "mine"
+
+
+def test_what_a_server_answers_replaces_no_other_file(tmp_path: Path) -> None:
+    script, values = tmp_path / "a.sh", tmp_path / "values.yaml"
+    write_export({"a.sh": OF_A, "values.yaml": OF_A}, script, "script", "a")
+    write_report(report("a, b").encode(), tmp_path / "r.html", "a, b")
+    write_report(report("a, b").encode(), tmp_path / "r.html", "a, b")
+    values.write_text("mine")
+    script.write_text(OF_A + "old")
+    with pytest.raises(SettingError, match=r"values\.yaml': there is a file that the tuner did not write"):
+        write_export({"a.sh": OF_A, "values.yaml": OF_A}, script, "script", "a")
+    with pytest.raises(SettingError, match="there is a file of study 'a, b', which stays"):
+        write_report(report("a").encode(), tmp_path / "r.html", "a")
+    assert (script.read_text(), values.read_text()) == (OF_A + "old", "mine")

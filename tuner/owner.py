@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import re
 from pathlib import Path
 
 from tuner.errors import SettingError
-from tuner.export.quoting import escape_unprintable
 
 _HEAD_BYTES = 8192
-"""The row of the study is among the first lines of every exported file (`tuner.export.header`)."""
+"""Every file that the tuner writes at a path of the user names its study within these first bytes."""
 
-_STUDY = re.compile(r"^# study +(.+), trial \d+$", re.MULTILINE)
+_STUDY = re.compile(
+    r"^# study +(?P<export>.+), trial \d+$"  # `tuner.export.header`
+    r'|<meta name="tuner-study" content="(?P<report>[^"]*)">'  # `dashboards/report/report.html.j2`
+    r"|figures of the study (?P<bundle>.+), written by `tuner report`",  # `tuner.use_cases.bundle.write`
+    re.MULTILINE,
+)
 
 
 def other_file(path: Path, study: str) -> str | None:
     """Return what a file of a study must not replace: `a file of study 'a'`; None if the path is free or its own.
 
-    A device, a FIFO and an empty file are free.
+    A device, a FIFO and an empty file are free. The names of several studies are joined by `, `.
     """
     if not path.is_file() or not path.stat().st_size:
         return None
@@ -28,9 +33,10 @@ def other_file(path: Path, study: str) -> str | None:
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     found = _STUDY.search(head)
-    if found is None:
+    if found is None or found.lastgroup is None:
         return "a file that the tuner did not write"
-    return None if found[1] == escape_unprintable(study) else f"a file of study {found[1]!r}"
+    name = html.unescape(found["report"]) if found.lastgroup == "report" else found[found.lastgroup]
+    return None if name == study else f"a file of study {name!r}"
 
 
 def refuse_other_file(path: Path, study: str) -> None:
