@@ -164,6 +164,23 @@ def best_by_row(configurations: Sequence[Configuration]) -> dict[str, list[int]]
     return best
 
 
+def told_apart(configurations: Sequence[Configuration], best: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """Return the trials to mark in each row: those of `best`, and none where all configurations are equal."""
+    counts = {row: sum(each.shares[row] is not None for each in configurations) for row in best}
+    return {row: [] if counts[row] == len(numbers) > 1 else numbers for row, numbers in best.items()}
+
+
+def all_met(configurations: Sequence[Configuration]) -> str | None:
+    """Return that all requests of all measured configurations were within their SLO; None if one was not."""
+    shares = [share for each in configurations for share in each.shares.values() if share is not None]
+    if not shares or min(shares) < 1:
+        return None
+    measured = sum(any(share is not None for share in each.shares.values()) for each in configurations)
+    failed = len(configurations) - measured
+    rest = f", and {failed} failed" if failed else ""
+    return f"all requests of all {measured} measured configurations were within their SLO{rest}"
+
+
 def select_columns(configurations: Sequence[Configuration], limit: int) -> list[Configuration]:
     """Return at most `limit` configurations, by number.
 

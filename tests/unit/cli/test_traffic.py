@@ -79,6 +79,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(20):
         crashed = replace(samples.failed(FailureKind.ENGINE_CRASH))
         finish(store, "many", number, crashed if number == 3 else served(0.5, number / 20), {"max_num_seqs": number})
+    made(store, "easy", {"classes": CLASSES, "slo": SLO})
+    made(store, "even", {"classes": CLASSES, "slo": SLO})
+    for number in range(2):
+        finish(store, "easy", number, served(1.0, 1.0), {"max_num_seqs": number})
+        finish(store, "even", number, served(1.0, 0.5 + number / 4), {"max_num_seqs": number})
+    finish(store, "easy", 2, samples.failed(), {})
     made(store, "closed", {"max_concurrency": 50, "num_prompts": 200})
     finish(store, "closed", 0, samples.success(), {})
     store.close()
@@ -102,6 +108,19 @@ def test_the_matrix_marks_the_best_of_a_row(folder: Path) -> None:
     assert "#1 max_num_seqs=64\n" in output.out
     assert "#2 max_num_seqs=512 (out_of_memory_startup)\n" in output.out
     assert "capacity" not in output.out
+
+
+def test_a_matrix_without_a_difference_is_one_line(folder: Path) -> None:
+    assert run_here(folder, "tradeoff", "--study", "easy").out == (
+        "easy (measured): all requests of all 2 measured configurations were within their SLO, and 1 failed; raise the "
+        "rate, tighten `slo:`, or find the highest rate with `tuner capacity`\n"
+    )
+
+
+def test_a_row_of_equal_shares_has_no_mark(folder: Path) -> None:
+    found = lines(run_here(folder, "tradeoff", "--study", "even").out)
+    assert ["chat", "100%", "100%"] in found
+    assert ["docs", "50%", "75%*"] in found
 
 
 def test_the_matrix_for_programs(folder: Path) -> None:

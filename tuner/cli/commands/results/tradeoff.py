@@ -30,7 +30,8 @@ def tradeoff(
 ) -> None:
     """Compare configurations by request class.
 
-    Each cell is the share of offered requests within the SLO of their class; the highest of each row is marked.
+    Each cell is the share of offered requests within the SLO of their class; the highest of each row is marked, unless
+    all are equal.
     """
     if as_json and csv:
         raise UserError("--json and --csv exclude each other; give one")
@@ -53,9 +54,16 @@ def _print(record: StudyRecord, found: list[Configuration], best: dict[str, list
     from dashboards.analysis import tradeoff as matrix
     from tuner.cli.output.parts.console import show
 
+    study = f"{record.name} ({record.provenance.value})"
+    if all_met := matrix.all_met(found):
+        print(f"{study}: {all_met}; raise the rate, tighten `slo:`, or find the highest rate with `tuner capacity`")
+        return
     shown = matrix.select_columns(found, COLUMNS)
-    title = f"{record.name} ({record.provenance.value}): share of offered requests within their SLO"
-    show(title, _matrix(shown, best), width=160)
+    show(
+        f"{study}: share of offered requests within their SLO",
+        _matrix(shown, matrix.told_apart(found, best)),
+        width=160,
+    )
     print("* the highest of its row; a difference may be noise")
     if matrix.measured_at_capacity(record):
         print("each configuration was measured at its own capacity; `tuner trials` lists the capacities")
