@@ -21,7 +21,8 @@ _PREFIX = re.compile(
 """Time, level and subsystem, of which a build or the start of the server may write any or none."""
 
 _ERROR = re.compile(
-    r"^error: |^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
+    r"^error: |^error while handling argument|"
+    r"^terminate called|what\(\): |GGML_ASSERT|error loading model|error while loading|failed to |unable to |"
     r"(?:CUDA|ROCm|HIP|Vulkan) error"
 )
 """What states an error in a line without a level, beside the texts of the table."""
@@ -35,7 +36,7 @@ _OUT_OF_MEMORY = (
     r"(?:cuda|hip)Malloc failed: out of memory",
     r"(?:CUDA|ROCm|HIP|Vulkan) error:? .*out of memory|ErrorOutOfDeviceMemory|OutOfHostMemory",
     r"failed to allocate|failed to create (?:cuda|CUDA) (?:graph|memory) pool",
-    r"std::bad_alloc|bad allocation",
+    r"std::bad_alloc|bad allocation|Cannot allocate memory",
 )
 
 CAUSES: tuple[FailurePattern, ...] = (
@@ -46,20 +47,20 @@ CAUSES: tuple[FailurePattern, ...] = (
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
         r"failed to open (?:GGUF file|\S+)|No such file or directory|unable to (?:open|load) model",
-        r"no CUDA-capable|driver version is insufficient|no kernel image is available|cannot open shared object",
-        r"no usable GPU found|ggml_cuda_init: failed|unsupported toolchain",
+        r"no kernel image is available|cannot open shared object|unsupported toolchain",
         r"(?:invalid|bad) magic",
         r"this GGUF file is version",
         r"model is corrupted or incomplete|unexpectedly reached end of file|failed to read (?:magic|header|tensor|key)",
         r"unknown model architecture",
         r"error loading model hyperparameters",
         r"error loading model vocabulary",
-        r"missing tensor|wrong number of tensors|wrong shape",
+        r"missing tensor|wrong number of tensors|wrong shape|invalid ggml type",
+        r"GGUF split|invalid split file|read error",
         r"the package xllamacpp is not installed",
     ),
     *rows(
         FailureKind.INVALID_CONFIGURATION,
-        r"^error: |^(?:unknown|invalid) argument",
+        r"^error: |^(?:unknown|invalid) argument|^error while handling argument",
         r"quantized V cache requires flash_attn",
         r"V cache quantization requires flash_attn",
         r"n_seq_max must be <=",
@@ -68,8 +69,16 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"failed to initialize the context",
         r"unsupported cache type",
     ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"no CUDA-capable|driver version is insufficient|no usable GPU found|ggml_cuda_init: failed",
+        general=True,  # the server goes on without the GPU
+    ),
 )
-"""For each causal line of a log, the first matching row applies; a row that names phases applies only in those."""
+"""For each causal line of a log, the first matching row applies; a row that names phases applies only in those.
+
+A general row applies where no other row applies to any line.
+"""
 
 CONSEQUENCES = re.compile(
     r"failed to (?:load model|create.context|create context)|exiting due to|error loading model: llama_model_loader|"
@@ -94,9 +103,10 @@ def classify(log_text: str, exit_code: int | None, phase: Phase) -> Failure:
     errors = [line for line in lines if _is_error(line) and not CONSEQUENCES.search(line)]
     causes = list(dict.fromkeys(_plain(line) for line in errors))
     evidence = "\n".join(causes[:EVIDENCE_LINES])[:EVIDENCE_CHARS] or None
-    for cause in causes:
-        for row in CAUSES:
-            if row.matches(cause, phase):
+    for general in (False, True):
+        for cause in causes:
+            row = next((row for row in CAUSES if row.general is general and row.matches(cause, phase)), None)
+            if row is not None:
                 return Failure(row.kind, phase, row.message or _shown(cause), evidence, exit_code)
     if causes and exit_code is not None and exit_code >= 0:
         return Failure(FailureKind.ENGINE_CRASH, phase, _shown(causes[0]), evidence, exit_code)

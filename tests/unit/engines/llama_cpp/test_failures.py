@@ -115,6 +115,10 @@ LINES = [
     ("llama_model_load: error loading model: wrong number of tensors; expected 9, got 8", K.ENVIRONMENT_BROKEN),
     ("ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected", K.ENVIRONMENT_BROKEN),
     ("ggml_cuda_init: failed: CUDA driver version is insufficient", K.ENVIRONMENT_BROKEN),
+    ("gguf_init_from_file_impl: tensor 'a' has invalid ggml type 99. should be in [0, 40)", K.ENVIRONMENT_BROKEN),
+    ("llama_model_loader: failed to load GGUF split from /m/a-00002-of-00003.gguf", K.ENVIRONMENT_BROKEN),
+    ("llama_model_load: error loading model: mmap failed: Cannot allocate memory", K.OUT_OF_MEMORY_STARTUP),
+    ('error while handling argument "--ctx-size": invalid stoi argument', K.INVALID_CONFIGURATION),
     ("error: invalid argument: --no-such-flag", K.INVALID_CONFIGURATION),
     ("llama_init_from_model: V cache quantization requires flash_attn", K.INVALID_CONFIGURATION),
     ("CUDA error: an illegal memory access was encountered", K.ENGINE_CRASH),
@@ -137,6 +141,12 @@ def test_a_line_counts_with_and_without_time_and_level(line: str, kind: FailureK
     assert failure.kind is kind
     assert "\x1b" not in failure.message
     assert "its log has no cause" not in failure.message
+
+
+def test_a_gpu_that_is_not_found_is_the_cause_only_without_another_one() -> None:
+    log = "ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected\n"
+    taken = "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080\n"
+    assert classify(log + taken, 1, Phase.READY).kind is K.PORT_TAKEN
 
 
 def test_a_line_of_another_level_is_no_error() -> None:

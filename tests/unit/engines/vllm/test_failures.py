@@ -150,6 +150,7 @@ def test_a_warning_before_the_failure_is_not_its_cause() -> None:
     [
         (-9, K.SERVER_KILLED, Culprit.INFRASTRUCTURE),
         (-15, K.SERVER_KILLED, Culprit.INFRASTRUCTURE),
+        (-4, K.ENVIRONMENT_BROKEN, Culprit.INFRASTRUCTURE),
         (-11, K.ENGINE_CRASH, Culprit.CONFIGURATION),
         (3, K.ENGINE_CRASH, Culprit.CONFIGURATION),
         (None, K.ENGINE_CRASH, Culprit.CONFIGURATION),
@@ -229,6 +230,12 @@ ENVIRONMENT = [
     "OSError: Consistency check failed: file should be of size 9 but has size 5 (model.safetensors).",
     f"OSError: {MODEL} does not appear to have a file named config.json. Checkout 'https://huggingface.co/{MODEL}'",
     f"OSError: {MODEL} does not appear to have files named ('model-00002-of-00002.safetensors',).",
+    "huggingface_hub.errors.LocalTokenNotFoundError: Token is required (`token=True`), but no token found.",
+    "RuntimeError: Data processing error: CAS service error : Reqwest Error: HTTP status server error (500)",
+    "urllib3.exceptions.IncompleteRead: IncompleteRead(1234 bytes read, 99 more expected)",
+    "http.client.RemoteDisconnected: Remote end closed connection without response",
+    "botocore.exceptions.NoCredentialsError: Unable to locate credentials",
+    "modelscope.hub.errors.NotExistError: The file path config.json not exist.",
     # the model's files
     "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too small",
     "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
@@ -246,6 +253,14 @@ ENVIRONMENT = [
     "ValueError: Model architectures ['Nova9ForCausalLM'] are not supported for now. Supported architectures: [...]",
     "ValueError: The checkpoint you are trying to load has model type `nova9` but Transformers does not recognize this "
     "architecture.",
+    "PermissionError: [Errno 13] Permission denied: '/models/a/model-00001-of-00004.safetensors'",
+    "OSError: [Errno 30] Read-only file system: '/root/.cache/vllm'",
+    "OSError: [Errno 116] Stale file handle: '/mnt/nfs/a/model.safetensors'",
+    "Exception: data did not match any variant of untagged enum ModelWrapper at line 757281 column 3",
+    "RuntimeError: Internal: src/sentencepiece_processor.cc(1101) [model_proto->ParseFromArray(serialized.data())]",
+    "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    "ValueError: No supported config format found in acme/x.",
+    "FileNotFoundError: Weight files referenced in index but missing: ['model-00002-of-00002.safetensors']",
     # the processes of a server
     "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error",
@@ -253,7 +268,18 @@ ENVIRONMENT = [
     "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
     "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
     "RuntimeError: CUDA error: peer access is not supported between these two devices",
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
+    "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth0",
+    "ConnectionError: Could not find any running Ray instance. Please specify the one to connect to",
     # driver and card
+    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
+    "RuntimeError: CUDA error: system driver mismatch",
+    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+    "torch.cuda.DeferredCudaCallError: CUDA call failed lazily at initialization with error: device >= 0",
+    "pynvml.NVMLError_DriverNotLoaded: Driver Not Loaded",
+    "subprocess.CalledProcessError: Command '['/usr/bin/gcc', '/tmp/x/main.c']' returned non-zero exit status 1.",
+    "ImportError: cannot import name 'GenerationMixin' from 'transformers' (/x/transformers/__init__.py)",
+    "ModuleNotFoundError: No module named 'triton'",
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver",
     "RuntimeError: No CUDA GPUs are available",
     "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
@@ -300,6 +326,8 @@ def test_what_no_flag_can_mend_is_not_the_configuration(text: str, form: str) ->
         "NotImplementedError: No compiled cutlass_scaled_mm for CUDA device capability: 75",
         "RuntimeError: FlashAttention only supports Ampere GPUs or newer.",
         "ValueError: Unknown quantization method: nonsense. Must be one of [...]",
+        "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
+        "ImportError: cannot import name 'x' from 'flashinfer' (/x/flashinfer/__init__.py)",
     ],
 )
 @pytest.mark.parametrize("form", FORMS)
@@ -354,6 +382,10 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
             "no room in /dev/shm",
         ),
         ("OSError: [Errno 28] No space left on device: '/root/.cache/a'\n", K.DISK_FULL, "no space left on disk"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/x'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
+        ("CAS service error : IO Error: No space left on device (os error 28)\n", K.DISK_FULL, "no space left on disk"),
+        ("RuntimeError: can't start new thread\n", K.ENVIRONMENT_BROKEN, "no more processes or threads are allowed"),
+        ("MemoryError\n", K.OUT_OF_MEMORY_STARTUP, "MemoryError"),
         ("OSError: [Errno 28] No space left on device: '/psm_3f'\n", K.ENVIRONMENT_BROKEN, "no room in /dev/shm"),
         (
             "[rank0]:[E1102 ProcessGroupNCCL.cpp:629] [Rank 0] Watchdog caught collective operation timeout: "
@@ -363,7 +395,7 @@ NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=IN
         ),
     ],
 )
-def test_an_error_of_nccl_has_its_cause(log: str, kind: FailureKind, message: str) -> None:
+def test_an_error_of_nccl_memory_or_disk_has_its_cause(log: str, kind: FailureKind, message: str) -> None:
     failure = classify(log, 1, Phase.READY)
     assert failure.kind is kind
     assert message in failure.message

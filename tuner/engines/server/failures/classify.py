@@ -113,6 +113,9 @@ def without_cause(
                 f"the server was killed from outside ({name}); the kernel sends SIGKILL when the machine lacks memory"
             )
             return Failure(FailureKind.SERVER_KILLED, phase, message, evidence, exit_code)
+        if -exit_code == signal.SIGILL:
+            message = f"the server crashed ({name}): its build uses instructions that this processor lacks"
+            return Failure(FailureKind.ENVIRONMENT_BROKEN, phase, message, evidence, exit_code)
         return Failure(FailureKind.ENGINE_CRASH, phase, f"the server crashed ({name})", evidence, exit_code)
     if texts.died.search(log_text):
         message = "a process of the server was killed from outside: it logged no error"

@@ -56,6 +56,8 @@ _OUT_OF_MEMORY = (
     r"is less than desired CPU memory",
     r"less than requested memory for kv",
     r"Not enough memory (?:for|to)",
+    r"CUDA driver error: out of memory",
+    r"^(?:[\w.]*Array)?MemoryError\b",
     r"Cuda failure (?:\d+ )?'out of memory'",
 )
 
@@ -74,6 +76,8 @@ _HUB = (
     r"PermissionError at .* when downloading|\.cache.*Permission denied|Permission denied.*\.cache",
     r"Consistency check failed|XetDownloadError|CAS (?:service|client) error|hf_xet",
     r"does not appear to have (?:a )?files? named",
+    r"^(?:huggingface_hub|modelscope|botocore|s3fs|gcsfs|azure|google\.(?:auth|api_core|cloud))\.[\w.]+(?::|$)",
+    r"runai\w* request|libstreamer",
 )
 """The hub does not have the model, does not give it, or is not reached."""
 
@@ -82,7 +86,7 @@ _NETWORK = (
     r"Name or service not known|Temporary failure in name resolution|No address associated with hostname",
     r"ProxyError|Tunnel connection failed|Cannot connect to proxy|CERTIFICATE_VERIFY_FAILED|SSLError|SSL: ",
     r"Network is unreachable|No route to host|Connection (?:refused|timed out)",
-    r"^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*(?:Error|Timeout|Exception)\b",
+    r"^(?:requests|httpx|httpcore|urllib3|aiohttp|http\.client)\.[\w.]+(?::|$)",
     r"ConnectTimeout|ReadTimeout|NewConnectionError",
 )
 
@@ -101,6 +105,10 @@ _MODEL = (
     r"Model architectures? .* (?:not supported (?:for now|anymore|in-tree)|failed to be inspected|was supported in)",
     r"No model architectures are specified|Cannot find model module|has no vLLM implementation",
     r"The Transformers implementation of .* is not compatible with vLLM",
+    r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
+    r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
+    r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError|^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
+    r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
 
@@ -113,10 +121,15 @@ _DEVICE = (
     r"Unsupported gpu architecture|is not defined for option 'gpu-name'|Torch not compiled with CUDA",
     r"Found no NVIDIA driver",
     r"Failed to infer device type",
-    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|device.* busy|invalid device ord)",
-    r"uncorrectable ECC error|ECC error",
+    r"CUDA error: (?:unknown error|no CUDA-capable device|system not yet initialized|.*devices? .*busy)",
+    r"CUDA error: invalid device ord",
+    r"CUDA unknown error|CUDA error: initialization error|CUDA call failed lazily at initialization|driver mismatch",
+    r"not supported in the installed CUDA driver|no ROCm-capable device|NVMLError",
+    r"uncorrectable (?:ECC|NVLink) error|ECC error",
     r"fallen off the bus|GPU is lost|Unable to determine the device handle",
     r"Could not find nvcc|CUDA_HOME environment variable is not set|Failed to find C compiler|Ninja build failed",
+    r"Command '\['\S*(?:gcc|g\+\+|cc|clang|nvcc|ninja)'|No such file or directory: '(?:gcc|nvcc|ninja)'",
+    r"Ninja is required|Cannot find a working triton|Python\.h: No such file",
     r"cannot open shared object file",
     r"undefined symbol|version `\w+_[\d.]+' not found",
 )
@@ -124,8 +137,10 @@ _DEVICE = (
 _INTERCONNECT = (
     r"NCCL error|nccl\w*Error|NCCL WARN|ProcessGroupNCCL|Failed to load (?:the )?NCCL",
     r"Watchdog caught collective operation timeout|milliseconds before timing out",
-    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed)|DistNetworkError|DistStoreError",
+    r"NCCL communicator|nccl\w+ failed|Dist(?:Backend|Network|Store)Error",
+    r"connectFullMesh failed|Gloo.*(?:timed? ?out|failed|closed by peer|Unable to find address)",
     r"peer access is not supported|peer mapping resources|ibv_\w+ failed|NVSHMEM.*(?:error|failed)",
+    r"Could not find any running Ray instance|Current node has no GPU available",
     r"Timed out (?:after \d+ seconds )?waiting for (?:clients|other ranks)",
 )
 """The processes of a server do not reach each other."""
@@ -144,7 +159,7 @@ CAUSES: tuple[FailurePattern, ...] = (
     ),
     *rows(
         FailureKind.ENVIRONMENT_BROKEN,
-        r"/dev/shm.*No space left|No space left on device: '/?(?:psm_|torch_|mp-)|shared memory ?\(shm\)",
+        r"/dev/shm.*No space left|No space left on device: '/?(?:dev/shm/|psm_|torch_|mp-)|shared memory ?\(shm\)",
         r"</?torch_\w+>: No space left|insufficient shared memory",
         message="no room in /dev/shm; enlarge it (in a container `--ipc=host` or `--shm-size`)",
     ),
@@ -165,6 +180,7 @@ CAUSES: tuple[FailurePattern, ...] = (
         FailureKind.KV_CACHE_TOO_SMALL,
         r"To serve at least one request with the models?'s max seq len",
         r"No available memory for the cache blocks",
+        r"larger than the maximum number of tokens that can be stored in KV cache",
     ),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, r"Insufficient space in \S+ for CPU KV offload", phases=STARTING),
     *rows(FailureKind.OUT_OF_MEMORY_STARTUP, *_OUT_OF_MEMORY, phases=STARTING),
@@ -185,6 +201,12 @@ CAUSES: tuple[FailurePattern, ...] = (
         message="too many open files; raise the limit (`ulimit -n`)",
     ),
     *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"can't start new thread",
+        r"Errno 11\b",
+        message="no more processes or threads are allowed; raise the limit (`ulimit -u`, or the container's)",
+    ),
+    *rows(
         FailureKind.INVALID_CONFIGURATION,
         r"^(?:\S+ )*error: (?:unrecognized arguments|argument |ambiguous option|the following)",
         r"is required for suffix decoding",
@@ -203,6 +225,14 @@ CAUSES: tuple[FailurePattern, ...] = (
         r"out of resource: shared memory",
         r"CPU Offloading is currently only supported on",
         r"No compiled \w+ for|FlashAttention only supports Ampere",
+        r"is larger than the number of available GPUs|requires you to execute the configuration file",
+    ),
+    *rows(
+        FailureKind.ENVIRONMENT_BROKEN,
+        r"^ImportError: (?:cannot import name|DLL load failed)",
+        r"^ModuleNotFoundError: No module named '(?:torch|triton|transformers|tokenizers|safetensors|numpy)",
+        r"^(?:json\.decoder\.JSONDecodeError|EOFError)\b",
+        phases=STARTING,
     ),
     *rows(FailureKind.INVALID_CONFIGURATION, r"ValidationError: \d+ validation error", general=True),
     *rows(
