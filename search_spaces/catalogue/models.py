@@ -134,6 +134,8 @@ class ModelShape:
         except KeyError as error:
             raise _lacking(str(error.args[0]), architecture) from None
         except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            if architecture is not None and not architecture.dense:
+                raise SpaceError(f"{architecture.unread}; give a dense decoder's config.json") from None
             raise SpaceError(f"config.json is not valid ({error}); give a decoder's config.json") from None
 
     def longest_context(self, version: tuple[int, ...] | None) -> int:

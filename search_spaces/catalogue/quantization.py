@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FULL_BITS = 16
-_FP8_METHODS = ("fp8", "fbgemm_fp8", "fp_quant")
+_FP8_METHODS = ("fp8", "fbgemm_fp8")
 _BITS_KEYS = ("bits", "w_bit", "wbits")
 _ALGORITHMS = {"FP8": 8, "FP8_PER_CHANNEL_PER_TOKEN": 8, "FP8_PB_WO": 8, "MXFP8": 8, "NVFP4": 4}
 _ALGORITHMS |= {"W4A8_AWQ": 4, "W4A16_AWQ": 4, "W4A8_MXFP4_FP8": 4}
@@ -16,6 +16,8 @@ _FOUR_BITS = ("awq", "gptq", "bitsandbytes", "auto-round", "mxfp4", "compressed-
 """Methods whose checkpoints have at least 4 bits where they do not say how many."""
 _CACHE_ALGORITHMS = {"FP8": 8, "NVFP4": 4, "INT8": 8}
 _MOST_BITS = 16
+_EXCEPTIONS = ("dynamic", "extra_config", "layer_config")
+"""Keys of GPTQModel and AutoRound with the layers that have other bits, or none."""
 _PLACES = ("quantization_config", "compression_config")
 """Keys of config.json with the formats."""
 
@@ -98,19 +100,26 @@ def _weights(method: str, content: Mapping[str, Any], cache_bits: int | None) ->
             method, _ALGORITHMS[algorithm], 8 if plain else None, "float" if plain else None, cache_bits
         )
     bits = next((content[key] for key in _BITS_KEYS if content.get(key) is not None), None)
+    if isinstance(bits, float) and not bits.is_integer():  # the mean of an EXL2 checkpoint
+        return StoredFormat(method, cache_bits=cache_bits, unread=f"bits {bits:g}")
     if bits is not None:
-        unread = "lm_head true" if content.get("lm_head") is True else None
+        unread = "lm_head true" if content.get("lm_head") is True else _exceptions(content)
         return StoredFormat(method, _checked(bits), None, "int", cache_bits, unread=unread)
     unread = f"quant_method {method}" if algorithm is None else f"quant_algo {algorithm}"
     unread = None if method in _FOUR_BITS else unread
     return StoredFormat(method, cache_bits=cache_bits, unread=unread)
 
 
+def _exceptions(content: Mapping[str, Any]) -> str | None:
+    """Return the key that gives some layers other bits than the rest; None without one."""
+    return next((key for key in _EXCEPTIONS if content.get(key)), None)
+
+
 def _of_groups(method: str, groups: Mapping[str, Any], cache_bits: int | None) -> StoredFormat:
     """Return the formats of compressed-tensors: each group of layers has `weights` and maybe `input_activations`."""
     weights = [group["weights"] for group in groups.values() if group.get("weights")]
     if not weights:
-        return StoredFormat(method, cache_bits=cache_bits)
+        return StoredFormat(method, cache_bits=cache_bits, unread="config_groups without weights")
     inputs = [group.get("input_activations") or {} for group in groups.values() if group.get("weights")]
     types = {str(each.get("type", "int")) for each in weights}
     return StoredFormat(

@@ -46,7 +46,7 @@ FP8 = compressed(group_0=group(8, "float", 8))
         (FP8, StoredFormat("compressed-tensors", 8, 8, "float")),
         (compressed(a=group(8, "int", 8), b=group(4, "int", None)), StoredFormat("compressed-tensors", 4, 16, "int")),
         (compressed(a=group(8, "float", 8), b=group(4, "int", 8)), StoredFormat("compressed-tensors", 4, 8, None)),
-        (compressed(), StoredFormat("compressed-tensors")),
+        (compressed(), StoredFormat("compressed-tensors", unread="config_groups without weights")),
         ({"quant_method": "awq", "bits": 4}, StoredFormat("awq", 4, None, "int")),
         ({"quant_method": "gptq", "bits": 8}, StoredFormat("gptq", 8, None, "int")),
         ({"quant_method": "auto-round", "bits": 3}, StoredFormat("auto-round", 3, None, "int")),
@@ -70,6 +70,19 @@ FP8 = compressed(group_0=group(8, "float", 8))
         (
             {"quant_method": "gptq", "bits": 4, "lm_head": True},
             StoredFormat("gptq", 4, None, "int", unread="lm_head true"),
+        ),
+        (
+            {"quant_method": "gptq", "bits": 8, "dynamic": {"+:.*mlp.*": {"bits": 4}}},
+            StoredFormat("gptq", 8, None, "int", unread="dynamic"),
+        ),
+        (
+            {"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": {"bits": 16}}},
+            StoredFormat("auto-round", 4, None, "int", unread="extra_config"),
+        ),
+        ({"quant_method": "exl2", "bits": 4.65}, StoredFormat("exl2", unread="bits 4.65")),
+        (
+            {"quant_method": "fp_quant", "forward_dtype": "mxfp4"},
+            StoredFormat("fp_quant", unread="quant_method fp_quant"),
         ),
         ({"quant_method": "hqq"}, StoredFormat("hqq", unread="quant_method hqq")),
         ({"quant_method": "awq"}, StoredFormat("awq")),
