@@ -57,13 +57,26 @@ HI = UserText("Hi", None, "yo")
         ({"body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 7}}, UserText("Hi", 7)),
         ({"prompt": "Hi", "output_tokens": 7.0}, UserText("Hi", 7)),
         ({"prompt": "Hi", "output_tokens": None, "max_tokens": 7}, UserText("Hi", 7)),
+        (None, None),
+        ({}, None),
+        ({"prompt": None, "messages": [{"role": "user", "content": "Hi"}]}, UserText("Hi")),
+        ({"prompt": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]}, HI),
+        ({"prompt": ["Hi"]}, UserText("Hi")),
+        ({"messages": '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "yo"}]'}, HI),
+        ({"messages": "[not JSON"}, UserText("[not JSON")),
+        ({"conversations": [{"from": "human", "value": None, "text": "Hi"}, {"from": "gpt", "text": "yo"}]}, HI),
+        ({"text_input": "Hi", "output_length": 7}, UserText("Hi", 7)),
+        (
+            {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": []}]},
+            UserText("Hi"),
+        ),
         ({"prompt": "a\ud83d"}, UserText("a?")),
         ({"prompt": "a\u2028b\x85c"}, UserText("a\u2028b\x85c")),
     ],
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_an_entry_is_read_or_left_out_and_counted(
-    tmp_path: Path, entry: dict[str, Any], expected: UserText | None, ascii_only: bool
+    tmp_path: Path, entry: Any, expected: UserText | None, ascii_only: bool
 ) -> None:
     file = tmp_path / "p.jsonl"
     text = "".join(json.dumps(each, ensure_ascii=ascii_only) + "\r\n" for each in ({"prompt": "first"}, entry))

@@ -32,6 +32,10 @@ BURST_GPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log T
 BAILIAN = """{"chat_id": 0, "timestamp": 0.5, "input_length": 13, "output_length": 8, "turn": 1, "type": "text"}
 {"chat_id": 1, "timestamp": 1.25, "input_length": 14, "output_length": 9, "turn": 1, "type": "text"}
 """
+AZURE_2025 = """TIMESTAMP,NumImages,ContextTokens,GeneratedTokens
+2024-10-15 00:00:00.067 UTC,0,1500,20
+2024-10-15 00:00:01.067 UTC,2,1600,21
+"""
 SPLITWISE = """request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size
 0,2,0,0.0,1,374,44
 1,2,0,4.5,1,396,109
@@ -55,6 +59,7 @@ def write(folder: Path, text: str) -> Path:
     [
         (AZURE_2023, [4.314579], [(374, 44), (396, 109)]),
         (AZURE_2024, [0.007405], [(2162, 5), (2399, 6)]),
+        (AZURE_2025, [1.0], [(1500, 20), (1600, 21)]),
         (BURST_GPT, [40.0, 135.5], [(472, 18), (1087, 230), (1360, 6)]),
         (MOONCAKE, [3.0, 0.052], [(6755, 500), (10, 20), (7234, 794)]),
         (BAILIAN, [0.75], [(13, 8), (14, 9)]),
@@ -135,6 +140,8 @@ def row(at: object, more: str = "") -> str:
         (row('"2024-05-10T00:00:00Z"') + row('"2024-05-10 02:00:01+02:00"'), None, [1715299200.0, 1715299201.0]),
         ("timestamp_ms,prompt_tokens,completion_tokens\n500,3,4\n2000,3,4\n", None, [0.5, 2.0]),
         ("Arrival time (us),input_len,output_len\n500000,3,4\n2000000,3,4\n", None, [0.5, 2.0]),
+        ("timestamp_start_unix_ms,input_tokens,output_tokens\n500,3,4\n2000,3,4\n", None, [0.5, 2.0]),
+        ("created_at,input_tokens,output_tokens\n2024-05-10T00:00:00Z,3,4\n", None, [1715299200.0]),
         ("500\n2000\n", "ms", [0.5, 2.0]),
         ("0.5,\n\n2\n", None, [0.5, 2.0]),
     ],
@@ -151,6 +158,13 @@ def test_the_unit_is_what_the_user_or_the_format_says(
         (row(500) + row(2000), None, r"its times is not known \(0.000667 requests/s in s, 0.667 requests/s in ms"),
         (row(0.5, ', "hash_ids": [1]') + row(2), None, r"its times is not known \(0.667 requests/s in s, 667 requ"),
         (row(7) + row(7), None, r"its times is not known \(all are equal\)"),
+        # 40 tokens in 3 blocks: of 16 tokens, as in traces in seconds, not of Mooncake's 512
+        (row(500, ', "hash_ids": [1, 2, 3]') + row(2000), None, r"its times is not known \(0.000667 requests/s in s"),
+        (
+            "timestamp_ns,input_len,output_len\n1700000000000000,1,2\n1700001000000000,1,2\n",
+            None,
+            "its times are those of a clock in us, and its format or its column has ns; give `unit`",
+        ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2,3\n5,2,3\n", None, "is not known .0.25 requests/s in s"),
         (
             "".join(row(at, ', "hash_ids": []') for at in (0, 0, 1)),

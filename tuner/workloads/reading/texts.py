@@ -24,7 +24,9 @@ from tuner.workloads.reading.files import LARGEST_LENGTH, json_reason, read_text
 
 _FORM = 'lines such as {"prompt": "…", "output_tokens": 128}'
 _TURNS = ("conversations", "conversation", "messages")
-_LENGTHS = ("output_tokens", "max_tokens", "max_completion_tokens")
+_PROMPTS = ("prompt", "text_input", *_TURNS)
+_LENGTHS = ("output_tokens", "max_tokens", "max_completion_tokens", "output_length")
+_SAID = ("value", "content", "text")
 _HUMAN = ("human", "user")
 _ASSISTANT = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
 
@@ -94,19 +96,31 @@ def _lines(file: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 def _text(entry: Any) -> UserText | None:
     """Return the prompt of an entry; None if it has no text of a human."""
+    if entry is None or entry == {}:
+        return None
     if isinstance(entry, dict) and isinstance(entry.get("body"), dict):
         entry = entry["body"]
-    names = [name for name in ("prompt", *_TURNS) if isinstance(entry, dict) and name in entry]
+    names = [name for name in _PROMPTS if isinstance(entry, dict) and name in entry]
     if not names:
         raise ValueError(f"no text under 'prompt', and no 'conversations'; give {_FORM}")
-    name, tokens = names[0], _tokens(entry)
-    prompt, answer = entry[name], None
-    if name in _TURNS and isinstance(prompt, list):
+    name, tokens = next((name for name in names if entry[name]), names[0]), _tokens(entry)
+    prompt, answer = _unpacked(entry[name], name), None
+    if isinstance(prompt, list) and (name in _TURNS or any(isinstance(turn, dict) for turn in prompt)):
         prompt, answer = _conversation(prompt)
     if prompt is not None and not isinstance(prompt, str):
         kind = "list of turns" if name in _TURNS else "text"
         raise ValueError(f"{name} {str(prompt)[:40]!r} is not a {kind}; give {_FORM}")
     return UserText(_encodable(prompt), tokens, answer) if prompt and prompt.strip() else None
+
+
+def _unpacked(prompt: Any, name: str) -> Any:
+    """Return the turns of a list that is written as text, and the text of a list of one; anything else as it is."""
+    if name in _TURNS and isinstance(prompt, str) and prompt.lstrip().startswith("["):
+        try:
+            return json.loads(prompt)
+        except (ValueError, RecursionError):
+            return prompt
+    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str) else prompt
 
 
 def _tokens(entry: dict[str, Any]) -> int | None:
@@ -130,7 +144,7 @@ def _conversation(turns: list[Any]) -> tuple[str | None, str | None]:
         if not isinstance(turn, dict):
             continue
         speaker = str(turn.get("from") or turn.get("role") or "").lower()
-        said = _said(turn.get("value", turn.get("content")))
+        said = next((text for name in _SAID if (text := _said(turn.get(name))) is not None), None)
         if speaker in _HUMAN:
             if prompt is not None:
                 break

@@ -50,7 +50,10 @@ _EPOCHS = (1.2e9, 2.2e9)
 
 _TIME, _PROMPT, _ANSWER = range(3)
 _NAMES = (
-    ("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
+    (
+        *("timestamp", "arrival timestamp", "arrived at", "arrival time", "arrival", "start time", "time"),
+        *("created at", "request time", "relative time", "timestamp start unix"),
+    ),
     (
         *("context tokens", "request tokens", "input length", "prompt size", "num prefill tokens", "prompt tokens"),
         *("input tokens", "prompt len", "prompt length", "input len", "num input tokens", "num prompt tokens"),
@@ -69,7 +72,13 @@ _UNITS: tuple[tuple[frozenset[str], Unit], ...] = (
     (frozenset({"arrival timestamp", "prompt size", "token size"}), "s"),
     (frozenset({"arrived at", "num prefill tokens", "num decode tokens"}), "s"),
 )
-"""The unit of each published format, by names that it has; the first one applies. Mooncake's times are whole ms."""
+"""The unit of each published format, by names that it has; the first one applies. Mooncake's times are whole ms.
+
+Traces in seconds have Mooncake's names, too: those that `vllm bench serve --dataset-name timed_trace` reads by default.
+"""
+
+_MOONCAKE_BLOCK = 512
+"""Tokens of a block of Mooncake's `hash_ids`; Bailian's have 16."""
 
 _UNIT_WORDS: dict[str, Unit] = {
     **{"s": "s", "sec": "s", "secs": "s", "seconds": "s", "ms": "ms", "msec": "ms", "milliseconds": "ms"},
@@ -124,9 +133,13 @@ def in_seconds(
         dates: whether the times were dates, whose unit is no guess.
 
     Raises:
-        UserError: if nobody tells the unit, or the rate is not plausible in a unit that the user did not state.
+        UserError: if nobody tells the unit, two ways to tell it contradict each other, or the rate is not plausible in
+            a unit that the user did not state.
     """
     clock = next((unit for unit, each in PER_SECOND.items() if _EPOCHS[0] <= times[0] / each <= _EPOCHS[1]), None)
+    if stated is None and clock is not None and known not in (None, clock):
+        rule = f"its times are those of a clock in {clock}, and its format or its column has {known}"
+        raise UserError(f"{file}: {rule}; {_STATE}")
     unit = stated or clock or known
     span, gaps = times[-1] - times[0], len(times) - 1
     rates = {each: gaps * per / span for each, per in PER_SECOND.items()} if span > 0 else {}
@@ -192,6 +205,7 @@ def read_recording(file: Path) -> Recording:
     if not kept:
         raise UserError(f"trace {str(file)!r} has no request with tokens; give {FORMS}")
     unit = "s" if dates == {True} else _unit(names, columns[_TIME], kept)
+    unit = None if unit == "ms" and any(_has_short_blocks(row, columns[_PROMPT]) for _, row in rows or ()) else unit
     return Recording(file, kept, unit, dates == {True}, len(found) - len(kept))
 
 
@@ -215,6 +229,12 @@ def _unit(names: Sequence[str], time: str, requests: Sequence[RecordedRequest]) 
     plain = {_plain(name) for name in names}
     unit = next((unit for marks, unit in _UNITS if marks <= plain), None)
     return None if unit == "ms" and any(each.at % 1 for each in requests) else unit
+
+
+def _has_short_blocks(row: Mapping[str, Any], prompt: str) -> bool:
+    """Return whether blocks of a prompt are shorter than Mooncake's 512 tokens, so that this is another's trace."""
+    blocks = row.get("hash_ids")
+    return isinstance(blocks, list) and len(blocks) > _length(row[prompt]) / _MOONCAKE_BLOCK + 1
 
 
 def _without_unit(name: str) -> str:
@@ -278,7 +298,7 @@ def _time(value: Any) -> tuple[float, bool]:
     number = _number(value)
     if number is not None:
         return number, False
-    at = datetime.fromisoformat(str(value).strip())
+    at = datetime.fromisoformat(str(value).strip().replace(" UTC", "+00:00"))
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp(), True
 
 
