@@ -19,14 +19,20 @@ Piece = tuple[float, bytes]
 
 _DATA = b"data:"
 _DONE = b"[DONE]"
+_COMMENT = b":"
+"""How a comment begins, which some proxies pass on as data."""
 _MARK = b"\xef\xbb\xbf"
 _FIELD = re.compile(rb"[\w-]*:.*|data|event|id|retry", re.DOTALL)
 _BEGINNING = re.compile(rb"[\w-]*(:.*)?", re.DOTALL)
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _COUNT_LIMIT = 2**63
 _SHOWN = 200
-_SIGNS_OF_LIFE = ("ping", "heartbeat", "keepalive", "keep-alive")
-_PARTS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
+_SIGNS_OF_LIFE = ("ping", "heartbeat", "keepalive", "keep-alive", "keep_alive")
+_CHUNK = "chat.completion.chunk"
+_PARTS = (
+    *("content", "reasoning", "reasoning_content", "reasoning_details", "thinking"),
+    *("tool_calls", "refusal", "function_call"),
+)
 """What a chunk of a chat can have of the answer: text, thoughts, and calls of tools, whose arguments are tokens."""
 
 
@@ -64,8 +70,10 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
         if data == _DONE:
             finished = True
             continue
+        if data.startswith(_COMMENT):
+            continue
         event = _object(data)
-        if event.get("error") is not None or event.get("object") == "error" or name == b"error":
+        if event.get("error") or event.get("object") == "error" or name == b"error":
             error = data[:_SHOWN].decode("utf-8", "replace")
             continue
         usage = event.get("usage")
@@ -88,7 +96,13 @@ def read_answer(pieces: Sequence[Piece]) -> StreamedAnswer:
 
 def _check_no_choices(event: dict[str, Any], choices: Any, name: bytes, data: bytes) -> None:
     """Refuse an event without choices that is neither a usage nor a sign of life."""
-    known = "usage" in event or event.get("type") in _SIGNS_OF_LIFE or name not in (b"", b"message")
+    known = (
+        not event
+        or "usage" in event
+        or event.get("object") == _CHUNK
+        or event.get("type") in _SIGNS_OF_LIFE
+        or name not in (b"", b"message")
+    )
     if choices is not None or not known:
         raise MalformedError(f"an event without choices: {data[:_SHOWN]!r}")
 

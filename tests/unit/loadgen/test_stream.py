@@ -109,6 +109,8 @@ ENDED = "data: [DONE]\n\n"
         (f"data: {WORD}\ndata: {WORD}\ndata: [DONE]\n", (1, 2)),
         (f"event: completion\nretry\ndata: {WORD}\n\nevent: end\n{ENDED}", (1,)),
         (f'event: ping\ndata: {{"now": 1}}\n\ndata: {{"type": "ping"}}\n\ndata: {WORD}\n\n{ENDED}', (1,)),
+        (f"data: : OPENROUTER PROCESSING\n\ndata: {{}}\n\ndata: {WORD}\n\n{ENDED}", (1,)),
+        (f'data: {{"object": "chat.completion.chunk", "choices": null}}\n\ndata: {WORD}\n\n{ENDED}', (1,)),
     ],
 )
 def test_the_forms_of_a_stream(stream: str, times: tuple[int, ...], mark: str, line_end: str) -> None:
@@ -165,6 +167,8 @@ def test_every_event_with_a_text_is_a_token_even_an_empty_text() -> None:
         ({"content": "a"}, 1),
         ({"reasoning_content": "hm"}, 1),
         ({"reasoning": "hm", "content": None}, 1),
+        ({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}, 1),
+        ({"thinking": "hm"}, 1),
         ({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}, 1),
         ({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}], "content": None}, 1),
         ({"tool_calls": []}, 0),
@@ -222,8 +226,9 @@ def test_an_error_event_is_stored_and_parsing_continues() -> None:
     assert answer == StreamedAnswer((1.0, 1.0), None, None, True, '{"error": {"message": "out of memory"}}')
 
 
-def test_an_error_of_null_is_none() -> None:
-    answer = answer_to(b'data: {"error": null, "choices": [{"text": "a"}]}\n\n', DONE)
+@pytest.mark.parametrize("error", [b"null", b"false", b'""', b"{}"])
+def test_an_empty_error_is_none(error: bytes) -> None:
+    answer = answer_to(b'data: {"error": %s, "choices": [{"text": "a"}]}\n\n' % error, DONE)
     assert answer == StreamedAnswer((1.0,), None, None, True)
 
 
@@ -280,7 +285,7 @@ def test_any_object_is_an_event_or_malformed(event: dict[str, object]) -> None:
         answer = answer_to(b"data: " + json.dumps(event).encode() + b"\n\n")
     except MalformedError:
         return
-    assert (answer.error is None) == (event.get("error") is None)
+    assert (answer.error is None) == (not event.get("error"))
     for count in (answer.input_tokens, answer.output_tokens):
         assert count is None or (type(count) is int and 0 <= count < 2**63)
 
