@@ -40,12 +40,13 @@ class HttpError(Exception):
 class Reply:
     """The answer of a listener; `status` is None if it accepted the connection and sent no valid answer in time.
 
-    In that case `problem` has the reason.
+    In that case `problem` has the reason. `location` is the address that a redirection names.
     """
 
     status: int | None
     body: bytes = b""
     problem: str | None = field(default=None, compare=False)
+    location: str | None = field(default=None, compare=False)
 
     @property
     def text(self) -> str:
@@ -208,7 +209,7 @@ async def _read(
             body += chunk
             if len(body) > limits.size:
                 raise _too_large(limits)
-        return Reply(response.status_code, bytes(body))
+        return Reply(response.status_code, bytes(body), location=response.headers.get("location"))
 
 
 def _check_head(response: httpx.Response, limits: ReadLimits) -> None:

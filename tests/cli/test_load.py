@@ -151,6 +151,29 @@ def test_a_list_of_models_that_is_none_is_refused(folder: Path, body: bytes, par
     refused(printed, folder, part.replace("URL", url))
 
 
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (
+            "404 Not Found\r\nContent-Type: text/html",
+            "answers there (it answers 404 to /v1/models: no); give the address",
+        ),
+        ("200 OK\r\nContent-Type: text/html", "its type is text/html, not application/json); give the address of one"),
+        (
+            "308 Moved\r\nLocation: https://b/v1/models",
+            "the server answers 308 and refers to https://b/v1/models; give",
+        ),
+        ("503 Busy", "the server cannot answer now: 503 to /v1/models: no; see its log, and try again"),
+        ("429 Slow", "the server cannot answer now: 429 to /v1/models: no; see its log, and try again"),
+        ("500 Oops\r\nContent-Type: application/json", "the server cannot answer now: 500 to /v1/models: no; see its"),
+    ],
+)
+def test_a_server_that_is_another_or_not_ready_is_named(folder: Path, head: str, part: str) -> None:
+    with answering(f"HTTP/1.1 {head}\r\nContent-Length: 2\r\n\r\nno".encode()) as port:
+        printed = run_here(folder, "load", "--url", f"http://127.0.0.1:{port}", "--workload", "../traffic.yaml")
+    refused(printed, folder, part)
+
+
 class KeyedModels(BaseHTTPRequestHandler):
     """Lists its models to those who send the key `right`."""
 

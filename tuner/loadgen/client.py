@@ -62,7 +62,8 @@ class RequestSender:
                     self._url, data=body, headers=self._headers, allow_redirects=False
                 ) as response:
                     if response.status != 200:
-                        refusal = f"HTTP {response.status}: "
+                        place = response.headers.get("Location")
+                        refusal = f"HTTP {response.status}: {f'refers to {place[:200]} ' if place else ''}"
                         refusal += (await response.content.read(_BODY_LIMIT)).decode("utf-8", "replace")[:200]
                     else:
                         limit = _ANSWER_LIMIT + _TOKEN_LIMIT * request.max_tokens

@@ -38,6 +38,9 @@ KEY_VARIABLES = (API_KEY_VARIABLE, "VLLM_API_KEY", "LLAMA_API_KEY")
 """Environment variables with the server's API key, the first that is set; vLLM and llama.cpp read the others."""
 
 _NO_SERVER = "no OpenAI-compatible server answers there"
+_OTHER = "give the address of one"
+_BUSY = (408, 429, *range(500, 600))
+"""Statuses of a server that is there and cannot answer now."""
 GGUF_SUFFIX = ".gguf"
 
 
@@ -217,7 +220,8 @@ def served_model(url: str, model: str | None) -> tuple[str, str]:
         reply = fetch(f"{url}/v1/models", ReadLimits(HTTP_TIMEOUT_S, types=JSON), headers=headers)
     except HttpError as error:
         rule = error.problem if error.lasting else f"{_NO_SERVER} ({error.problem})"
-        raise SettingError("url", url, as_text(rule), error.remedy or "start one") from None
+        remedy = error.remedy or (_OTHER if error.connected else "start one")
+        raise SettingError("url", url, as_text(rule), remedy) from None
     listed = _listed(url, reply, key)
     name = model or next(iter(listed), None)
     if name is None or name not in listed:
@@ -231,12 +235,18 @@ def _listed(url: str, reply: Reply, key: str | None) -> dict[str, str]:
     if reply.status in (401, 403):
         rule = f"the server answers {reply.status}: it needs {'another' if key else 'an'} API key"
         raise SettingError("url", url, rule, f"set {' or '.join(KEY_VARIABLES)}")
+    shown = " ".join(reply.text.split())[:80] or "an empty text"
+    if reply.location is not None and reply.status in range(300, 400):
+        rule = f"the server answers {reply.status} and refers to {reply.location[:200]}"
+        raise SettingError("url", url, as_text(rule), "give the address that answers itself")
+    if reply.status in _BUSY:
+        rule = f"the server cannot answer now: {reply.status} to /v1/models: {shown}"
+        raise SettingError("url", url, as_text(rule), "see its log, and try again when it is ready")
     try:
         return {str(each["id"]): str(each.get("root") or each["id"]) for each in json.loads(reply.body)["data"]}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        shown = " ".join(reply.text.split())[:80]
-        rule = f"{_NO_SERVER} (it answers {reply.status} to /v1/models: {shown or 'an empty text'})"
-        raise SettingError("url", url, as_text(rule), "give the address of one") from None
+        rule = f"{_NO_SERVER} (it answers {reply.status} to /v1/models: {shown})"
+        raise SettingError("url", url, as_text(rule), _OTHER) from None
 
 
 def _send(
