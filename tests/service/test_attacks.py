@@ -150,6 +150,18 @@ def test_another_users_study_is_not_learned_from(attacked: Attacked) -> None:
     nothing_happened(attacked)
 
 
+def test_a_hub_name_is_no_folder_of_the_server(attacked: Attacked) -> None:
+    """`running_service` starts the server in this folder, in which the name would be a path."""
+    assert (attacked.folder / "models" / "made").is_dir()
+    texts = {
+        refused(attacked.submit("probe", engine="simulated", model=name), "model").replace(name, "NAME")
+        for name in ("models/made", "models/none")
+    }
+    assert len(texts) == 1
+    assert "not in the catalogue" in texts.pop()
+    nothing_happened(attacked)
+
+
 def test_variables_are_refused(attacked: Attacked) -> None:
     for name in ("LD_PRELOAD", "PYTHONPATH", "VLLM_PLUGINS", "HF_ENDPOINT", "PATH"):
         refused(attacked.submit("env", env={name: "x"}), "env")

@@ -38,6 +38,9 @@ from tuner.service.watching.webhooks import Webhooks
 FIRST_TOKEN = "admin"
 """Name of the token that a new service makes, and of its owner."""
 
+EMPTY = ".empty"
+"""The folder in which the service works, so that a submission's `owner/name` is a hub's and no folder of the server."""
+
 ENDING_S = 60.0
 """Seconds that drivers have to end their servers when the service is stopped."""
 
@@ -89,12 +92,14 @@ def serve(settings: ServeSettings) -> None:
     Raises:
         SettingError: for an address beyond this machine without a token, or a port that is taken.
     """
-    settings = replace(settings, url=_absolute(settings.url), folder=settings.folder.resolve())
+    settings = _with_whole_paths(settings)
     check_certificate(settings.certificate)
     set_up(settings.log_format, sys.stderr)
     os.environ[LOG_FORMAT] = settings.log_format.value  # drivers inherit it
     devices = find_kinds(settings)
-    settings.folder.mkdir(parents=True, exist_ok=True)
+    empty = settings.folder / EMPTY
+    empty.mkdir(parents=True, exist_ok=True)
+    os.chdir(empty)
     with closing(open_service_store(settings.url)) as service, closing(open_store(settings.url)) as store:
         listener = _listen(settings, service)
         first = first_token(service) if settings.log_format is LogFormat.TEXT else None
@@ -113,6 +118,19 @@ def serve(settings: ServeSettings) -> None:
                 names=_names(settings),
             )
             run_server(create_app(context), listener, settings.certificate, settings.limits)
+
+
+def _with_whole_paths(settings: ServeSettings) -> ServeSettings:
+    """Return the settings with whole paths: the service and its drivers work in folders of their own."""
+    return replace(
+        settings,
+        url=_absolute(settings.url),
+        folder=settings.folder.resolve(),
+        vllm=None if settings.vllm is None else os.path.abspath(settings.vllm),
+        certificate=None
+        if settings.certificate is None
+        else (settings.certificate[0].absolute(), settings.certificate[1].absolute()),
+    )
 
 
 def check_certificate(files: tuple[Path, Path] | None) -> None:
@@ -168,7 +186,7 @@ def find_kinds(settings: ServeSettings) -> dict[str, tuple[str, ...]]:
 
 
 def _absolute(url: str) -> str:
-    """Return the URL with the whole path of a SQLite file: drivers work in other folders."""
+    """Return the URL with the whole path of a SQLite file."""
     path = url.removeprefix("sqlite:///")
     return url if path == url or path.startswith("file:") else f"sqlite:///{os.path.abspath(path)}"
 
@@ -258,8 +276,7 @@ def _scheduling(
     if not settings.schedules:
         yield
         return
-    vllm = None if settings.vllm is None else os.path.abspath(settings.vllm)
-    launcher = ProcessLauncher(settings.url, settings.folder, vllm, settings.ray_address, settings.rules)
+    launcher = ProcessLauncher(settings.url, settings.folder, settings.vllm, settings.ray_address, settings.rules)
     scheduler = Scheduler(service, launcher, devices, _note, queue, keep_audit=settings.keep_audit)
     stop = threading.Event()
 

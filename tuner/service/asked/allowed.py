@@ -44,6 +44,9 @@ HARMLESS = frozenset(
 SHIPPED_WORDS_ONLY = frozenset({"--speculative-config.method", "--speculative-config.model"})
 """Keys whose values choose code or models: vLLM's method `custom_class` imports its model's name as a class."""
 
+FEW_WORDS = {"--generation-config": frozenset({"auto", "vllm"})}
+"""Harmless flags whose other values name a folder or a hub's model."""
+
 _WORD = re.compile(r"[A-Za-z0-9_+:,][A-Za-z0-9_+:,-]{0,199}", re.ASCII)
 """A plain word. A parser would take one with a dash in front for a flag."""
 
@@ -148,9 +151,10 @@ def _check(field: str, place: Place, added: frozenset[str]) -> None:
         whole = sorted(known for known in {*words, *HARMLESS} if known.startswith(name) and "." not in known)
         remedy = f"write the whole name, such as {whole[0]}" if len(name) > 3 and whole else _ASK
         raise SettingError(field, place.name[:100], "this server does not allow the flag", remedy)
-    if name in SHIPPED_WORDS_ONLY and place.value not in (None, *words[name]):
+    few = words[name] if name in SHIPPED_WORDS_ONLY else FEW_WORDS.get(name)
+    if few is not None and place.value not in (None, *few):
         rule = as_text(f"this server does not allow {str(place.value)[:60]!r} here")
-        raise SettingError(field, name, rule, as_text(f"give one of {', '.join(sorted(words[name]))}"))
+        raise SettingError(field, name, rule, as_text(f"give one of {', '.join(sorted(few))}"))
     if place.value not in words.get(name, ()):
         _check_value(field, place.name, place.value)
 

@@ -10,6 +10,7 @@ from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
+from tuner.service.queue.rules import SIMULATED
 from tuner.study.specification.builder import declared_space, plan_study
 from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.optimize import check_budget
@@ -46,6 +47,9 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
     check_budget(keywords.budget())
     if not kind_of(keywords.engine).can(Feature.PREDICTED):
         rule = f"a service runs vLLM and simulations, and {keywords.engine} only `tuner optimize`"
+        raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
+    if keywords.engine not in (VLLM, SIMULATED, "auto"):
+        rule = "no engine has this name"
         raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
     if simulated:
         simulated_engine(keywords.gpu, keywords.vllm_version, keywords.preset, None)

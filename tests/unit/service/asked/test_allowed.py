@@ -42,6 +42,7 @@ def refused(*words: str) -> SettingError:
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'],
         ["--limit-mm-per-prompt", '{"image": 0}'],
         ["--reasoning-parser", "qwen3", "--seed", "1"],
+        ["--generation-config", "vllm"],
     ],
 )
 def test_flags_of_the_list_are_allowed_in_each_spelling(words: list[str]) -> None:
@@ -101,7 +102,7 @@ def test_an_abbreviation_is_refused_with_the_whole_name() -> None:
         ["--max-num-seqs", "/etc/passwd"],
         ["--attention-backend", "os.path"],
         ["--reasoning-parser", "../x"],
-        ["--generation-config", "http://169.254.169.254/"],
+        ["--tool-call-parser", "http://169.254.169.254/"],
         ["--quantization", "${HOME}"],
         ["--compilation-config", '{"cudagraph_mode": "a.B"}'],
         ["--compilation-config", '{"custom_ops": ["--x"]}'],
@@ -116,6 +117,7 @@ def test_a_value_names_no_file_no_address_and_no_class(words: list[str]) -> None
 def test_the_method_of_drafts_is_one_of_the_shipped() -> None:
     found = refused("--speculative-config", '{"method": "custom_class", "model": "evil"}')
     assert (found.field, found.value) == ("server_arguments", "--speculative-config.method")
+    assert refused("--generation-config", "gpt2").remedy == "give one of auto, vllm"  # a hub's model
     assert refused("--speculative-config.model", "evil").remedy == "give one of {{draft_model}}"
 
 

@@ -142,6 +142,8 @@ def test_a_path_leads_nowhere_else(api: Api, path: str) -> None:
         ({"output": "/etc/cron.d/x"}, "output"),
         ({"files": {"../x": "y"}}, "files"),
         ({"trials": 0}, "trials"),
+        ({"engine": "vllm-fork"}, "engine"),
+        ({"engine": "simulated\n"}, "engine"),
     ],
 )
 def test_settings_that_reach_beyond_the_study_are_refused(api: Api, settings: dict[str, Any], field: str) -> None:
