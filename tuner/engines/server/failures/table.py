@@ -107,7 +107,8 @@ _MODEL = (
     r"The Transformers implementation of .* is not compatible with vLLM",
     r"No supported config format found|Unable to parse config\.json|Failed to load mistral '",
     r"Unable to load weights from|Weight files referenced in index but missing|could not parse ModelProto",
-    r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError|^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
+    r"sentencepiece_processor|^google\.protobuf\.message\.DecodeError",
+    r"^Exception: (?:data did not match any variant|\S.* at line \d+ column)",
     r"Permission denied|Read-only file system|Stale file handle|Input/output error|Errno (?:5|13|30|116)\b",
 )
 """The model's files are missing, cut off or broken, or are of an architecture that the installed versions lack."""
