@@ -95,6 +95,7 @@ def test_every_recorded_flag_has_a_place() -> None:
     assert long - flag_names() - listed - {"--device-memory-utilization"} == set()
     assert listed & flag_names() == set()
     assert (listed | without_effect) - long == set()
+    assert {f"--{name.removeprefix('no-')}" for name in document["neutral"]} - listed == set()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,8 @@ def test_every_recorded_flag_has_a_place() -> None:
         "--otlp-traces-endpoint http://collector:4317 --chat-template ./chat.jinja --root-path /v",
         "--trust-remote-code --hf-token --revision main --download-dir /models --load-format auto",
         '--default_chat_template_kwargs {"enable_thinking":false} --structured-outputs-config.backend auto',
+        "--runner generate --model-impl=auto --distributed-executor-backend mp --nnodes 1 --max_num_partial_prefills 1",
+        "--no-enable-lora --no-enable-expert-parallel --enable-sleep-mode --distributed-timeout-seconds 1800",
     ],
 )
 def test_flags_without_effect_change_nothing(line: str) -> None:
@@ -120,7 +123,10 @@ def test_flags_without_effect_change_nothing(line: str) -> None:
     ("line", "message"),
     [
         ("--enable-expert-parallel", "--enable-expert-parallel: not simulated; measure that with the engine vllm"),
-        ("--no-enable-eplb", "--no-enable-eplb: not simulated; measure that"),
+        ("--no-enable-scale-out", "--no-enable-scale-out: not simulated; measure that"),
+        ("--runner pooling", "--runner pooling: not simulated; measure that"),
+        ("--runner", "--runner: not simulated; measure that"),
+        ("--nnodes 2", "--nnodes 2: not simulated; measure that"),
         ("--attention-config.backend FLASHINFER", "--attention-config.backend FLASHINFER: not simulated; measure that"),
         ("--max-num-seqs -4", "--max-num-seqs -4: a negative number is not simulated"),
         ("--max-num-sqs 4", "--max-num-sqs 4: not simulated; did you mean --max-num-seqs?"),

@@ -69,7 +69,7 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         UnknownFlagError: for a flag or a value that is not simulated, which vLLM may have.
         FlagError: for a value of the wrong type.
     """
-    flags, rest = _parser().parse_known_args(_joined_keys(one_spelling(arguments)))
+    flags, rest = _parser().parse_known_args(_joined_keys(_without_neutral(one_spelling(arguments))))
     if rest:
         raise UnknownFlagError(f"{' '.join(rest)}: not simulated; {_hint(rest[0])}")
     values = vars(flags)
@@ -78,6 +78,20 @@ def parse_flags(arguments: Sequence[str]) -> dict[str, Any]:
         if value is not None and value < 0:
             raise UnknownFlagError(f"--{name} {value}: a negative number is not simulated; give another")
     return values
+
+
+def _without_neutral(words: Sequence[str]) -> list[str]:
+    """Return the words without flags that are not simulated and whose value is what vLLM does anyway."""
+    neutral: dict[str, list[str]] = _document()["neutral"]
+    kept, waiting = [], [*words]
+    while waiting:
+        word = waiting.pop(0)
+        values = neutral.get(word.removeprefix("--")) if word.startswith("--") else None
+        if values is None or (values and not {*waiting[:1]} & {*values}):
+            kept.append(word)
+        elif values:
+            del waiting[0]
+    return kept
 
 
 def _hint(word: str) -> str:
