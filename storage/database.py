@@ -263,16 +263,10 @@ def _try_wal(engine: Engine) -> str:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
 
 
-def migration_config(connection: Connection) -> Config:
-    """Return Alembic's configuration for a connection; it replaces the file alembic.ini."""
-    config = Config()
+def _migrate(connection: Connection) -> None:
+    config = Config()  # replaces the file alembic.ini
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    return config
-
-
-def _migrate(connection: Connection) -> None:
-    config = migration_config(connection)
     scripts = ScriptDirectory.from_config(config)
     current = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
     head = scripts.get_current_head()

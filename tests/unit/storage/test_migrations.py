@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import optuna
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from storage import StorageError, database, open_store
-from storage.answers.record import AnswersKey
 from storage.records import ServerFacts
 from storage.service.models import Base
-from storage.service.optimizations.records import OptimizationPage
-from storage.service.records import Page
-from storage.service.store import open_service_store
 from storage.tables.models import ServerFactsRow
 from tests import store_samples as samples
-from tests.service_samples import at, submission
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.program("postgresql"))])
@@ -58,74 +52,6 @@ def test_migrations_create_the_tables_of_the_models(url: str, engine: Engine) ->
     open_store(url).close()
     assert differences(engine) == []
     assert set(inspect(engine).get_table_names()) == {*Base.metadata.tables, "tuner_alembic_version"}
-
-
-def test_a_downgrade_drops_all_tables(url: str, engine: Engine) -> None:
-    open_store(url).close()
-    with database.writing_engine(engine).begin() as connection:
-        command.downgrade(database.migration_config(connection), "base")
-    assert inspect(engine).get_table_names() == ["tuner_alembic_version"]
-    open_store(url).close()
-    assert differences(engine) == []
-
-
-def test_a_database_of_the_first_schema_keeps_its_studies_and_gets_the_answers(url: str, engine: Engine) -> None:
-    store = open_store(url)
-    store.create_study(samples.study())
-    store.close()
-    with database.writing_engine(engine).begin() as connection:
-        command.downgrade(database.migration_config(connection), "0001")
-    assert "tuner_answers" not in inspect(engine).get_table_names()
-    store = open_store(url)
-    assert store.studies() == [samples.study()]
-    assert store.answers(AnswersKey("w", (), "vllm 0.32.0", "cpu", "q")) is None
-    store.close()
-    assert differences(engine) == []
-
-
-def test_a_database_of_the_second_schema_keeps_its_studies_and_gets_the_service(url: str, engine: Engine) -> None:
-    store = open_store(url)
-    store.create_study(samples.study())
-    store.close()
-    with database.writing_engine(engine).begin() as connection:
-        command.downgrade(database.migration_config(connection), "0002")
-    added = {f"tuner_{name}" for name in ("submissions", "events", "uses", "owners", "tokens", "leases", "audit")}
-    assert added & set(inspect(engine).get_table_names()) == set()
-    service = open_service_store(url)
-    assert service.submissions() == Page(())
-    service.close()
-    assert added <= set(inspect(engine).get_table_names())
-    store = open_store(url)
-    assert store.studies() == [samples.study()]
-    store.close()
-    assert differences(engine) == []
-
-
-def test_a_database_of_the_third_schema_gets_the_optimizations(url: str, engine: Engine) -> None:
-    open_store(url).close()
-    with database.writing_engine(engine).begin() as connection:
-        command.downgrade(database.migration_config(connection), "0003")
-    added = {"tuner_optimizations", "tuner_optimization_trials"}
-    assert added & set(inspect(engine).get_table_names()) == set()
-    service = open_service_store(url)
-    assert service.optimizations() == OptimizationPage(())
-    service.close()
-    assert added <= set(inspect(engine).get_table_names())
-    assert differences(engine) == []
-
-
-def test_a_database_of_the_fourth_schema_gets_the_webhooks(url: str, engine: Engine) -> None:
-    service = open_service_store(url)
-    service.submit(submission("s"))
-    service.close()
-    with database.writing_engine(engine).begin() as connection:
-        command.downgrade(database.migration_config(connection), "0004")
-    assert "tuner_messages" not in inspect(engine).get_table_names()
-    service = open_service_store(url)
-    assert service.submission("s") == replace(submission("s"), events=1)
-    assert service.due_messages(at(1)) == []
-    service.close()
-    assert differences(engine) == []
 
 
 def test_opening_again_keeps_the_studies(url: str) -> None:
@@ -164,7 +90,7 @@ def test_a_newer_schema_is_refused_and_unchanged(url: str, engine: Engine) -> No
     with database.writing_engine(engine).begin() as connection:
         connection.execute(text("UPDATE tuner_alembic_version SET version_num = '9999'"))
     with pytest.raises(
-        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0006\): upgrade"
+        StorageError, match=r"a newer tuner wrote .* \(its schema is 9999, this version's is 0001\): upgrade"
     ):
         open_store(url)
     assert _rows(engine, "tuner_alembic_version") == [("9999",)]
