@@ -35,7 +35,6 @@ from benchmarks.search.comparison import SearchTask, raise_best_scores, run_sear
 from benchmarks.search.problems.catalogue import (
     FAMILIES,
     ProblemSettings,
-    current_name,
     make_problem,
     problem_names,
 )
@@ -46,7 +45,7 @@ from benchmarks.search.report.files import read_summaries, results_data
 from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary
 from benchmarks.search.report.tables import print_problem
-from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME, current_sampler_name
+from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
 
 PREMISE_OPTIONS = ("trials", "workers", "finalists", "source_study")
 """Options that make two searches comparable, besides the settings of the problems."""
@@ -57,7 +56,7 @@ def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = documented_parser(__doc__)
     _add_search_options(parser)
     _add_problem_options(parser)
-    parser.add_argument("--against", default=RESIDUAL_NAME, type=current_sampler_name, help="the sampler to compare")
+    parser.add_argument("--against", default=RESIDUAL_NAME, help="the sampler to compare")
     parser.add_argument("--reuse", type=Path, nargs="*", default=[], help="--json files; --seeds 0 shows only these")
     parser.add_argument("--json", type=Path, help="write every search and figure to this file")
     parser.add_argument("--plot", type=Path, help="draw the scores to this file")
@@ -71,10 +70,8 @@ def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def _add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samplers",
-        "--rivals",
         nargs="+",
         metavar="NAME",
-        type=current_sampler_name,
         choices=list(COMPARED_SAMPLERS),
         help="the samplers under comparison",
     )
@@ -86,16 +83,14 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes [2]")
     parser.add_argument(
         "--source-study",
-        "--earlier",
         metavar="PROBLEM",
-        type=current_name,
         help="the problem of the residual sampler's source study, with as many trials",
     )
 
 
 def _add_problem_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", nargs="+", choices=FAMILIES)
-    parser.add_argument("--problems", nargs="+", metavar="NAME", type=current_name)
+    parser.add_argument("--problems", nargs="+", metavar="NAME")
     parser.add_argument(
         "--prior", choices=PRIOR_KINDS, default="right", help="kind of predictions for samplers [right]"
     )
@@ -109,7 +104,6 @@ def _add_problem_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain-starts", action="store_true", help="simulated servers are new commands, not forks")
     parser.add_argument(
         "--workload-share",
-        "--search-load",
         type=float,
         default=1.0,
         help="share of a simulated closed loop's prompts that a trial sends [1]",

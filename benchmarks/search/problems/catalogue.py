@@ -17,16 +17,6 @@ from benchmarks.search.problems.tables.problem import Table, TableProblem
 from benchmarks.search.problems.tables.recorded import recorded_tables
 
 FAMILIES = ("tables", "simulated", "synthetic")
-OLD_NAMES = {
-    "conditional-misled": "conditional-wrong-prior",
-    "conditional-unrelated": "conditional-unrelated-prior",
-    "conditional-cousin": "conditional-related",
-    "conditional-stranger": "conditional-unrelated-problem",
-    "crash-half-cousin": "crash-half-related",
-    "infeasible-defaults-cousin": "infeasible-defaults-related",
-    "two-objectives-cousin": "two-objectives-related",
-}
-"""Names of problems in older result files and on older command lines, with the names of today."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +47,6 @@ def problem_names(family: str, settings: ProblemSettings) -> list[str]:
     if family == "tables":
         return [settings.table.stem] if settings.table is not None else list(recorded_tables())
     return list(SIMULATED_STUDIES if family == "simulated" else SYNTHETIC)
-
-
-def current_name(name: str) -> str:
-    """Return the name of today for a problem's old name; other names are returned unchanged."""
-    return OLD_NAMES.get(name, name)
 
 
 @cache

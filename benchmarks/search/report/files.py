@@ -8,27 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search.problems.catalogue import current_name
 from benchmarks.search.report.figures import SummariesBySampler, estimate, seed_values
 from benchmarks.search.report.summary import SearchSummary
-from benchmarks.search.samplers.catalogue import RESIDUAL_NAME, current_sampler_name
-
-OLD_SUMMARY_KEYS = {
-    "rival": "sampler",
-    "curve": "incumbent_scores",
-    "truths": "true_scores",
-    "claimed": "measured_over_true",
-    "top": "best_true_score",
-    "top_config": "best_config",
-    "outlooks": "max_expected_improvements",
-}
-"""Keys of a search in older files, with the keys of today."""
-OLD_PREMISE_KEYS = {"earlier": "source_study", "search_load": "workload_share"}
-"""Keys of the premise in older files, with the keys of today."""
+from benchmarks.search.samplers.catalogue import RESIDUAL_NAME
 
 
 def read_summaries(file: Path, problems: Sequence[str], premise: Mapping[str, Any]) -> list[SearchSummary]:
-    """Return the searches in a file of an earlier run, in the keys of today or older ones.
+    """Return the searches in a file of an earlier run.
 
     Only the residual sampler reads the prior, so searches of other samplers may have had another kind of prior.
 
@@ -41,29 +27,15 @@ def read_summaries(file: Path, problems: Sequence[str], premise: Mapping[str, An
         SystemExit: if the file's settings differ from the premise.
     """
     data = json.loads(file.read_text(encoding="utf-8"))
-    recorded = _current_premise(data["premise"])
+    recorded = data["premise"]
     same_prior = recorded["prior"] == premise["prior"]
     differing = {key: (recorded.get(key), premise.get(key)) for key in {*recorded, *premise} - {"prior"}}
     differing = {key: pair for key, pair in differing.items() if pair[0] != pair[1]}
     if differing:
         texts = [f"{key} {then!r} instead of {now!r}" for key, (then, now) in sorted(differing.items())]
         raise SystemExit(f"--reuse {file}: made with {', '.join(texts)}; give the same options, or leave the file out")
-    summaries = [_summary(entry) for entry in data["runs"]]
+    summaries = [SearchSummary(**entry) for entry in data["runs"]]
     return [run for run in summaries if run.problem in problems and (same_prior or run.sampler != RESIDUAL_NAME)]
-
-
-def _current_premise(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    premise = {"source_study": None} | {OLD_PREMISE_KEYS.get(key, key): value for key, value in recorded.items()}
-    if premise["source_study"] is not None:
-        premise["source_study"] = current_name(premise["source_study"])
-    return premise
-
-
-def _summary(entry: Mapping[str, Any]) -> SearchSummary:
-    values = {OLD_SUMMARY_KEYS.get(key, key): value for key, value in entry.items()}
-    values["problem"] = current_name(values["problem"])
-    values["sampler"] = current_sampler_name(values["sampler"])
-    return SearchSummary(**values)
 
 
 def results_data(

@@ -19,13 +19,6 @@ RANDOM_STARTS = 10
 GENERATION = 10
 """Trials in a generation of NSGA-II: with Optuna's 50, most of a search of 60 trials would be random."""
 RESIDUAL_NAME = "residual"
-OLD_RESIDUAL_NAME = "ours"
-"""The name of the residual sampler in older result files and on older command lines."""
-
-
-def current_sampler_name(name: str) -> str:
-    """Return the name of today for a sampler's old name; other names are returned unchanged."""
-    return RESIDUAL_NAME if name == OLD_RESIDUAL_NAME else name
 
 
 def _without_warnings(make: Callable[[], BaseSampler]) -> BaseSampler:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.search.problems.best_known import cache_file, find_best, raise_best
-from benchmarks.search.problems.catalogue import OLD_NAMES, ProblemSettings, make_problem
+from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Problem
 from benchmarks.search.problems.simulated.problem import SimulatedProblem
 from benchmarks.search.problems.simulated.study import find_simulated_study
@@ -186,11 +186,6 @@ def test_a_search_with_a_shorter_workload_is_scored_by_the_whole_one() -> None:
     saved_s = whole.measure(config, 0).seconds - short.measure(config, 0).seconds
     benchmark_s = 200 * 512 / ((whole.true_trial(config).metrics or {})["output_throughput"] or 0.0)
     assert saved_s == pytest.approx(benchmark_s / 2, rel=0.15)
-
-
-def test_old_names_of_problems_lead_to_problems() -> None:
-    for name in OLD_NAMES.values():
-        assert make_problem(name, ProblemSettings()).name == name
 
 
 def test_best_scores_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from benchmarks.search.problems.catalogue import ProblemSettings, make_problem
 from benchmarks.search.problems.problem import Outcome
 from benchmarks.search.problems.synthetic.problems import SYNTHETIC
 from benchmarks.search.report.figures import estimate, mean_differences, score_after, trials_until
-from benchmarks.search.report.files import OLD_PREMISE_KEYS, OLD_SUMMARY_KEYS, read_summaries, results_data
+from benchmarks.search.report.files import read_summaries, results_data
 from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary, hypervolume, summarise_search
 from benchmarks.search.report.tables import print_problem
@@ -111,40 +111,6 @@ def test_reuse_reads_the_files_of_json(summaries: list[SearchSummary], tmp_path:
     assert {run.sampler for run in without_prior} == {"random"}
     with pytest.raises(SystemExit, match="trials 4 instead of 5"):
         read_summaries(file, ["crash-half"], premise("--trials", "5"))
-
-
-def test_reuse_reads_the_keys_and_names_of_older_files(summaries: list[SearchSummary], tmp_path: Path) -> None:
-    data = results(summaries, premise("--source-study", "crash-half-related"))
-    old_summary_keys = {new: old for old, new in OLD_SUMMARY_KEYS.items()}
-    old_premise_keys = {new: old for old, new in OLD_PREMISE_KEYS.items()}
-    runs = [{old_summary_keys.get(key, key): value for key, value in run.items()} for run in data["runs"]]
-    for run in runs:
-        run["rival"] = "ours" if run["rival"] == RESIDUAL_NAME else run["rival"]
-    old_premise = {old_premise_keys.get(key, key): value for key, value in data["premise"].items()}
-    assert old_premise["earlier"] == "crash-half-related"
-    old_premise["earlier"] = "crash-half-cousin"
-    file = tmp_path / "old.json"
-    file.write_text(json.dumps({"premise": old_premise, "runs": runs}))
-    read = read_summaries(file, ["crash-half"], premise("--earlier", "crash-half-cousin"))
-    assert plain(read) == plain(summaries)
-
-
-def test_a_premise_older_than_source_studies_has_none(summaries: list[SearchSummary], tmp_path: Path) -> None:
-    data = results(summaries, premise())
-    del data["premise"]["source_study"]
-    file = tmp_path / "old.json"
-    file.write_text(json.dumps(data))
-    assert len(read_summaries(file, ["crash-half"], premise())) == len(summaries)
-
-
-def test_old_spellings_of_options_and_names_are_accepted() -> None:
-    words = "--rivals ours random --against ours --earlier conditional-stranger --search-load 0.5"
-    arguments = search_arguments([*words.split(), "--problems", "conditional-misled", "flat"])
-    assert arguments.samplers == [RESIDUAL_NAME, "random"]
-    assert arguments.against == RESIDUAL_NAME
-    assert arguments.source_study == "conditional-unrelated-problem"
-    assert arguments.workload_share == 0.5
-    assert arguments.problems == ["conditional-wrong-prior", "flat"]
 
 
 def test_every_table_has_a_caption_and_every_sampler_a_row(
