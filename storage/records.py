@@ -30,13 +30,15 @@ __all__ = [
     "TrialOutcome",
     "TrialRecord",
     "Verdict",
-    "flag_effects_of",
 ]
 
 JsonScalar = str | int | float | bool | None
 
 Config = Mapping[str, JsonScalar]
 """Parameter name to value. A parameter that is missing or None keeps the engine's default."""
+
+DEFAULTS, BASELINE = "defaults", "baseline"
+"""What a conclusion keeps where nothing is better."""
 
 
 class Provenance(StrEnum):
@@ -285,38 +287,6 @@ class StudyRecord:
 
     @property
     def flag_effects(self) -> Sequence[Mapping[str, Any]]:
-        """The flag effects of the winner, see `flag_effects_of`."""
-        return flag_effects_of(self.conclusion)
-
-
-def flag_effects_of(conclusion: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
-    """Return the flag effects of a conclusion, the largest first; empty if it has none.
-
-    Conclusions of earlier versions have them under the key `earned`.
-    """
-    present = conclusion or {}
-    effects: Sequence[Mapping[str, Any]] = present.get("flag_effects", present.get("earned", ()))
-    return effects
-
-
-DEFAULTS, BASELINE = "defaults", "baseline"
-
-
-def kept_by(conclusion: Mapping[str, Any] | None, trials: Sequence[TrialRecord]) -> str | None:
-    """Return what a conclusion keeps: `defaults`, the user's `baseline`, or None.
-
-    In conclusions of earlier versions `keep_defaults` is true for a kept baseline, too; the winner's kind tells which.
-    """
-    present = conclusion or {}
-    if "keeps" in present:
-        return present["keeps"] if present["keeps"] is None else str(present["keeps"])
-    if not present.get("keep_defaults"):
-        return None
-    current = {trial.number for trial in trials if trial.kind is TrialKind.CURRENT}
-    return BASELINE if present.get("winner") in current else DEFAULTS
-
-
-def with_keeps(conclusion: Mapping[str, Any], trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    """Return a conclusion, also of an earlier version, with `keeps`, and `keep_defaults` only for the defaults."""
-    keeps = kept_by(conclusion, trials)
-    return {**conclusion, "keeps": keeps, "keep_defaults": keeps == DEFAULTS}
+        """The flag effects of the winner, the largest first; empty before the conclusion."""
+        effects: Sequence[Mapping[str, Any]] = (self.conclusion or {}).get("flag_effects", ())
+        return effects

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import open_store
-from storage.records import TrialRecord, with_keeps
+from storage.records import TrialRecord
 from tuner.cancellation import Wishes
 from tuner.errors import SettingError, UserError
 from tuner.observers.quiet import LineObserver, SilentObserver
@@ -55,8 +55,7 @@ class Study:
     def conclusion(self) -> Mapping[str, Any] | None:
         """The result: winner, reason, finalists with ratios and intervals, flag effects; None before the study ends."""
         with closing(open_store(self.storage_url)) as store:
-            found = find_study(store, self.name).conclusion
-            return None if found is None else with_keeps(found, store.trials(self.name))
+            return find_study(store, self.name).conclusion
 
     @property
     def best(self) -> BestTrial | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from storage.measured import measured
-from storage.records import StudyRecord, TrialOutcome, TrialRecord, kept_by
+from storage.records import StudyRecord, TrialOutcome, TrialRecord
 
 NO_WINNER = "none"
 
@@ -65,7 +65,7 @@ def _score(trial: TrialRecord) -> float | None:
 
 def _concluded_score(conclusion: Mapping[str, Any], winner: TrialRecord) -> float | None:
     """Return the winner's score relative to the defaults, from the rounds if there were any."""
-    if kept_by(conclusion, [winner]) is not None:
+    if conclusion.get("keeps") is not None:
         return 1.0
     finalists = {each["number"]: each["score"] for each in conclusion.get("contenders", ())}
     ratio = finalists.get(winner.number)

@@ -137,8 +137,6 @@ class RunLog:
             run = self._client.create_run(experiment, start_time=start, tags=tags, run_name=name)
         run_id = run.info.run_id
         params = run_layout.trial_params(trial, outcome, facts)
-        # MLflow refuses another value of a parameter. An earlier version wrote `null` for the engine's default.
-        params = {name: value for name, value in params.items() if run.data.params.get(name) != "null"}
         self._write(run_id, run_layout.trial_points(trial, outcome, facts), params)
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._log_file(run, file)
@@ -209,7 +207,7 @@ class RunLog:
         return self._parents[study]
 
     def _tag_experiment(self, experiment: str, study: StudyRecord, run_id: str) -> None:
-        """Write the tags that an experiment lacks, as one of an older version does, and a view that has changed."""
+        """Write the tags that an experiment lacks, and a view that has changed."""
         present = self._client.get_experiment(experiment).tags
         for name, value in view.experiment_tags(study, experiment, run_id).items():
             if name not in present or (name == view.VIEW_TAG and present[name] != value):

@@ -1,7 +1,6 @@
 """The description of a study's parent run in MLflow's UI, in Markdown: the verdict, the finalists, the flag effects.
 
-Its source is the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion.conclusion`). Parts that the
-conclusion of an older version lacks are left out.
+Its source is the study's conclusion (`Conclusion.to_dict` in `tuner.study.conclusion.conclusion`).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Price:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any] | None) -> Price | None:
-        """Return the price of a study's fact; None without one, as in studies of earlier versions."""
+        """Return the price of a study's fact; None without one."""
         return None if fields is None else cls(fields["per_gpu_hour"], fields["currency"], fields["list_price"])
 
 

@@ -75,14 +75,8 @@ def study_row(record: StudyRecord) -> StudyRow:
 
 
 def study_record(row: StudyRow) -> StudyRecord:
-    """Return the study of a row; its conclusion has the keys of this version."""
-    conclusion = None if row.conclusion is None else _with_present_keys(row.conclusion)
-    return StudyRecord(row.name, row.created_at, Provenance(row.provenance), row.premise, row.facts, conclusion)
-
-
-def _with_present_keys(conclusion: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conclusion with its flag effects under `flag_effects`; version 0.1.0 wrote them under `earned`."""
-    return {("flag_effects" if key == "earned" else key): value for key, value in conclusion.items()}
+    """Return the study of a row."""
+    return StudyRecord(row.name, row.created_at, Provenance(row.provenance), row.premise, row.facts, row.conclusion)
 
 
 def trial_row(record: TrialRecord, study: StudyRow) -> TrialRow:

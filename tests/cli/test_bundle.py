@@ -6,7 +6,6 @@ import io
 import json
 import re
 import socket
-import sqlite3
 import zipfile
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +19,6 @@ from storage import open_store
 from storage.records import Failure, FailureKind, Phase, TrialKind, TrialOutcome, TrialRecord
 from tests.cli.command import run_here
 from tests.cli.conftest import NoMlflow
-from tests.cli.test_old_database import DUMP
 from tuner import __version__
 from tuner.use_cases import optimize as optimize_run
 
@@ -180,16 +178,6 @@ def test_a_maintainer_reads_the_trials_with_pandas(folder: Path) -> None:
     assert {*frame["provenance"]} == {"simulated"}
     assert {*frame["worker"]} == {"w0"}
     assert list(frame[frame["state"] == "failed"]["failure_kind"]) == ["engine_crash"]
-
-
-def test_a_study_of_an_earlier_version_has_a_bundle(tmp_path: Path) -> None:
-    (tmp_path / "tuner_study").mkdir()
-    with closing(sqlite3.connect(tmp_path / "tuner_study" / "tuner.db")) as database:
-        database.executescript(DUMP.read_text(encoding="utf-8"))
-    printed = run_here(tmp_path, "report", "finished", "--bundle")
-    assert printed.code == 0, printed.err
-    found = json.loads(contents(tmp_path / "finished-bundle.zip")["hardware.json"])
-    assert found["machines"] is None  # it recorded none
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,12 @@ def test_the_name_has_what_the_settings_change(settings: StudySettings, card: st
     assert default_name(settings, load_preset(settings.preset), card) == name
 
 
-def test_two_models_in_one_folder_are_two_studies_and_an_old_study_continues(
-    tmp_path: Path, without_mlflow: None
-) -> None:
-    former = run_here(tmp_path, "optimize", *FLAGS, "--study", "qwen2.5-0.5b-t4")
+def test_two_models_in_one_folder_are_two_studies(tmp_path: Path, without_mlflow: None) -> None:
+    first = run_here(tmp_path, "optimize", *FLAGS)
     again = run_here(tmp_path, "optimize", *FLAGS)
     other = run_here(tmp_path, "optimize", *FLAGS, "--model", "Qwen/Qwen2.5-1.5B")
-    assert [printed.code for printed in (former, again, other)] == [0, 0, 0], other.err
-    assert "study qwen2.5-0.5b-t4: 1 trial (1 finished before)" in again.err
+    assert [printed.code for printed in (first, again, other)] == [0, 0, 0], other.err
+    assert "study qwen2.5-0.5b-t4-users4-prompts8: 1 trial (1 finished before)" in again.err
     assert "study qwen2.5-1.5b-users4-prompts8: 1 trial," in other.err
 
 

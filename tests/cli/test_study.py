@@ -199,7 +199,8 @@ def test_mistakes_about_a_study(study: Study, argv: list[str], parts: list[str])
 
 def test_studies_shows_every_study_of_a_database_oldest_first(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path / 'two.db'}")) as store:
-        for name, conclusion in (("[old]", {"winner": 0, "keep_defaults": True, "reason": "keep them"}), ("new", None)):
+        keep = {"winner": 0, "keeps": "defaults", "keep_defaults": True, "reason": "keep them"}
+        for name, conclusion in (("[old]", keep), ("new", None)):
             premise = {"model": {"name": "a/b"}, "engine": {"name": "vllm", "version": "0.25.1"}}
             made = datetime(2026, 11, 23, 9, 5, tzinfo=UTC)
             store.create_study(StudyRecord(name, made, Provenance.SIMULATED, premise, {}, conclusion))

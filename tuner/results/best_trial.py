@@ -39,7 +39,7 @@ def best_trial(conclusion: Mapping[str, Any], records: Sequence[TrialRecord]) ->
     """Return the configuration that a conclusion with a winner recommends.
 
     Args:
-        conclusion: of the study, with `keeps`.
+        conclusion: of the study.
         records: every trial of the study.
     """
     number = int(conclusion["winner"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from search_spaces import Price
 from storage.measured import challenger_of, measured, reference_number, rounds_of, shown_rounds
-from storage.records import Config, StudyRecord, TrialOutcome, TrialRecord, flag_effects_of, with_keeps
+from storage.records import Config, StudyRecord, TrialOutcome, TrialRecord
 from tuner.scoring.compare import MeasuredRatio, Ratio
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import Objective
@@ -39,7 +39,7 @@ class Findings:
         """Return the findings of a stored study; with an empty conclusion before its end."""
         premise = study.premise
         return cls(
-            with_keeps(study.conclusion, records) if study.conclusion else {},
+            study.conclusion or {},
             records,
             make_goals(premise["objectives"], premise["slos"]),
             dict(study.facts.get("engine_defaults", {})),
@@ -66,7 +66,8 @@ class Findings:
     @property
     def flag_effects(self) -> Sequence[Mapping[str, Any]]:
         """The effects of the winner's flags, the largest first."""
-        return flag_effects_of(self.conclusion)
+        effects: Sequence[Mapping[str, Any]] = self.conclusion.get("flag_effects", ())
+        return effects
 
     @property
     def baseline(self) -> int | None:

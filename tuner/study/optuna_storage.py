@@ -119,7 +119,7 @@ class OptunaStorage:
         self._study_id = self.run(lambda _: self._storage.get_study_id_from_name(name))
 
     def _describe(self, record: StudyRecord | None) -> None:
-        """Store where the study's numbers come from; a study of an earlier version gets it as well."""
+        """Store where the study's numbers come from."""
         if record is None:
             return
         present = self.study.user_attrs

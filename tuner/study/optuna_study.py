@@ -40,8 +40,6 @@ TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""
 MAX_EXPECTED_IMPROVEMENT = "max_expected_improvement"
 """User attribute of an Optuna trial: the maximum expected improvement of its suggestion."""
-FORMER_MAX_EXPECTED_IMPROVEMENT = "outlook"
-"""The same user attribute in databases of earlier versions."""
 
 optuna.logging.set_verbosity(logging.ERROR)
 
@@ -151,10 +149,7 @@ class OptunaStudy:
         """
         if self._residual is None or min_gain <= 0:
             return False
-        attributes = [trial.user_attrs for trial in self._trials()]
-        former = [each.get(FORMER_MAX_EXPECTED_IMPROVEMENT) for each in attributes]
-        improvements = [each.get(MAX_EXPECTED_IMPROVEMENT, old) for each, old in zip(attributes, former, strict=True)]
-        return converged(improvements, min_gain)
+        return converged([trial.user_attrs.get(MAX_EXPECTED_IMPROVEMENT) for trial in self._trials()], min_gain)
 
     def wait_for_predictions(self) -> None:
         """Wait until the background thread has computed the predictions for the next suggestion."""

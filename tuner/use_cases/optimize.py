@@ -38,8 +38,13 @@ from tuner.study.lock import refuse_running, study_lock
 from tuner.study.prior.idle_request import hardly_met_slos
 from tuner.study.protocols import MlflowLacks, StudyObserver, StudyStart
 from tuner.study.run import RunResult, open_study, run_study
-from tuner.study.specification.builder import PreparedStudy, StudyPlan, build_spec, prepare_study
-from tuner.study.specification.former_name import named_as_before
+from tuner.study.specification.builder import (
+    PreparedStudy,
+    StudyPlan,
+    build_spec,
+    prepare_study,
+    with_stored_parameters,
+)
 from tuner.study.specification.plans.given import plan_engines
 from tuner.study.specification.settings import Budget, RunSettings, StudySettings
 from tuner.study.specification.spec import StudySpec
@@ -135,7 +140,7 @@ def optimize(
         url = storage_url(run.storage, create=True)
         store = server or open_store(url, wait)
         stack.callback(store.close)
-        spec = named_as_before(plan, spec, engine, list(devices.names), store)
+        spec = with_stored_parameters(plan, spec, engine, store)
         prepared = prepare_study(spec, engine, store)
         permit(prepared.spec)
         runner = _checked(executor, prepared.spec, task, checked, store, observer, stop, stack)

@@ -40,7 +40,7 @@ CONCLUSION = {
     "winner": 1,
     "rounds": 2,
     "contenders": [contender(2, None, "missed p99_tpot_ms<50 in round 1 (60)"), contender(1, 1.2)],
-    "earned": [effect("max_num_seqs", 1.2, 1.1, 1.3), effect("stream_interval", 0.99, 0.9, 1.1)],
+    "flag_effects": [effect("max_num_seqs", 1.2, 1.1, 1.3), effect("stream_interval", 0.99, 0.9, 1.1)],
 }
 RECORDS = (
     trial(0, 990.0),
@@ -115,7 +115,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(width: int) ->
 
 
 def test_where_the_defaults_are_kept_the_best_finalist_is_beside_them() -> None:
-    kept = {**CONCLUSION, "winner": 0, "earned": []}
+    kept = {**CONCLUSION, "winner": 0, "flag_effects": []}
     lines = printed(findings(kept))
     assert lines[0] == "what you get, defaults #0, measured: output_throughput 1,001 tok/s, p99_tpot_ms 10"
     assert lines[2] == "not chosen: the best finalist beside the defaults, measured: medians of 2 rounds"
@@ -124,7 +124,7 @@ def test_where_the_defaults_are_kept_the_best_finalist_is_beside_them() -> None:
 
 
 def test_without_rounds_the_searchs_figures_are_shown_without_an_interval() -> None:
-    alone = {"winner": 1, "rounds": 0, "contenders": [], "earned": []}
+    alone = {"winner": 1, "rounds": 0, "contenders": [], "flag_effects": []}
     lines = printed(findings(alone, RECORDS[:3]))
     assert lines[1] == "the winner beside the defaults, measured: one trial of the search each"
     assert "score                        1        1.400" in lines
@@ -133,7 +133,7 @@ def test_without_rounds_the_searchs_figures_are_shown_without_an_interval() -> N
 
 
 def test_a_flag_without_which_the_configuration_fails_is_marked() -> None:
-    risky = {**CONCLUSION, "earned": [effect("block_size", 1.0, 0.9, 1.1, needed=0.8)]}
+    risky = {**CONCLUSION, "flag_effects": [effect("block_size", 1.0, 0.9, 1.1, needed=0.8)]}
     lines = printed(findings(risky))
     assert "                                                           fails or misses" in lines
     assert "flag               default        effect  95 % interval  an SLO without it" in lines
@@ -141,14 +141,14 @@ def test_a_flag_without_which_the_configuration_fails_is_marked() -> None:
 
 
 def test_effects_that_are_all_within_the_noise_are_said_to_be() -> None:
-    noisy = {**CONCLUSION, "earned": [effect("max_num_seqs", 1.0, 0.9, 1.1)]}
+    noisy = {**CONCLUSION, "flag_effects": [effect("max_num_seqs", 1.0, 0.9, 1.1)]}
     assert "the effect of each single flag is within the noise" in " ".join(printed(findings(noisy)))
 
 
 def test_what_all_flags_bring_together_is_said_where_no_single_effect_is_beyond_the_noise() -> None:
     effects = [effect("max_num_seqs", 1.1, 0.9, 1.3), effect("stream_interval", 1.1, 0.9, 1.3)]
     records = [replace(each, kind=TrialKind.BASELINE) if each.number == 0 else each for each in RECORDS]
-    lines = printed(findings({**CONCLUSION, "reference": 0, "earned": effects}, records), width=300)
+    lines = printed(findings({**CONCLUSION, "reference": 0, "flag_effects": effects}, records), width=300)
     assert (
         "all flags together ×1.20 (1.100 to 1.300) in 2 rounds, the share of each flag is not known yet; "
         "effect: score relative to the same configuration with that flag reset, estimated from 9 measured trials"
@@ -166,15 +166,9 @@ def test_a_winner_with_fewer_flags_is_compared_with_the_best_score() -> None:
     assert not any("with the best score" in line for line in printed(findings({**CONCLUSION, "smaller": None})))
 
 
-def test_effects_are_read_under_their_new_key_too() -> None:
-    renamed = {**CONCLUSION, "flag_effects": CONCLUSION["earned"]}
-    del renamed["earned"]
-    assert printed(findings(renamed)) == printed(findings(CONCLUSION))
-
-
 def test_without_a_winner_or_the_defaults_there_is_no_comparison() -> None:
-    assert printed(findings({"winner": None, "rounds": 0, "contenders": [], "earned": []})) == []
-    alone = findings({"winner": 1, "rounds": 0, "contenders": [], "earned": []}, RECORDS[1:3])
+    assert printed(findings({"winner": None, "rounds": 0, "contenders": [], "flag_effects": []})) == []
+    alone = findings({"winner": 1, "rounds": 0, "contenders": [], "flag_effects": []}, RECORDS[1:3])
     assert printed(alone)[1] == "flags of #1"
 
 
@@ -186,7 +180,7 @@ def test_there_is_no_table_of_ratios_without_a_ratio_and_none_of_the_reference_w
         "rounds": 2,
         "contenders": [contender(2, None, out), contender(0, None, out)],
     }
-    lines = printed(findings({**excluded, "earned": []}))
+    lines = printed(findings({**excluded, "flag_effects": []}))
     assert not [line for line in lines if "as ratios to" in line or line.startswith("metric")]
     assert f"#2 is excluded: {out}" in lines
 
@@ -221,7 +215,7 @@ def test_a_flag_with_the_value_that_the_engine_chooses_has_no_effect() -> None:
         "low": 0.61,
     }
     backend |= {"high": 2.67, "metrics": {}, "needed": 0.0, "trials": 9}
-    lines = printed(findings({**CONCLUSION, "earned": [backend]}, [first, *others]))
+    lines = printed(findings({**CONCLUSION, "flag_effects": [backend]}, [first, *others]))
     cells = {line.split("  ")[0]: line.split()[-2:] for line in lines}
     assert cells["attention_backend=FLASHINFER"] == ["engine's", "choice"]
     assert cells["stream_interval=1"] == ["the", "default"]

@@ -165,14 +165,14 @@ def test_the_defaults_show_what_the_engine_chooses(store: Store, url: str, uri: 
     assert not [name for name in runs["demo $(x)"].data.tags if "default_config" in name]
 
 
-def test_an_experiment_of_an_older_version_gets_the_view_and_keeps_its_description(
+def test_an_experiment_gets_the_view_again_and_keeps_its_description(
     store: Store, url: str, uri: str, tmp_path: Path
 ) -> None:
     client, artifacts = mlflow.MlflowClient(tracking_uri=uri), (tmp_path / "artifacts").as_uri()
-    older = client.create_experiment("demo $(x)", artifacts, tags={"mlflow.note.content": "mine", VIEW_TAG: "{}"})
+    experiment = client.create_experiment("demo $(x)", artifacts, tags={"mlflow.note.content": "mine", VIEW_TAG: "{}"})
     finish(store, 1, samples.success())
     sync_to_mlflow(url, None, uri)
-    tags = client.get_experiment(older).tags
+    tags = client.get_experiment(experiment).tags
     assert tags["mlflow.note.content"] == "mine"
     assert tags["mlflow.experimentKind"] == "custom_model_development"
     assert json.loads(tags[VIEW_TAG])["orderByKey"] == "metrics.`score`"
@@ -250,21 +250,22 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
         {"number": 2, "score": {"ratio": 0.9}, "metrics": {}, "disqualified": None},
         {"number": 1, "score": {"ratio": 1.2}, "metrics": {}, "disqualified": None},
     ]
-    store.update_study("demo $(x)", conclusion={"winner": 1, "keep_defaults": False, "contenders": finalists})
+    store.update_study("demo $(x)", conclusion={"winner": 1, "keeps": None, "contenders": finalists})
     assert best() == ("#1", 4150.0, 1.2)
-    store.update_study("demo $(x)", conclusion={"winner": 0, "keep_defaults": True, "contenders": finalists})
+    store.update_study("demo $(x)", conclusion={"winner": 0, "keeps": "defaults", "contenders": finalists})
     finish(store, 3, samples.success(samples.repeat(0, 6000.0)), score=4.0)
     assert best() == ("#0", 3332.25, 1.0)
 
 
-def test_a_kept_baseline_scores_1_also_in_a_conclusion_of_an_earlier_version(store: Store, url: str, uri: str) -> None:
+def test_a_kept_baseline_scores_1(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success(), score=1.5)
-    for kept in ({"keeps": "baseline", "keep_defaults": False}, {"keep_defaults": True}):
-        store.update_study("demo $(x)", conclusion={"winner": 0, "contenders": [], **kept, "levers": []})
-        sync_to_mlflow(url, "demo $(x)", uri)
-        run = runs_by_name(uri)["demo $(x)"].data
-        assert run.metrics["best/score"] == 1.0
-        assert [name for name in run.tags if name.startswith("conclusion.levers")] == []
+    store.update_study(
+        "demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "levers": []}
+    )
+    sync_to_mlflow(url, "demo $(x)", uri)
+    run = runs_by_name(uri)["demo $(x)"].data
+    assert run.metrics["best/score"] == 1.0
+    assert [name for name in run.tags if name.startswith("conclusion.levers")] == []
 
 
 def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url: str, uri: str) -> None:

@@ -72,9 +72,9 @@ def test_a_simulated_study_is_marked_first() -> None:
     assert (note_of(study(provenance=Provenance.SIMULATED)) or "").startswith("Simulated, not measured")
 
 
-def test_parts_that_an_older_conclusion_lacks_are_left_out() -> None:
-    older = {"winner": 0, "reason": "keep the defaults"}
-    assert note_of(study(conclusion=older)) == "**keep the defaults**"
+def test_parts_that_a_conclusion_lacks_are_left_out() -> None:
+    alone = {"winner": 0, "reason": "keep the defaults"}
+    assert note_of(study(conclusion=alone)) == "**keep the defaults**"
 
 
 def test_the_parent_run_has_a_description_once_there_is_a_conclusion() -> None:

@@ -214,7 +214,6 @@ def test_a_deployment_has_the_longest_start_of_all_rounds() -> None:
     ("executable", "shown"), [("/venv/bin/tuner-vllm-instances", "/venv/bin/tuner-vllm-instances"), ("vllm", None)]
 )
 def test_several_instances_are_started_by_their_launcher(tmp_path: Path, executable: str, shown: str | None) -> None:
-    """Trials that an older version simulated have the name of vLLM."""
     made = record(1, 0, 100.0)
     assert made.outcome is not None
     argv = (executable, "serve", "m", "--instances", "2", "--port", "1")

@@ -10,9 +10,12 @@ import pytest
 
 from search_spaces import hardware_named
 from storage.records import Provenance, TrialKind
+from storage.store import open_store
+from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
-from tuner.study.specification.builder import build_spec, plan_study
+from tuner.study.run import open_study
+from tuner.study.specification.builder import build_spec, plan_study, with_stored_parameters
 from tuner.study.specification.find_model import find_model
 from tuner.study.specification.resolve_workload import make_goals
 from tuner.study.specification.settings import (
@@ -249,3 +252,18 @@ def test_a_trial_has_the_gpus_that_its_servers_need(model: str, tmp_path: Path) 
     assert (spread.gpus, spread.space.context.nodes, spread.facts["nodes"]) == (2, 2, 2)
     half = searched.trial(1, 0, 1, TrialKind.SEARCH, {"data_parallel_size": 2})
     assert (half.price_per_hour, half.gpus, half.launch.gpus(2)) == (6.0, 2, 2)
+
+
+def test_a_study_continues_without_the_configuration_that_an_earlier_run_enqueued(model: str, tmp_path: Path) -> None:
+    enqueue = SpaceSettings(enqueue=('{"stream_interval": 8}',))
+    first, plan = spec_of(model, tmp_path, space=enqueue), plan_study(StudySettings(model=ModelSettings(model)))
+    later = build_spec(plan, INFO, hardware_named("t4"), tmp_path)
+    names = [{parameter.name for parameter in spec.space.parameters} for spec in (first, later)]
+    assert names[0] - names[1] == {"stream_interval"}
+    store = open_store(f"sqlite:///{tmp_path / 'tuner.db'}")
+    assert with_stored_parameters(plan, later, INFO, store) == later
+    open_study(store, first, INFO, ["Tesla T4"], RealClock())
+    open_study(store, with_stored_parameters(plan, later, INFO, store), INFO, ["Tesla T4"], RealClock())
+    with pytest.raises(UserError, match="search space"):
+        open_study(store, later, INFO, ["Tesla T4"], RealClock())
+    store.close()

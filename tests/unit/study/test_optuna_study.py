@@ -293,12 +293,12 @@ def test_a_suggestion_stores_its_maximum_expected_improvement(tmp_path: Path) ->
     assert MAX_EXPECTED_IMPROVEMENT not in stored[0].user_attrs
 
 
-@pytest.mark.parametrize("attribute", ["max_expected_improvement", "outlook"])
-def test_convergence_reads_the_attribute_of_this_and_of_earlier_versions(tmp_path: Path, attribute: str) -> None:
+def test_convergence_reads_the_attribute_of_the_suggestions(tmp_path: Path) -> None:
     study = open_study(tmp_path, RESIDUAL)
     stored = optuna.load_study(study_name="s", storage=url_of(tmp_path))
     for number in range(20):
-        stored.add_trial(create_trial(value=1000.0, user_attrs={attribute: 0.1 if number < 15 else 0.004}))
+        improvement = 0.1 if number < 15 else 0.004
+        stored.add_trial(create_trial(value=1000.0, user_attrs={MAX_EXPECTED_IMPROVEMENT: improvement}))
     assert study.converged(0.005)
     assert not study.converged(0.003)
     assert not study.converged(0.0)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from storage.records import TrialRecord, with_keeps
+from storage.records import TrialRecord
 from storage.service.rows import LARGEST
 from tuner.service.http.access import Caller, Known, readable
 from tuner.service.http.context import ServiceContext, context_of
@@ -97,7 +97,7 @@ def _conclusion(id: str, context: ServiceContext) -> Mapping[str, Any]:
     study = context.store.study(id)
     if study is None or study.conclusion is None:
         raise not_found("conclusion of the study", id)
-    return with_keeps(study.conclusion, context.store.trials(id))
+    return study.conclusion
 
 
 @router.get("/{id}/conclusion")

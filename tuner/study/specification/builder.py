@@ -158,7 +158,7 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     for each in plan.every:
         check_known_flags(each.settings.needed_flags, engine.named(each.engine))
         check_values(each.settings.server.arguments, engine.named(each.engine))
-    space = resolve(plan, engine, hardware)
+    space = _resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
         "preset": plan.preset.name,
@@ -207,6 +207,19 @@ def prepare_study(spec: StudySpec, engine: EngineInfo, store: Store) -> Prepared
     return PreparedStudy(spec, engine, tuple(source_studies(store, spec, engine)))
 
 
+def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo, store: Store) -> StudySpec:
+    """Return the study with the parameters that it stored, also those that only an earlier run's configuration named.
+
+    A study that is not stored, or whose parameters the space no longer has, is unchanged.
+    """
+    stored = store.study(spec.name)
+    names = [] if stored is None else list(stored.premise.get("space", {}).get("parameters", ()))
+    if not names or names == [parameter.name for parameter in spec.space.parameters]:
+        return spec
+    wider = _resolve(plan, engine, spec.space.context.hardware, names)
+    return replace(spec, space=wider) if names == [each.name for each in wider.parameters] else spec
+
+
 def _check_values(settings: StudySettings, shape: ModelShape | None) -> None:
     """Refuse numbers out of range and samplers that do not exist."""
     check_price(settings.price)
@@ -241,7 +254,7 @@ def _check_names(plan: StudyPlan) -> None:
         check_parameters(plan.space, "only", name, (name,))
 
 
-def resolve(
+def _resolve(
     plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str] = ()
 ) -> ResolvedSpace:
     """Return the space without the parts that the hardware, the engine or the settings exclude.
@@ -267,7 +280,7 @@ def resolve(
 def _resolve_one(
     plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, stored: Collection[str]
 ) -> ResolvedSpace:
-    """Return the space of one engine; see `resolve`."""
+    """Return the space of one engine; see `_resolve`."""
     settings = plan.settings
     context = Context(
         hardware=hardware,

@@ -13,7 +13,6 @@ from typing import Any
 from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
-from tuner.processes.secrets import is_secret_variable
 from tuner.scoring.goals import Goals
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
 from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
@@ -255,10 +254,6 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             lines += difference(before, after, where)
-        elif is_secret_variable(key) and isinstance(before, str) and isinstance(after, str):
-            # A database of 0.1.0 has the value itself, which is not shown.
-            if before != after and after != f"${{{key}}}":
-                lines.append(f"{where}: another value")
         elif before != after:
             lines.append(f"{where}: {_short(before)} -> {_short(after)}")
     return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from search_spaces import Price
 from storage.records import StudyRecord
@@ -28,30 +27,19 @@ def with_stored_settings(spec: StudySpec, store: Store) -> StudySpec:
     learn_from = spec.search.learn_from or tuple(stored.facts.get("learn_from", ()))
     prompts = stored.premise.get("search", {}).get("num_prompts")
     search = replace(spec.search, learn_from=learn_from)
-    return replace(spec, search_prompts=prompts, search=search, price=stored_price(stored))
-
-
-def stored_price(stored: StudyRecord) -> Price | None:
-    """Return the price of a stored study; None where it has none, as in studies of earlier versions."""
-    fields: dict[str, Any] | None = stored.facts.get("price")
-    return Price.from_dict(fields)
-
-
-def has_other_price(given: Price | None, stored: StudyRecord) -> bool:
-    """Return whether the user gives another price than the stored one; a list price gives way to the stored one."""
-    if given is None or given.list_price is not None:
-        return False
-    known = stored_price(stored)
-    return known is None or not math.isclose(known.per_gpu_hour, given.per_gpu_hour, rel_tol=_SAME)
+    return replace(spec, search_prompts=prompts, search=search, price=Price.from_dict(stored.facts.get("price")))
 
 
 def refuse_other_price(given: Price | None, stored: StudyRecord | None) -> None:
-    """Refuse a price that is not the stored study's, because costs at two prices cannot be compared.
+    """Refuse a given price that is not the stored study's; a list price gives way to the stored one.
 
     Raises:
         SettingError: with the stored price.
     """
-    if given is None or stored is None or not has_other_price(given, stored):
+    if given is None or given.list_price is not None or stored is None:
         return
-    rule = f"the study {stored.name!r} has {'no price' if (known := stored_price(stored)) is None else f'{known}'}"
+    known = Price.from_dict(stored.facts.get("price"))
+    if known is not None and math.isclose(known.per_gpu_hour, given.per_gpu_hour, rel_tol=_SAME):
+        return
+    rule = f"the study {stored.name!r} has {'no price' if known is None else known}"
     raise SettingError("price", given.per_gpu_hour, rule, "leave it out, or give another {study}")

@@ -114,12 +114,10 @@ def _names(objectives: Iterable[str]) -> list[str]:
 def _print_best(stored: StoredStudy, *, as_json: bool) -> None:
     winner = _winner(stored)
     if as_json:
-        from storage.records import with_keeps
         from tuner.cli.output.pages.levers import with_commands
 
         command = shlex.join(winner.outcome.argv) if winner and winner.outcome else None
-        found = stored.record.conclusion
-        conclusion = {} if found is None else with_commands(with_keeps(found, stored.trials))
+        conclusion = with_commands(stored.record.conclusion or {})
         print(json.dumps({"study": stored.record.name, **conclusion, "command": command}, indent=1))
     elif stored.record.conclusion:
         _print_conclusion(stored, winner)

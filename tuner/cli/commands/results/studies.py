@@ -33,9 +33,7 @@ def studies(storage: Storage = None, as_json: AsJson = False) -> None:
 
 
 def _row(study: StudyRecord, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    from storage.records import with_keeps
-
-    conclusion = {} if study.conclusion is None else with_keeps(study.conclusion, trials)
+    conclusion = study.conclusion or {}
     finished = [trial for trial in trials if trial.outcome is not None]
     return {
         "study": study.name,
