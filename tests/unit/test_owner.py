@@ -10,7 +10,7 @@ from dashboards.report.page import Page, render
 from tuner.client.output import write_export, write_report
 from tuner.errors import SettingError
 from tuner.owner import free_path, other_file, refuse_other_file
-from tuner.use_cases.bundle.write import FIRST, README, archive
+from tuner.use_cases.bundle import FIRST, OF_STUDY, archive
 
 OF_A = "#!/usr/bin/env bash\n# Starts the vLLM server of a tuner study.\n#\n# study     a, trial 3\n# verdict   x\n"
 
@@ -32,8 +32,8 @@ def report(study: str) -> str:
         (b"<!doctype html><title>mine</title>", "a file that the tuner did not write"),
         (report("a").encode(), None),
         (report("b<&").encode(), "a file of study 'b<&'"),
-        (archive({FIRST: README.format(kind="Measured", name="a", more="")}), None),
-        (archive({FIRST: README.format(kind="Measured", name="b", more="")}), "a file of study 'b'"),
+        (archive({FIRST: OF_STUDY.format(kind="Measured", name="a")}), None),
+        (archive({FIRST: OF_STUDY.format(kind="Measured", name="b")}), "a file of study 'b'"),
         (
             archive({"a.txt": "figures of the study a, written by `tuner report`"}),
             "a file that the tuner did not write",

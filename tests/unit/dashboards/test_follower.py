@@ -259,9 +259,7 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
 
 def test_a_kept_baseline_scores_1(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success(), score=1.5)
-    store.update_study(
-        "demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "levers": []}
-    )
+    store.update_study("demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "levers": []})
     sync_to_mlflow(url, "demo $(x)", uri)
     run = runs_by_name(uri)["demo $(x)"].data
     assert run.metrics["best/score"] == 1.0

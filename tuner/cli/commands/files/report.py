@@ -23,6 +23,10 @@ def report(
         bool,
         flag(None, "Write a ZIP archive to attach to an issue: report, trials, versions, without secrets.", "--bundle"),
     ] = False,
+    leave_out: Annotated[
+        list[str] | None,
+        option(None, "NAME", "File, column of trials.csv or key of a JSON file that the bundle lacks.", "--leave-out"),
+    ] = None,
     output: Annotated[
         Path | None,
         option(None, "FILE", "File to write.", "--output", "-o", shown="report.html, or NAME-bundle.zip"),
@@ -34,17 +38,21 @@ def report(
     """Write a study as one HTML file to pass on.
 
     It has the result, the search, the load, and where every number comes from, and needs no network. Without a name,
-    the latest study is reported. A bundle adds the trials as CSV, the conclusion, hardware and versions, and leaves out
-    secrets, paths, and names of users and hosts.
+    the latest study is reported. A bundle adds the trials as CSV, the conclusion, hardware and versions. The command
+    lists what is in it; `--leave-out failures.txt --leave-out argv` strikes what you do not pass on.
     """
     refuse_both(server, storage)
+    if leave_out and not bundle:
+        raise UserError("--leave-out strikes parts of a bundle; add --bundle")
     if server is not None:
         _from_server(studies or [], output, server, bundle=bundle, insecure=insecure)
         return
     if bundle:
-        from tuner.use_cases.bundle.write import write_bundle
+        from tuner.use_cases.bundle import write_bundle
 
-        print(f"wrote {write_bundle(studies or [], output, os.environ, storage)}; look through it, then attach it")
+        written = write_bundle(studies or [], output, os.environ, storage, leave_out or [])
+        print(*(f"  {line}" for line in written.manifest), sep="\n")
+        print(f"wrote {written.path}; look through it, then attach it, or strike parts with --leave-out NAME")
         return
     from tuner.use_cases.report.write import report as write_report
 

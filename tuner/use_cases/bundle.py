@@ -1,0 +1,287 @@
+"""The use case of `tuner report --bundle`: an archive of a study to attach to an issue, and the list of its contents.
+
+The user strikes what is not passed on; no text is rewritten, but secrets never go in. A ZIP file opens by a double
+click on every system, lists its files without being unpacked, and is a type that issue trackers accept. Its times are
+fixed, so the same study gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dashboards.analysis.trials_frame import to_csv, trials_frame
+from dashboards.report.page import render
+from storage import open_store
+from storage.records import StudyRecord, TrialRecord
+from tuner.errors import SettingError, UserError
+from tuner.export.from_study import serve_script_of
+from tuner.export.render import render_serve_script
+from tuner.files import write_output
+from tuner.owner import refuse_other_file
+from tuner.processes.secrets import (
+    MASK,
+    Secrets,
+    is_secret_variable,
+    mask_url_passwords,
+    referenced,
+    url_passwords,
+)
+from tuner.use_cases.files.export import exported_of
+from tuner.use_cases.places import storage_url
+from tuner.use_cases.report.page import page_of
+from tuner.use_cases.report.reported import ReportedStudy
+from tuner.use_cases.report.write import named_study
+
+SUFFIX = ".zip"
+FIRST = "README.txt"
+"""The first member, which is not compressed."""
+
+OF_STUDY = "{kind} figures of the study {name}, written by `tuner report`."
+"""The line by which `tuner.owner` finds the study."""
+
+CONTENTS = {
+    "report.html": "the result, the search and the load; the server's command, the host, and where numbers come from",
+    "trials.csv": "one row for each trial and measurement; `worker` names hosts, `argv` commands with their paths",
+    "conclusion.json": "what the study decided, with intervals; null if it has not ended",
+    "hardware.json": "load, goals, card, driver, engine, and the machines; null where the study recorded none",
+    "best_serve.sh": "the server's command and variables, without the contents of your files",
+    "failures.txt": "why trials failed, with lines of logs: paths, hosts, whatever a server printed",
+}
+"""What is in each file."""
+
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a ZIP archive can hold."""
+
+_LEAST_SECRET = 8
+"""Shorter values of secret variables of this machine are not searched for: they occur by chance."""
+
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{12,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
+    r"|xox[a-z]-[\w-]{10,}|AKIA[0-9A-Z]{12,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+"""Tokens of Hugging Face, OpenAI, GitHub, GitLab, Slack and AWS, and JSON web tokens."""
+
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE)
+_NAMED = re.compile(
+    r"(?P<name>[\w.-]{0,60}(?:key|token|password|passwd|secret|credential)s?)(?P<between>[\"']?(?:\s*[=:]\s*|\s+)[\"'\[(]*)"
+    r"(?P<value>\$\{\w+\}|[^\s\"',;&)}\]]+)",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"[\d.,]{1,7}|\$\{\w+\}|\*+|none|null|true|false", re.IGNORECASE)
+"""Values that are no secret after a name such as `output_token:`: a short number, a reference, nothing."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A written bundle: its path, and a line for each file with what is in it."""
+
+    path: Path
+    manifest: tuple[str, ...]
+
+
+def write_bundle(
+    studies: Sequence[str],
+    output: Path | None,
+    environment: Mapping[str, str],
+    storage: str | None,
+    leave_out: Sequence[str] = (),
+) -> Bundle:
+    """Write the bundle of a study.
+
+    Args:
+        studies: the name of the study; empty: the latest of the database.
+        output: the archive; None: `NAME-bundle.zip` in the current folder.
+        environment: the variables of this process, whose secrets may not be in the archive.
+        storage: file or SQLAlchemy URL of the database; None: the default one.
+        leave_out: names of files, of columns of `trials.csv`, and of keys of the JSON files.
+
+    Raises:
+        UserError: for several studies, when there is no such study, it has no finished trial, the path has another
+            file, the archive cannot be written, or nothing has a name of `leave_out`.
+    """
+    if len(set(studies)) > 1:
+        raise UserError(f"a bundle has one study, not {len(set(studies))}; write one for each")
+    if output is not None and output.suffix not in (SUFFIX, ""):
+        raise SettingError("output", str(output), "a bundle is a ZIP archive", f"give a name that ends in {SUFFIX}")
+    url = storage_url(storage, create=False)
+    with closing(open_store(url)) as store:
+        study = named_study(store, url, next(iter(studies), None))
+    files = _files(_without_secrets(study, environment), leave_out)
+    manifest = tuple(f"{name:<15}  {CONTENTS[name]}" for name in files)
+    kind = "Simulated" if study.simulated else "Measured"
+    left = f"\nLeft out: {', '.join(leave_out)}.\n" if leave_out else ""
+    readme = "\n".join([OF_STUDY.format(kind=kind, name=study.record.name), "", *manifest, left])
+    path = Path(f"{study.record.name}-bundle{SUFFIX}") if output is None else output
+    refuse_other_file(path, study.record.name)
+    try:
+        write_output(path, archive({FIRST: readme, **files}))
+    except OSError as error:
+        rule = f"the file cannot be written: {error.strerror}"
+        raise SettingError("output", str(path), rule, "choose another file") from None
+    return Bundle(path, manifest)
+
+
+def _files(study: ReportedStudy, leave_out: Sequence[str]) -> dict[str, str]:
+    """Return the files of a bundle by name, without what is left out.
+
+    Raises:
+        SettingError: if nothing has a name of `leave_out`.
+    """
+    frame, conclusion, hardware = trials_frame(study.trials), study.record.conclusion, _hardware(study)
+    known = {*CONTENTS, *map(str, frame.columns), *(conclusion or {}), *hardware}
+    for name in leave_out:
+        if name not in known:
+            rule = "the bundle has no file, column of trials.csv or key of a JSON file of this name"
+            raise SettingError("leave_out", name, rule, f"files: {', '.join(CONTENTS)}")
+    found = {
+        "trials.csv": to_csv(frame.drop(columns=[name for name in frame.columns if name in leave_out])),
+        "conclusion.json": _json(conclusion, leave_out),
+        "hardware.json": _json(hardware, leave_out),
+        "best_serve.sh": _script(study),
+        "failures.txt": _failures(study.trials),
+    }
+    report = {} if "report.html" in leave_out else {"report.html": render(page_of(study))}
+    return report | {name: text for name, text in found.items() if text is not None and name not in leave_out}
+
+
+def archive(files: Mapping[str, str]) -> bytes:
+    """Return a ZIP archive of texts; the same texts give the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.compress_type = zipfile.ZIP_STORED if name == FIRST else zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, whose modes follow
+            entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
+            packed.writestr(entry, text.encode("utf-8", errors="surrogateescape"))
+    return buffer.getvalue()
+
+
+def _hardware(study: ReportedStudy) -> dict[str, Any]:
+    """Return what the study recorded of its load, hardware and versions; None: not recorded."""
+    record, premise, facts = study.record, study.record.premise, study.record.facts
+    devices = [*map(str, facts.get("devices", ()))]
+    return {
+        "study": record.name,
+        "numbers": record.provenance.value,
+        "began": record.created_at.isoformat(),
+        "preset": facts.get("preset"),
+        "model": premise["model"],
+        "workload": premise["workload"],
+        "objectives": premise["objectives"],
+        "slos": premise["slos"],
+        "server_arguments": premise["server"].get("arguments", []),
+        "card": {name: devices.count(name) for name in devices} or None,
+        "driver": facts.get("drivers"),
+        "engine": {"name": premise["engine"]["name"], "version": premise["engine"]["version"]},
+        "machines": facts.get("machines"),
+    }
+
+
+def _failures(trials: Sequence[TrialRecord]) -> str | None:
+    """Return why trials failed, each with its evidence; None if none did."""
+    parts = []
+    for trial in trials:
+        failure = None if trial.outcome is None else trial.outcome.failure
+        if failure is not None:
+            ended = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+            kind, culprit = failure.kind.value, failure.culprit.value
+            parts.append(f"{trial.name} {kind} ({culprit}), {failure.phase.value}{ended}")
+            parts.append(f"  {failure.message}")
+            parts += [f"  | {line}" for line in (failure.evidence or "").splitlines()]
+    return "\n".join([*parts, ""]) if parts else None
+
+
+def _script(study: ReportedStudy) -> str | None:
+    """Return the script of the winner without the contents of the user's files; None if the study has none."""
+    record: StudyRecord = study.record
+    number = exported_of(record.conclusion)
+    if number is None:
+        return None
+    try:
+        script = serve_script_of(record, number, study.trials)
+    except UserError:  # a winner without figures of its own
+        return None
+    traffic = script.verification.traffic
+    if traffic is not None:
+        traffic = replace(traffic, files={}, sources={}, needed=record.premise.get("files", {}))
+    return render_serve_script(replace(script, verification=replace(script.verification, traffic=traffic)))
+
+
+def _json(value: Mapping[str, Any] | None, leave_out: Collection[str]) -> str:
+    kept = None if value is None else {key: each for key, each in value.items() if key not in leave_out}
+    return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+
+
+def _without_secrets(study: ReportedStudy, environment: Mapping[str, str]) -> ReportedStudy:
+    """Return a study without secrets in its texts.
+
+    A secret is known by its value (variables of this environment that are named as secrets, and those that the study
+    refers to; passwords in URLs), by its form (`hf_…`), or by the name before it (`API_KEY=…`).
+    """
+    record = study.record
+    needed = referenced(_strings(record.premise.get("server", {})))
+    values = {
+        name: value
+        for name, value in environment.items()
+        if name in needed or (is_secret_variable(name) and len(value) >= _LEAST_SECRET)
+    }
+    for name, text in {**environment, "STORAGE": study.url or ""}.items():
+        values.update({f"{name}_PASSWORD": password for password in url_passwords(text)})
+    secrets = Secrets(values)
+    goals = {name: record.premise[name] for name in ("objectives", "slos")}  # they name metrics such as `…_token`
+    premise = {**cleaned(record.premise, secrets), **goals}
+    facts, conclusion = cleaned(record.facts, secrets), cleaned(record.conclusion, secrets)
+    trials = tuple(_clean_trial(trial, secrets) for trial in study.trials)
+    return replace(study, record=replace(record, premise=premise, facts=facts, conclusion=conclusion), trials=trials)
+
+
+def _clean_trial(trial: TrialRecord, secrets: Secrets) -> TrialRecord:
+    outcome = trial.outcome
+    if outcome is not None:
+        failure = outcome.failure
+        if failure is not None:
+            message, evidence = cleaned([failure.message, failure.evidence], secrets)
+            failure = replace(failure, message=message, evidence=evidence)
+        argv, environment = tuple(cleaned(outcome.argv, secrets)), cleaned(outcome.environment, secrets)
+        outcome = replace(outcome, argv=argv, environment=environment, failure=failure)
+    return replace(trial, label=cleaned(trial.label, secrets), config=cleaned(trial.config, secrets), outcome=outcome)
+
+
+def cleaned(value: Any, secrets: Secrets) -> Any:
+    """Return a JSON value without secrets in its texts; names of a mapping's members stay."""
+    if isinstance(value, str):
+        text = mask_url_passwords(_TOKEN.sub(MASK, secrets.redact(value)))
+        return _NAMED.sub(_masked_value, _BEARER.sub(rf"\1 {MASK}", text))
+    if isinstance(value, Mapping):
+        return {key: cleaned(each, secrets) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(each, secrets) for each in value]
+    return value
+
+
+def _masked_value(match: re.Match[str]) -> str:
+    """Return a name with `***` for its value; only a flag's value follows after a blank."""
+    name, between, value = match["name"], match["between"], match["value"]
+    spaced = not between.strip("\"' \t\n") and not name.startswith("--")
+    words = name.lstrip("-").replace("-", "_").replace(".", "_")
+    if spaced or _PLAIN.fullmatch(value) or not is_secret_variable(words):
+        return match[0]
+    return f"{name}{between}{MASK}"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the texts of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(each)
