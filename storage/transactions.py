@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.orm import Session
 
-from storage.database import storage_errors, writing_engine
+from storage.database import sqlite_path, storage_errors, writing_engine
+from storage.locks import FileLock, LockHeld
 from storage.waiting import NO_WAIT
+
+_POLL_S = 0.01
 
 
 class Transactions:
@@ -41,6 +45,26 @@ class Transactions:
     def _writing(self) -> Iterator[Session]:
         with storage_errors(self._engine.url), Session(self._writer) as session, session.begin():
             yield session
+
+    @contextmanager
+    def turn(self, what: str, name: str) -> Iterator[None]:
+        """Wait for the turn: of all threads and processes of the database, one at a time is within it."""
+        if self._engine.dialect.name == "postgresql":
+            with self._reading() as session:
+                session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"{what} {name}", 0))))
+                yield
+            return
+        lock = FileLock(sqlite_path(self._engine.url), what, name)
+        while True:
+            try:
+                lock.take()
+                break
+            except LockHeld:
+                time.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def check_in_transactions(engine: Engine, check: Callable[[], None]) -> None:

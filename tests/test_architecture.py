@@ -24,7 +24,8 @@ HOMES = {
         "tuner.study.optuna_storage",
         "tuner.study.shown_trials",
         "tuner.sampler",
-        "tuner.service.optimizer.model",
+        "tuner.service.http.optimizations.studies",
+        "tuner.service.http.optimizations.proposals",
     ),
     "ray": (
         "tuner.executors.ray_pool",
@@ -53,7 +54,6 @@ BROAD_EXCEPT = {
     "tuner.executors.ray_head": (1, "Ray raises plain Exception if a part of it does not start"),
     "tuner.engines.server.tokenizer_library": (1, "tokenizers raises plain Exception for an unreadable file"),
     "tuner.trial.pipeline": (1, "the trial's boundary: whatever a trial does, its server is stopped"),
-    "tuner.service.optimizer.batches": (1, "a transaction's boundary: its error is the answer to each of its clients"),
     "tuner.cli.main": (1, "the command's boundary: an exception becomes one line and an exit code"),
     "tuner.service.driver.__main__": (1, "the run's boundary: whatever it raises, the submission ends with a reason"),
     f"{RESIDENT}.helper": (1, "it runs vLLM's own code in vLLM's interpreter, and what that raises ends a fork"),

@@ -24,7 +24,7 @@ import numpy as np
 import psycopg
 
 from benchmarks.command_line import documented_parser, exit_on_sigterm, write_json
-from benchmarks.service.load import service
+from benchmarks.service.server import service
 from benchmarks.text_table import print_table
 from storage.service.store import open_service_store
 from tests.postgres import postgres_server, require_postgresql

@@ -28,7 +28,7 @@ import numpy as np
 import psutil
 
 from benchmarks.command_line import documented_parser, exit_on_sigterm, write_json
-from benchmarks.service.load import Memory, service
+from benchmarks.service.server import Memory, service
 from benchmarks.text_table import print_table
 from storage.service.records import Role, Submission, Token
 from storage.service.store import ServiceStore, open_service_store

@@ -24,7 +24,7 @@ import httpx
 import psutil
 
 from benchmarks.command_line import documented_parser, exit_on_sigterm, write_json
-from benchmarks.service.load import Memory, service
+from benchmarks.service.server import Memory, service
 from benchmarks.text_table import print_table
 
 ENDED = ("DONE", "STOPPED", "CANCELLED", "FAILED")

@@ -8,7 +8,7 @@ from storage.locks.advisory_lock import AdvisoryLock
 from storage.locks.file_lock import FileLock
 from storage.locks.held import Holder, Lock, LockHeld, LockLost
 
-__all__ = ["Holder", "Lock", "LockHeld", "LockLost", "study_lock", "sync_lock"]
+__all__ = ["FileLock", "Holder", "Lock", "LockHeld", "LockLost", "study_lock", "sync_lock"]
 
 
 def study_lock(url: str, study: str) -> Lock:

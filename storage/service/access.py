@@ -8,7 +8,6 @@ from datetime import datetime
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from storage.errors import StorageError
 from storage.service.errors import TokenExists, UnknownToken
@@ -72,7 +71,8 @@ class AccessStore(Transactions):
     def tokens_of(self, digests: Collection[str]) -> dict[str, Token]:
         """Return the tokens of some digests by digest, also expired or revoked ones."""
         with self._reading() as session:
-            return read_tokens(session, digests)
+            rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests))) if digests else ()
+            return {row.digest: _token(row) for row in rows}
 
     def tokens(self) -> list[Token]:
         """Return all tokens, in the order in which they were added."""
@@ -132,12 +132,6 @@ class AccessStore(Transactions):
                 AuditEntry(row.at, row.token, row.owner, row.action, row.resource, row.result, row.detail, row.id)
                 for row in session.scalars(query)
             ]
-
-
-def read_tokens(session: Session, digests: Collection[str]) -> dict[str, Token]:
-    """Return the tokens of some digests by digest, also expired or revoked ones."""
-    rows = session.scalars(select(TokenRow).where(TokenRow.digest.in_(digests))) if digests else ()
-    return {row.digest: _token(row) for row in rows}
 
 
 def _token(row: TokenRow) -> Token:

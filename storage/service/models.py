@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from storage.service.optimizations.models import ClientTrialRow, OptimizationRow
 from storage.tables.models import KEYWORD_LENGTH, NAME_LENGTH, Base, CleanText
 
 _NEVER_AGAIN = {"sqlite_autoincrement": True}
@@ -169,11 +168,9 @@ class AuditRow(Base):
 __all__ = [
     "AuditRow",
     "Base",
-    "ClientTrialRow",
     "EventRow",
     "LeaseRow",
     "MessageRow",
-    "OptimizationRow",
     "OwnerRow",
     "SubmissionRow",
     "TokenRow",

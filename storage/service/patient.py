@@ -12,8 +12,6 @@ from sqlalchemy import Engine
 
 from storage.errors import StorageError
 from storage.service.errors import NotYours, TokenExists, UnknownSubmission, WrongState
-from storage.service.optimizations.errors import UnknownOptimization
-from storage.service.optimizations.records import Optimization
 from storage.service.records import Lease, Submission, Token
 from storage.service.store import ServiceStore
 from storage.tables.mapping import to_json_value
@@ -105,15 +103,6 @@ class PatientServiceStore(ServiceStore):
     audit = _repeated(ServiceStore.audit)
     forget_audit = _repeated(ServiceStore.forget_audit)
     audit_log = _repeated(ServiceStore.audit_log)
-    optimization = _repeated(ServiceStore.optimization)
-    optimizations = _repeated(ServiceStore.optimizations)
-    share_optimization = _repeated(ServiceStore.share_optimization)
-    stop_optimization = _repeated(ServiceStore.stop_optimization)
-    apply_for = _repeated(ServiceStore.apply_for)
-    apply = _repeated(ServiceStore.apply)
-    client_trials = _repeated(ServiceStore.client_trials)
-    changed_trials = _repeated(ServiceStore.changed_trials)
-    measured = _repeated(ServiceStore.measured)
     figures = _repeated(ServiceStore.figures)
     due_messages = _repeated(ServiceStore.due_messages)
     postpone_message = _repeated(ServiceStore.postpone_message)
@@ -131,29 +120,6 @@ class PatientServiceStore(ServiceStore):
             return stored, created or (again and stored.created_at == submission.created_at)
 
         return self.wait.run(once)
-
-    def create_optimization(self, new: Optimization, most_active: int | None = None) -> tuple[Optimization, bool]:
-        """Create an optimization, see `OptimizationStore`."""
-        create = super().create_optimization
-
-        def once(again: bool) -> tuple[Optimization, bool]:
-            stored, created = create(new, most_active)
-            return stored, created or (again and stored.created_at == new.created_at)
-
-        return self.wait.run(once)
-
-    def delete_optimization(self, id: str) -> None:
-        """Delete an optimization, see `OptimizationStore`."""
-        change = super().delete_optimization
-
-        def once(again: bool) -> None:
-            try:
-                change(id)
-            except UnknownOptimization:
-                if not again:
-                    raise
-
-        self.wait.run(once)
 
     def delete(self, id: str, with_study: bool = False) -> None:
         """Delete a submission, see `SubmissionStore`."""

@@ -10,7 +10,6 @@ from storage import database
 from storage.service.access import AccessStore
 from storage.service.driving import DrivingStore
 from storage.service.events import EventStore
-from storage.service.optimizations.store import OptimizationStore
 from storage.service.scheduling import SchedulingStore
 from storage.service.submissions import SubmissionStore
 from storage.service.watching.figures import FigureStore
@@ -27,7 +26,6 @@ class ServiceStore(
     DrivingStore,
     EventStore,
     AccessStore,
-    OptimizationStore,
     FigureStore,
     MessageStore,
 ):

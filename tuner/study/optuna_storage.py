@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import optuna
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from storage.database import connect_arguments, parse_url
-from storage.errors import NotYetAvailable
+from storage.errors import NotYetAvailable, StorageUnavailable, database_reason
 from storage.records import Failure, StudyRecord, Verdict
 from storage.store import Store
 from storage.transactions import check_in_transactions
@@ -54,6 +54,21 @@ def open_storage(url: str, arguments: dict[str, Any]) -> optuna.storages.RDBStor
     return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
 
 
+def open_durable(url: str) -> optuna.storages.RDBStorage:
+    """Open Optuna's storage for studies that are in no other table: SQLite syncs at every commit, too."""
+    return open_storage(url, _engine_arguments(url, _BUSY_TIMEOUT_S, "FULL"))
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raise the errors of Optuna's storage as `StorageUnavailable`."""
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        reason = database_reason(error) or str(error)
+        raise StorageUnavailable(f"the database did not answer: {reason}; try again") from error
+
+
 def delete_optuna_study(url: str, name: str) -> None:
     """Delete a study from Optuna's tables; without one of that name, nothing happens.
 
@@ -68,27 +83,6 @@ def delete_optuna_study(url: str, name: str) -> None:
     finally:
         storage.remove_session()
         storage.engine.dispose()
-
-
-class TrialStorage(Protocol):
-    """Where the trials of one study are; `OptunaStorage` describes the methods."""
-
-    study: optuna.Study
-
-    def close(self) -> None:
-        """Close the connections."""
-
-    def run(self, operation: Callable[[bool], T]) -> T:
-        """Return the result of an operation."""
-
-    def trials(self) -> list[FrozenTrial]:
-        """Return all trials, by number."""
-
-    def add(self, trial: FrozenTrial, before: int) -> int:
-        """Store a new trial and return its number."""
-
-    def end(self, number: int, end: Callable[[Trial], None]) -> None:
-        """End a running trial."""
 
 
 class OptunaStorage:
@@ -224,11 +218,11 @@ def attributes_of(verdict: Verdict | None, failure: Failure | None) -> dict[str,
     return attributes
 
 
-def _engine_arguments(url: str, busy_s: float) -> dict[str, Any]:
+def _engine_arguments(url: str, busy_s: float, synchronous: str = "NORMAL") -> dict[str, Any]:
     """Return SQLAlchemy's arguments for Optuna's connections.
 
-    SQLite uses a write-ahead log and syncs at checkpoints: a killed process loses nothing. A power cut may lose the
-    last trials of Optuna's tables; the tuner's own tables, synced at every commit, still contain them.
+    SQLite uses a write-ahead log. With `NORMAL` it syncs at checkpoints: a killed process loses nothing. A power cut
+    may lose the last trials of Optuna's tables; the tuner's own tables, synced at every commit, still contain them.
     """
     if not url.startswith("sqlite:///"):
         return {"pool_pre_ping": True, "connect_args": dict(connect_arguments(parse_url(url)))}
@@ -236,47 +230,10 @@ def _engine_arguments(url: str, busy_s: float) -> dict[str, Any]:
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=busy_s, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
         return connection
 
     return {"creator": connect}
-
-
-class TrialsInMemory:
-    """Trials of one study in memory, which the caller keeps as they are in a store of its own."""
-
-    def __init__(self, directions: Sequence[StudyDirection]) -> None:
-        self.study = optuna.create_study(directions=directions)
-        self._trials: list[FrozenTrial] = []
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def run(self, operation: Callable[[bool], T]) -> T:
-        """Return the result of an operation."""
-        return operation(False)
-
-    def trials(self) -> list[FrozenTrial]:
-        """Return all trials, by number."""
-        return list(self._trials)
-
-    def add(self, trial: FrozenTrial, before: int) -> int:
-        """Append a trial and return its number."""
-        self.put(len(self._trials), trial)
-        return trial.number
-
-    def put(self, number: int, trial: FrozenTrial) -> None:
-        """Store a trial under a number, in place of an earlier one."""
-        trial.number = number
-        self._trials[number : number + 1] = [trial]
-
-    def keep(self, count: int) -> None:
-        """Forget all trials but the first ones."""
-        del self._trials[count:]
-
-    def end(self, number: int, end: Callable[[Trial], None]) -> None:
-        """Raise: a trial is ended by `put`."""
-        raise NotImplementedError(f"trial {number} is in memory")
 
 
 def reason_not_run(storage_url: str, name: str, number: int) -> str | None:

@@ -32,7 +32,7 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
-from tuner.study.optuna_storage import DROPPED, RULED_OUT, OptunaStorage, TrialStorage, attributes_of
+from tuner.study.optuna_storage import DROPPED, RULED_OUT, OptunaStorage, attributes_of
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
 from tuner.study.specification.settings import RESIDUAL, TPE
 
@@ -66,7 +66,6 @@ class OptunaStudy:
         prior: Prior | None = None,
         sources: Sequence[SourceHistory] = (),
         store: Store | None = None,
-        trials: TrialStorage | None = None,
     ) -> None:
         """Open the study, or create it.
 
@@ -80,14 +79,13 @@ class OptunaStudy:
             prior: predicts configurations for `residual`, in a background thread.
             sources: trials of source studies for `residual`.
             store: the tuner's tables in the same database, see `OptunaStorage`.
-            trials: where the trials are; None: in the database.
         """
         self._space = space
         self._objectives = objectives
         self._seed = seed
         self._residual = None if sampler != RESIDUAL else residual_sampler(space, objectives, prior, sources)
         self._directions = [StudyDirection[objective.direction.name] for objective in objectives]
-        self._storage = trials or OptunaStorage(storage_url, name, self._directions, store)
+        self._storage = OptunaStorage(storage_url, name, self._directions, store)
         self._study = self._storage.study
         self._name_objectives()
         if self._residual is not None:
@@ -136,7 +134,7 @@ class OptunaStudy:
         return begun
 
     def _ask_tpe(self, before: int, trials: Sequence[FrozenTrial], seed: int) -> RunningTrial:
-        model = optuna.create_study(directions=self._directions, sampler=_tpe_sampler(seed))
+        model = optuna.create_study(directions=self._directions, sampler=tpe_sampler(seed))
         model.add_trials([SharedTrial.of(trial) for trial in trials])
         trial = model.ask()
         return self._begin(before, trial, self._space.suggest(trial))
@@ -292,7 +290,8 @@ def residual_sampler(
     )
 
 
-def _tpe_sampler(seed: int) -> BaseSampler:
+def tpe_sampler(seed: int) -> BaseSampler:
+    """Return Optuna's multivariate TPE, which counts running trials as bad ones."""
     with _no_experimental_warnings():
         return TPESampler(
             n_startup_trials=TPE_STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=seed

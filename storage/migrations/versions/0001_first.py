@@ -1,4 +1,4 @@
-"""The first schema: studies with their trials, what servers answered, the service, and optimizations.
+"""The first schema: studies with their trials, what servers answered, and the service.
 
 A migration defines its tables in full and imports no model, so that a later change of the models does not alter it. The
 tests compare a migrated database with the models.
@@ -21,8 +21,7 @@ def upgrade() -> None:
     """Create the tables."""
     for create in (
         *(_studies, _trials, _failures, _repeats, _server_facts, _syncs, _timings, _answers),
-        *(_submissions, _events, _uses, _owners, _tokens, _leases, _audit),
-        *(_optimizations, _optimization_trials, _messages),
+        *(_submissions, _events, _uses, _owners, _tokens, _leases, _audit, _messages),
     ):
         create()
 
@@ -306,54 +305,6 @@ def _audit() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_tuner_audit"),
         sqlite_autoincrement=True,
     )
-
-
-def _optimizations() -> None:
-    op.create_table(
-        "tuner_optimizations",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("name", sa.String(length=512), nullable=False),
-        sa.Column("owner", sa.String(length=512), nullable=False),
-        sa.Column("shared", sa.Boolean(), nullable=False),
-        sa.Column("state", sa.String(length=64), nullable=False),
-        sa.Column("spec", JSON, nullable=False),
-        sa.Column("lost_after_s", sa.Double(), nullable=False),
-        sa.Column("most_trials", sa.Integer(), nullable=True),
-        sa.Column("suggested", sa.Integer(), nullable=False),
-        sa.Column("succeeded", sa.Integer(), nullable=False),
-        sa.Column("infeasible", sa.Integer(), nullable=False),
-        sa.Column("created_at", TIME, nullable=False),
-        sa.Column("ended_at", TIME, nullable=True),
-        sa.PrimaryKeyConstraint("id", name="pk_tuner_optimizations"),
-        sa.UniqueConstraint("name", name="uq_tuner_optimizations_name"),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("ix_tuner_optimizations_owner", "tuner_optimizations", ["owner", "id"])
-
-
-def _optimization_trials() -> None:
-    op.create_table(
-        "tuner_optimization_trials",
-        sa.Column("optimization_id", sa.Integer(), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("state", sa.String(length=64), nullable=False),
-        sa.Column("client", sa.String(length=512), nullable=False),
-        sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("params", JSON, nullable=False),
-        sa.Column("sampled", JSON, nullable=True),
-        sa.Column("metrics", JSON, nullable=True),
-        sa.Column("constraints", JSON, nullable=True),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("created_at", TIME, nullable=False),
-        sa.Column("heartbeat_at", TIME, nullable=False),
-        sa.Column("ended_at", TIME, nullable=True),
-        sa.Column("ended", sa.Integer(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["optimization_id"], ["tuner_optimizations.id"], name="fk_tuner_optimization_trials_optimization_id"
-        ),
-        sa.PrimaryKeyConstraint("optimization_id", "number", name="pk_tuner_optimization_trials"),
-    )
-    op.create_index("ix_tuner_optimization_trials_ended", "tuner_optimization_trials", ["optimization_id", "ended"])
 
 
 def _messages() -> None:

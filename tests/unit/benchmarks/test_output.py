@@ -26,7 +26,6 @@ COMMANDS = (
     "benchmarks.energy",
     "benchmarks.routers",
     "benchmarks.service.fairness",
-    "benchmarks.service.load",
     "benchmarks.service.pages",
     "benchmarks.service.streams",
     "benchmarks.service.studies",

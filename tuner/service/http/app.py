@@ -12,19 +12,14 @@ from fastapi.responses import JSONResponse
 
 from tuner import __version__
 from tuner.service.http import admin, events, health, problems, results, studies
-from tuner.service.http.access import touch
 from tuner.service.http.context import ServiceContext
 from tuner.service.http.edge.described import describe
 from tuner.service.http.edge.guard import Guard
 from tuner.service.http.edge.rates import Rates
 from tuner.service.http.edge.refusals import Refusals
 from tuner.service.http.edge.streams import Streams
-from tuner.service.http.optimizations import routes, verbs
+from tuner.service.http.optimizations import routes
 from tuner.service.http.page import documents, files, predictions
-from tuner.service.optimizer.batches import Batches
-from tuner.service.optimizer.clients import Clients
-from tuner.service.optimizer.draws import Draws
-from tuner.service.optimizer.models import Models
 
 
 def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
@@ -39,13 +34,13 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.streams = streams = Streams(context.service, context.clock, context.meters.happened)
         streams.start()
-        app.state.clients = clients = _clients(context)
-        clients.start()
+        app.state.optimizing = asyncio.Semaphore(routes.THREADS)
         writing = asyncio.create_task(refusals.run())
         yield
         writing.cancel()
-        clients.close()
         await streams.close()
+        if "optimizations" in vars(context):
+            context.optimizations.close()
 
     refusals = Refusals(context.service, context.clock)
 
@@ -67,14 +62,7 @@ def create_app(context: ServiceContext, rates: Rates | None = None) -> FastAPI:
     problems.install(app)
     rates = Rates() if rates is None else rates
     app.add_middleware(Guard, rates=rates, meters=context.meters, refusals=refusals, names=context.names)
-    for part in (predictions, documents, studies, results, events, admin, health, verbs, routes, files):
+    for part in (predictions, documents, studies, results, events, admin, health, routes, files):
         app.include_router(part.router)
     describe(app)
     return app
-
-
-def _clients(context: ServiceContext) -> Clients:
-    """Return what answers the clients of optimizations."""
-    draws = Draws()
-    batches = Batches(context.service, draws, lambda token, now: touch(context, token, now), context.clock)
-    return Clients(batches, draws, Models(context.service))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
@@ -17,6 +18,9 @@ from tuner.service.http.places import Places
 from tuner.service.scheduler.scheduler import QueueState
 from tuner.service.watching.meters import Meters
 from tuner.service.watching.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from tuner.service.http.optimizations.studies import Optimizations
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ class ServiceContext:
     def places(self) -> Places:
         """What hides the server's paths from users."""
         return Places(self.folder, self.url)
+
+    @cached_property
+    def optimizations(self) -> Optimizations:
+        """The optimizations in the same database."""
+        from tuner.service.http.optimizations.studies import Optimizations  # loads Optuna and SciPy
+
+        return Optimizations(self.url, self.service, self.clock)
 
     def folder_of(self, submission: str) -> Path:
         """Return the folder of a submission."""

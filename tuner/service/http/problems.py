@@ -21,6 +21,7 @@ from storage.service.errors import (
     UnknownToken,
     WrongState,
 )
+from storage.waiting import may_pass
 from tuner.errors import InfrastructureError, SettingError, TunerError, UserError
 from tuner.service.http.models import rule_of
 from tuner.study.lock import StudyIsRunning
@@ -117,7 +118,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem(422, str(error), "id", rule=error.rule)
     if isinstance(error, InvalidCursor):
         return Problem(422, str(error), "after")
-    if isinstance(error, StorageUnavailable | InfrastructureError):
+    if isinstance(error, StorageUnavailable | InfrastructureError) or may_pass(error):
         return Problem(503, str(error), headers={"Retry-After": "5"})
     if isinstance(error, UserError | SpaceError | StorageError):
         return Problem(422, str(error))

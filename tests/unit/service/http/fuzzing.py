@@ -37,7 +37,7 @@ from tests import store_samples
 from tests.postgres import PostgresServer, postgres_server
 from tests.served import DEVICES, DRIVER, Served
 from tests.unit.service.http.conftest import HOST
-from tests.unit.service.optimizer.api import LOSS, SPACE
+from tests.unit.service.http.optimizations.api import LOSS, SPACE
 from tuner.service.asked.rules import ServerRules
 from tuner.service.asked.settings import names
 from tuner.service.http.app import create_app
@@ -50,7 +50,7 @@ STUDY = Path(__file__).parents[3] / "data" / "simulated-study.jsonl.gz"
 S = SubmissionState
 
 SUBMISSIONS = ["first", *(state.value.lower() for state in S if state is not S.DONE), "bens", "shared"]
-OPTIMIZATIONS = ["mine", "bens", "shared", "ended"]
+OPTIMIZATIONS = ["mine", "bens", "shared"]
 EXISTING: dict[tuple[str, str], list[Any]] = {
     ("/v1/studies/", "id"): SUBMISSIONS,
     ("/v1/optimizations/", "id"): OPTIMIZATIONS,
@@ -166,8 +166,7 @@ def _optimizations(served: Served) -> None:
             values = {"client_id": "c", "metrics": {"loss": 0.5}}
             assert client.post(f"{path}/trials/0:complete", json=values, headers=who).status_code == 200
             why = {"client_id": "c", "reason": "no memory"}
-            assert client.post(f"{path}/trials/1:infeasible", json=why, headers=who).status_code == 200
-        assert client.post("/v1/optimizations/ended:stop", headers=headers["ada"]).status_code == 200
+            assert client.post(f"{path}/trials/1:complete", json=why, headers=who).status_code == 200
 
 
 @contextmanager
@@ -193,7 +192,7 @@ def description(app: FastAPI) -> dict[str, Any]:
         schemas[name]["properties"]["settings"] |= {"properties": known, "additionalProperties": ANYTHING}
     space = schemas["NewOptimization"]["properties"]["space"]
     space["anyOf"] = [{"enum": [SPACE, "parameters: {}", "a: ["]}, {"type": "object", "additionalProperties": True}]
-    for body in ("SuggestBody", "BeatBody", "CompleteBody", "InfeasibleBody"):
+    for body in ("SuggestBody", "CompleteBody"):
         _choose(schemas[body]["properties"], "client_id", ["c", "d"])
     _choose(schemas["Session"]["properties"], "token", [f"tnr_{'0' * 64}"])
     return document

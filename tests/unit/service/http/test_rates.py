@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.service.http.conftest import Api, serving_with
 from tuner.service.http.edge import rates
-from tuner.service.http.edge.rates import CLIENT_VERBS, LOG_INS, REQUESTS, STRANGERS, Rate, Rates
+from tuner.service.http.edge.rates import LOG_INS, REQUESTS, STRANGERS, Rate, Rates
 
 
 class Clock:
@@ -54,8 +54,6 @@ def test_what_a_request_counts_for(clock: Clock) -> None:
     found = Rates(clock=clock)
     found.answered("known", "/v1/queue", 200)
     assert found.key("GET", "/v1/studies", "known", "a") == ("known", REQUESTS)
-    assert found.key("POST", "/v1/optimizations/o:suggest", "known", "a") == ("known", CLIENT_VERBS)
-    assert found.key("POST", "/v1/optimizations/o/trials/3:complete", "known", "a") == ("known", CLIENT_VERBS)
     assert found.key("GET", "/v1/studies", "invented", "a") == ("a", STRANGERS)
     assert found.key("GET", "/page/main.js", None, "a") == ("a", STRANGERS)
     assert found.key("POST", "/v1/session", "known", "a") == ("a", LOG_INS)

@@ -23,9 +23,6 @@ class Rate:
 REQUESTS = Rate(100, 1000)
 """Requests of a token."""
 
-CLIENT_VERBS = Rate(2000, 4000)
-"""Requests of a token to suggest, complete and so on: clients of an optimization often share one."""
-
 STRANGERS = Rate(50, 500)
 """Requests of an address without a valid token; a load of the page is about 40."""
 
@@ -80,8 +77,7 @@ class Rates:
             return address, LOG_INS
         if digest is None or digest not in self._proven:
             return address, STRANGERS
-        is_verb = method == "POST" and path.startswith("/v1/optimizations/") and ":" in path
-        return digest, CLIENT_VERBS if is_verb else REQUESTS
+        return digest, REQUESTS
 
     def wait(self, key: Key) -> int | None:
         """Count a request, and return None; or the whole seconds, 1 or more, until there is room for it."""

@@ -1,1 +1,1 @@
-"""Optimizations over HTTP: trials for clients that run them themselves."""
+"""Optimizations: studies whose trials the clients run. Only `studies` and `proposals` import Optuna, at first use."""

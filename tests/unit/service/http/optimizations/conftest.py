@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.service.optimizer.api import Api, serving
+from tests.postgres import PostgresServer, postgres_server
+from tests.unit.service.http.optimizations.api import Api, serving
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for the tests of this folder."""
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture

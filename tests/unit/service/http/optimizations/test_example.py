@@ -6,9 +6,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from tests.unit.service.optimizer.api import Api
+from tests.unit.service.http.optimizations.api import Api
 
-EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "optimization_client.py"
+EXAMPLE = Path(__file__).parents[5] / "docs" / "examples" / "optimization_client.py"
 
 
 def test_the_example_finds_the_best_trial(api: Api) -> None:
@@ -20,6 +20,6 @@ def test_the_example_finds_the_best_trial(api: Api) -> None:
     api.client.headers["Authorization"] = f"Bearer {api.tokens['ada']}"
     found = example.run(api.client, "a", example.measure)
     present = api.get("/compression")
-    assert (present["state"], present["suggested"], present["active"]) == ("COMPLETED", 20, 0)
+    assert (present["state"], present["trials"], present["active"]) == ("COMPLETED", 20, 0)
     assert found["best"]["number"] in found["front"]
     assert found["best"]["metrics"] == example.measure(found["best"]["params"])

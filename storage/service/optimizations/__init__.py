@@ -1,1 +1,0 @@
-"""What the service stores of optimizations: studies whose trials the clients run."""
