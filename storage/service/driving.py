@@ -11,7 +11,17 @@ from sqlalchemy import update
 from storage.errors import StorageError
 from storage.service.models import SubmissionRow
 from storage.service.records import ENDED, Driver, Request, Submission, SubmissionState
-from storage.service.rows import add_event, check_name, count_use, end_run, locked, move, owned, submission_record, take_devices
+from storage.service.rows import (
+    add_event,
+    check_name,
+    count_use,
+    end_run,
+    locked,
+    move,
+    owned,
+    submission_record,
+    take_devices,
+)
 from storage.tables.models import KEYWORD_LENGTH
 from storage.transactions import Transactions
 

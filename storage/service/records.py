@@ -80,7 +80,7 @@ class Submission:
         culprit: `configuration`, `infrastructure` or `tuner` of a failed one; None for the others.
         shared: whether every token may read it.
         request: what its driver was asked and has not done yet.
-        granted: names of the devices that it has, one for each worker; empty if it is not active, or measures nothing more.
+        granted: names of the devices that it has, one for each worker; empty if it is not active or measures no more.
         runs: how often it got devices; it names the present run.
         run_began_at: when its present run got its devices; None if it is not active.
         driver: the process that runs it; None until it is started, and after its end.
