@@ -68,8 +68,7 @@ class SettingError(UserError):
             name: returns the shown name of a setting.
             joint: the text between the name and the value.
         """
-        text = self.rule + (f"; {self.remedy}" if self.remedy else "")
-        text = re.sub(r"\{(\{[a-z_]+\})\}|\{([a-z_]+)\}", lambda match: match[1] or name(match[2]), text)
+        text = spelled(self.rule + (f"; {self.remedy}" if self.remedy else ""), name)
         if self.value is None:
             return text
         value = f"{self.value:g}" if isinstance(self.value, float) else repr(self.value)
@@ -77,6 +76,11 @@ class SettingError(UserError):
 
     def __str__(self) -> str:
         return self.message(lambda name: name, "=")
+
+
+def spelled(text: str, name: Callable[[str], str]) -> str:
+    """Return a text in which `{setting}` is the name that `name` returns, and `{{word}}` is `{word}`."""
+    return re.sub(r"\{(\{[a-z_]+\})\}|\{([a-z_]+)\}", lambda match: match[1] or name(match[2]), text)
 
 
 def as_text(text: str) -> str:

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import optuna
@@ -35,16 +35,10 @@ from storage.records import Provenance, TrialRecord
 from tests.fakes import install_fake_vllm
 from tuner.engines.base import EngineInfo
 from tuner.engines.vllm.installation import version_of
+from tuner.settings.study import StudySettings
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.specification.builder import build_spec, plan_study
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import (
-    ModelSettings,
-    ServerSettings,
-    SpaceSettings,
-    StudySettings,
-    WorkloadSettings,
-)
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.devices import find_devices
 
@@ -54,7 +48,7 @@ MORE_TRIALS = 10
 TIMED_ASKS = 25
 TIMED_HELPS = 10
 OWN_PHASES = ("own", "check", "collect", "stop")
-CLOSED_LOOP = WorkloadSettings(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
+CLOSED_LOOP = StudySettings(max_concurrency=10, num_prompts=40, input_len=128, output_len=64)
 SERVER_FLAGS = ("--max-model-len", "1024")
 MODEL_CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -181,12 +175,8 @@ def study_figures(folder: Path, trials: int, history: int) -> list[CostFigure]:
 
 def study_spec(folder: Path, vllm: Path, model: Path) -> StudySpec:
     """Return the study that `run_fake_study` runs."""
-    settings = StudySettings(
-        name=STUDY_NAME,
-        model=ModelSettings(str(model)),
-        workload=CLOSED_LOOP,
-        space=SpaceSettings("cpu"),
-        server=ServerSettings(SERVER_FLAGS),
+    settings = replace(
+        CLOSED_LOOP, study=STUDY_NAME, model=str(model), space="cpu", server_arguments=SERVER_FLAGS, search_load=1.0
     )
     devices = find_devices(1)
     info = EngineInfo("vllm", version_of(vllm, folder / "home"), str(vllm), None, Provenance.MEASURED)

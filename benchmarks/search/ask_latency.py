@@ -28,10 +28,10 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
+from tuner.settings.study import RESIDUAL, TPE, StudySettings
 from tuner.study.optuna_study import OptunaStudy
 from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.specification.builder import build_spec, plan_study
-from tuner.study.specification.settings import RESIDUAL, TPE, StudySettings
 
 BLOCKS = ((1, 10), (11, 30), (31, 60), (61, 100), (101, 160), (161, 300))
 """First and last trial of each row of the table."""
@@ -81,7 +81,7 @@ def time_sampler(sampler: str, trials: int, predicted: bool, folder: Path) -> La
         folder: for the database.
     """
     info = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, SIMULATED_PACKAGES)
-    spec = build_spec(plan_study(StudySettings(), simulated=True), info, hardware_named("t4"), folder)
+    spec = build_spec(plan_study(StudySettings(search_load=1.0), simulated=True), info, hardware_named("t4"), folder)
     prior = simulator_prior(spec, info) if predicted and sampler == RESIDUAL else None
     begun = time.process_time()
     url = normalise_url(str(folder / f"{sampler}.db"))

@@ -10,7 +10,7 @@ from tests.cli.command import run_here
 from tests.gguf_model import write_model
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_plan
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 
 ENGINE = ("optimize", "--engine", "llama.cpp")
 
@@ -100,5 +100,5 @@ def test_the_space_is_shown_for_a_model(tmp_path: Path, gguf: Path) -> None:
 
 def test_a_service_refuses_the_engine() -> None:
     with pytest.raises(SettingError, match="a service runs vLLM and simulations") as caught:
-        check_plan(Keywords(engine="llama.cpp", model="m.gguf"), {}, "cpu", simulated=False)
+        check_plan(StudySettings(engine="llama.cpp", model="m.gguf"), {}, "cpu", simulated=False)
     assert caught.value.field == "engine"

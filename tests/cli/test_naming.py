@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import run_here
+from tuner.settings.study import StudySettings
 from tuner.study.specification.naming import default_name
-from tuner.study.specification.settings import ModelSettings, StudySettings, WorkloadSettings
 from tuner.study.specification.spec import difference, summary_of
 from tuner.workloads.presets import load_preset
 
-LLAMA = ModelSettings("meta-llama/Llama-3.1-8B-Instruct")
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 FLAGS = ("--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", "1", "--confirm-rounds", "0")
 
 
@@ -24,17 +24,17 @@ FLAGS = ("--engine", "simulated", "--prompts", "8", "--users", "4", "--trials", 
         (StudySettings(), "h100", "qwen2.5-0.5b-h100"),
         (StudySettings(model=LLAMA), "h100", "llama-3.1-8b-instruct-h100"),
         (
-            StudySettings(model=LLAMA, workload=WorkloadSettings(max_concurrency=32, input_len=1024, output_len=256)),
+            StudySettings(model=LLAMA, max_concurrency=32, input_len=1024, output_len=256),
             "t4",
             "llama-3.1-8b-instruct-users32-in1024-out256",
         ),
         (
-            StudySettings(workload=WorkloadSettings(("docs/day time.yaml",), rate=2.5)),
+            StudySettings(workload=("docs/day time.yaml",), rate=2.5),
             "t4",
             "qwen2.5-0.5b-t4-day-time-rate2.5",
         ),
         (StudySettings(preset="chat"), "t4", "chat"),
-        (StudySettings(preset="chat", model=ModelSettings("./My Model/")), "l4", "chat-my-model-l4"),
+        (StudySettings(preset="chat", model="./My Model/"), "l4", "chat-my-model-l4"),
     ],
 )
 def test_the_name_has_what_the_settings_change(settings: StudySettings, card: str | None, name: str) -> None:

@@ -10,7 +10,7 @@ from tests.cli.command import run_here
 from tests.gguf_model import write_model
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_plan
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 
 SPACE = """
 engine: openai
@@ -95,4 +95,4 @@ def test_doctor_shows_the_program_of_a_command(tmp_path: Path) -> None:
 
 def test_a_service_refuses_the_engine() -> None:
     with pytest.raises(SettingError, match="a service runs vLLM and simulations, and openai only `tuner optimize`"):
-        check_plan(Keywords(engine="openai", model="m"), {}, "cpu", simulated=False)
+        check_plan(StudySettings(engine="openai", model="m"), {}, "cpu", simulated=False)

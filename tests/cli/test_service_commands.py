@@ -13,9 +13,7 @@ from storage.service.records import SubmissionState
 from tests import store_samples as samples
 from tests.cli.command import CommandOutput, refused, run_here
 from tests.served import DRIVER, Served, serving
-from tuner.cli.commands.service.submit import SETTINGS
 from tuner.client.client import Client
-from tuner.client.settings import OptimizeSettings
 
 CONFIG = {"max_num_seqs": 64}
 OPENED = {
@@ -47,11 +45,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_submit_has_every_option_of_optimize_that_a_service_takes() -> None:
-    assert {*OptimizeSettings.__annotations__} - {*SETTINGS} == {"server_arguments"}
-    assert SETTINGS["max_concurrency"] == "users"
-
-
 def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Path) -> None:
     (folder / "q.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}')
     words = ["submit", "--id", "given", "--engine", "simulated", "--trials", "60", "--users", "8", "--no-reduce"]
@@ -78,7 +71,8 @@ def test_submit_sends_what_is_given_and_nothing_else(served: Served, folder: Pat
 @pytest.mark.parametrize(
     ("argv", "parts"),
     [
-        (["submit", "--trials", "0"], ["--trials 0: a service takes 1 to 10,000"]),
+        (["submit", "--trials", "0"], ["--trials '0': at least 1 is needed"]),
+        (["submit", "--trials", "20000"], ["--trials 20000: a service takes 1 to 10,000"]),
         (["submit", "--engine", "simulated", "--slo", "fast"], ["--slo 'fast'", "METRIC<VALUE"]),
         (["submit", "--engine", "simulated", "--users", "0"], ["--users 0"]),
         (["submit", "--workload", "no.yaml"], ["--workload 'no.yaml'", "No such file", "give another one"]),

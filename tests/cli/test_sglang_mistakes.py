@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command import run_here
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_plan
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 
 ENGINE = ("optimize", "--engine", "sglang")
 SITE = Path(__file__).parents[1] / "fakes" / "sglang_site"
@@ -94,5 +94,5 @@ def test_the_space_is_shown_and_doctor_names_the_python(
 
 def test_a_service_refuses_the_engine() -> None:
     with pytest.raises(SettingError, match="a service runs vLLM and simulations") as caught:
-        check_plan(Keywords(engine="sglang", model="m"), {}, "cpu", simulated=False)
+        check_plan(StudySettings(engine="sglang", model="m"), {}, "cpu", simulated=False)
     assert caught.value.field == "engine"

@@ -11,7 +11,7 @@ from tests.cli.command import run_here
 from tests.tensorrt_llm_program import VERSION, write_program
 from tuner.errors import SettingError
 from tuner.service.asked.check import check_plan
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 
 ENGINE = ("optimize", "--engine", "tensorrt-llm")
 
@@ -93,5 +93,5 @@ def test_the_space_is_shown_and_doctor_names_the_program(
 
 def test_a_service_refuses_the_engine() -> None:
     with pytest.raises(SettingError, match="a service runs vLLM and simulations") as caught:
-        check_plan(Keywords(engine="tensorrt-llm", model="m"), {}, "cpu", simulated=False)
+        check_plan(StudySettings(engine="tensorrt-llm", model="m"), {}, "cpu", simulated=False)
     assert caught.value.field == "engine"

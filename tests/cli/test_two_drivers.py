@@ -19,7 +19,7 @@ from tests.postgres import postgres_server
 from tuner.cancellation import Wishes
 from tuner.executors.base import Executor
 from tuner.observers.quiet import SilentObserver
-from tuner.study.specification import settings
+from tuner.settings.study import StudySettings
 from tuner.use_cases import optimize as optimize_run
 
 OPTIONS = ("--engine", "simulated", "--confirm-rounds", "0", "--trials", "6", "--study", "s", "--plain")
@@ -59,9 +59,8 @@ def test_a_second_driver_in_another_folder_is_refused(
     monkeypatch.chdir(one)
     monkeypatch.setattr(optimize_run, "MlflowFollower", NoMlflow)
     observer = SecondDriver(other, storage.replace("shared.db", "alias.db"))
-    study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
-    run = settings.RunSettings(settings.Budget(6), settings.EngineChoice("simulated"), storage)
-    optimize_run.optimize(study, run, observer, Wishes())
+    study = StudySettings(study="s", confirm_rounds=0, trials=6, min_gain=0, engine="simulated", storage=storage)
+    optimize_run.optimize(study, observer, Wishes())
     assert observer.output is not None
     holder = f"process {os.getpid()} on host {socket.gethostname()}"
     message = f"tuner: --study 's': {holder} is running this study; wait for it, or choose another name\n"
@@ -91,9 +90,8 @@ def test_the_lock_is_held_until_the_executor_has_stopped(
         return executor
 
     monkeypatch.setattr(optimize_run, "_executor", observed)
-    study = settings.StudySettings(name="s", confirmation=settings.ConfirmationSettings(rounds=0))
-    run = settings.RunSettings(settings.Budget(1), settings.EngineChoice("simulated"), storage)
-    optimize_run.optimize(study, run, SilentObserver(), Wishes())
+    study = StudySettings(study="s", confirm_rounds=0, trials=1, engine="simulated", storage=storage)
+    optimize_run.optimize(study, SilentObserver(), Wishes())
     assert holders == [locks.Holder.this_process()]
     assert locks.study_lock(storage, "s").holder() is None
 

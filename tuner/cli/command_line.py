@@ -13,7 +13,7 @@ def command_of(fields: Mapping[str, Any]) -> str:
     """Return the `tuner optimize` command of settings, quoted for a shell.
 
     Args:
-        fields: values by the keywords of `tuner.optimize`, as plain JSON; see `tuner.use_cases.levers.fields`.
+        fields: values by the keywords of `tuner.optimize`, as plain JSON; see `tuner.use_cases.levers.find`.
     """
     server = fields.get("server_arguments", ())
     words = [word for name, value in fields.items() if name != "server_arguments" for word in _words(name, value)]

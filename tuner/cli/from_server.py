@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tuner.cli.help import option
-from tuner.cli.options import OUTPUT, Insecure
+from tuner.cli.options import Insecure
 from tuner.cli.signatures import Command, parameters_of, set_parameters
 from tuner.errors import UserError
+from tuner.settings.study import OUTPUT
 
 if TYPE_CHECKING:
     from tuner.client.client import Client

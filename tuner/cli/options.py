@@ -1,235 +1,161 @@
-"""Options that several commands share, the panels of their help, and the option of each setting."""
+"""Options: those of settings, made of what each setting declares, and those that several commands share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
 
 from tuner.cli.help import flag, option
+from tuner.cli.signatures import Command, parameters_of, set_parameters
+from tuner.errors import spelled
+from tuner.settings.declared import Setting, default_of, settings_of
+from tuner.settings.study import OUTPUT, PANELS, StudySettings, SubmitSettings
 
-STUDY = "Study"
-MODEL = "Model and engine"
-WORKLOAD = "Workload"
-GOALS = "Objectives and SLOs"
-SPACE = "Search space"
-SEARCH = "Search"
-CONFIRMATION = "Confirmation"
 SERVER = "Server"
-RUN = "Run"
-OUTPUT = "Output"
 
-Model = Annotated[
-    str | None,
-    option(MODEL, "DIR|NAME", "Model: a folder or a hub name.", shown="the preset's"),
-]
-TrafficFile = Annotated[
-    str | None,
-    option(WORKLOAD, "FILE", "Traffic, a YAML file.", "--workload", shown="the preset's"),
-]
-Tokenizer = Annotated[
-    str | None,
-    option(MODEL, "DIR|NAME", "Tokenizer of the load generator: a folder or a hub name.", shown="the model's"),
-]
-Engine = Annotated[
-    str,
-    option(
-        MODEL,
-        "ENGINE",
-        "vllm, llama.cpp, sglang, tensorrt-llm, openai, simulated, or auto, which simulates if there is no GPU.",
-        "--engine",
-    ),
-]
-Engines = Annotated[
-    list[str] | None,
-    option(
-        MODEL,
-        "ENGINE",
-        "vllm, llama.cpp, sglang, tensorrt-llm, openai, simulated, or auto, which simulates if there is no GPU. "
-        "Several of the first three are ranked in one study; the first is the default engine.",
-        "--engine",
-        shown="auto",
-    ),
-]
-Models = Annotated[
-    list[str] | None,
-    option(
-        MODEL,
-        "DIR|NAME|FILE",
-        "Model: a folder or a hub name, of llama.cpp a GGUF file. With several engines one for each format, or "
-        "ENGINE=MODEL.",
-        "--model",
-        shown="the preset's",
-    ),
-]
-Spaces = Annotated[
-    list[str] | None,
-    option(
-        SPACE,
-        "NAME|FILE",
-        "Search space: a shipped one or a YAML file; of another engine, ENGINE=SPACE.",
-        "--space",
-        shown="the preset's",
-    ),
-]
-ServerCommand = Annotated[
-    str | None,
-    option(
-        MODEL,
-        "COMMAND",
-        "Command of --engine openai, which serves an OpenAI-compatible API. {port}, {host}, {model} and {flags} in it "
-        "are replaced; no shell runs it.",
-        "--server-command",
-        shown="none",
-    ),
-]
-LlamaServer = Annotated[
-    str | None,
-    option(
-        MODEL,
-        "FILE",
-        "The llama-server executable.",
-        shown="$TUNER_LLAMA_SERVER, else the one on PATH, else the package xllamacpp",
-    ),
-]
-Sglang = Annotated[
-    str | None,
-    option(
-        MODEL,
-        "FILE",
-        "The Python that has SGLang.",
-        shown="$TUNER_SGLANG, else this Python, else the one beside sglang on PATH",
-    ),
-]
-TrtllmServe = Annotated[
-    str | None,
-    option(
-        MODEL,
-        "FILE",
-        "The trtllm-serve executable of TensorRT-LLM.",
-        "--trtllm-serve",
-        shown="$TUNER_TRTLLM_SERVE, else the one on PATH",
-    ),
-]
-Gpu = Annotated[
-    str | None,
-    option(MODEL, "CARD|FILE", "Card to simulate: a name such as h200, or a YAML file.", shown="the preset's"),
-]
-GpusPerTrial = Annotated[
-    int | None,
-    option(
-        RUN,
-        "INTEGER",
-        "GPUs of each trial, of which a configuration uses some or all.",
-        "--gpus-per-trial",
-        shown="what the server's flags need",
-    ),
-]
-NodesPerTrial = Annotated[
-    int,
-    option(
-        RUN,
-        "INTEGER",
-        "Nodes of the cluster over which each trial's GPUs are spread evenly.",
-        "--nodes-per-trial",
-    ),
-]
-Vllm = Annotated[
-    str | None,
-    option(MODEL, "FILE", "The vllm executable.", shown="$TUNER_VLLM, else the one on PATH"),
-]
-RayAddress = Annotated[
-    str | None,
-    option(RUN, "ADDRESS", "Ray cluster that runs the trials.", "--ray-address", shown="this machine"),
-]
-VllmVersion = Annotated[
-    str | None,
-    option(MODEL, "VERSION", "vLLM version to simulate, such as 0.25.1.", shown="depends on the card"),
-]
-Env = Annotated[
-    list[str] | None,
-    option(MODEL, "NAME=VALUE", "Environment variable of every server."),
-]
-Secret = Annotated[
-    list[str] | None,
-    option(
-        MODEL,
-        "NAME",
-        "Variable or flag of the server that is a secret, beside those named KEY, TOKEN, PASSWORD, SECRET, CREDENTIAL.",
-        "--secret",
-    ),
-]
-Slos = Annotated[
-    list[str] | None,
-    option(GOALS, "'METRIC<VALUE'", "Bound on a metric, such as 'p99_ttft_ms<500'.", "--slo", shown="the workload's"),
-]
-QualityTask = Annotated[
-    str | None,
-    option(
-        GOALS,
-        "FILE|TASK",
-        "Questions that quality is measured with: JSONL lines with `prompt`, `answer` and optionally `regex`, or a "
-        "task of lm-evaluation-harness such as `lm-eval:gsm8k`.",
-        "--quality-task",
-        shown="none",
-    ),
-]
-Price = Annotated[
-    float | None,
-    option(
-        MODEL,
-        "NUMBER",
-        "Price of one GPU for an hour, in any currency, for the cost of tokens.",
-        "--price",
-        shown="the card's list price",
-    ),
-]
-Rate = Annotated[
-    float | None,
-    option(WORKLOAD, "NUMBER", "Mean request rate of traffic, in requests per second.", shown="the workload's"),
-]
-Users = Annotated[
-    int | None,
-    option(
-        WORKLOAD, "INTEGER", "Users of a closed loop: requests that are sent at the same time.", shown="the preset's"
-    ),
-]
-Prompts = Annotated[
-    int | None,
-    option(WORKLOAD, "INTEGER", "Requests of one benchmark.", shown="the preset's"),
-]
-InputLen = Annotated[
-    int | None,
-    option(WORKLOAD, "TOKENS", "Input length of each request of a closed loop.", shown="the preset's"),
-]
-OutputLen = Annotated[
-    int | None,
-    option(WORKLOAD, "TOKENS", "Output length of each request of a closed loop.", shown="the preset's"),
-]
-Temperature = Annotated[
-    float | None,
-    option(WORKLOAD, "NUMBER", "Sampling temperature, set on the server.", shown="the workload's"),
-]
-KeepAnswers = Annotated[
-    bool,
-    flag(SPACE, "Leave out parameters that change the model's answers.", "--keep-answers"),
-]
-BunchedTokens = Annotated[
-    bool,
-    flag(
-        SPACE,
-        "Offer parameters that send tokens to users in groups, also without an SLO on ITL.",
-        "--allow-bunched-tokens",
-    ),
-]
-Storage = Annotated[
-    str | None,
-    option(
-        OUTPUT,
-        "FILE|URL",
-        "Database of studies: a file or an SQLAlchemy URL.",
-        "--storage",
-        shown="tuner_study/tuner.db",
-    ),
-]
+_OPTIONS = {
+    name: f"--{setting.option}"
+    for model in (StudySettings, SubmitSettings)
+    for name, (_, setting) in settings_of(model).items()
+    if setting.option is not None
+} | {"name": "NAME", "output": "-o", "server_arguments": "server argument"}
+
+
+def option_of(field: str) -> str:
+    """Return the option of a setting, as error messages name it; server arguments have none and follow `--`."""
+    return _OPTIONS.get(field, "--" + field.replace("_", "-"))
+
+
+def of(name: str, **changes: Any) -> Any:
+    """Return the declaration of the option of a setting.
+
+    Args:
+        name: of the setting.
+        changes: what is another in this command, see `Setting`.
+    """
+    kind, setting = settings_of(StudySettings)[name]
+    return _declared(name, kind, replace(setting, **changes), default=False)
+
+
+def _declared(name: str, kind: Any, setting: Setting, default: Any) -> Any:
+    """Return the declaration of an option; `default` decides whether a switch can be turned off."""
+    long, help = option_of(name), spelled(setting.help, option_of)
+    names = ("--output", "-o") if name == "output" else (long,)
+    if kind is bool:
+        return flag(setting.panel, help, f"{long}/--no-{long[2:]}" if default else long)
+    bounds = {"least": setting.least, "most": setting.most}
+    return option(setting.panel, setting.value, help, *names, shown=setting.shown, **bounds)
+
+
+def takes_settings(
+    model: type, /, *names: str, only_given: bool = False, **changes: Mapping[str, Any]
+) -> Callable[[Callable[..., None]], Command]:
+    """Give a command the options of settings; it is called with `settings`, the model that they make.
+
+    Args:
+        model: of the settings.
+        names: of the settings that have an option; none: all.
+        only_given: whether the command gets a dictionary of the settings on its command line instead.
+        changes: by name, what is another in this command: a `default`, a `kind` of the option's value, or what a
+            `Setting` declares.
+    """
+    declared, defaults = settings_of(model), {each.name: default_of(each) for each in fields(model)}
+    chosen = [name for name in names or declared if name != "server_arguments"]
+    more = {each.more_of: (name, each) for name, (_, each) in declared.items() if name in chosen and each.more_of}
+
+    def parameter(name: str) -> inspect.Parameter:
+        (kind, setting), own = declared[name], dict(changes.get(name, {}))
+        default, kind = own.pop("default", defaults[name]), own.pop("kind", _kind(kind, several=name in more))
+        if name in more:
+            setting = replace(setting, help=f"{setting.help} {more[name][1].help}", shown=setting.shown or default)
+        found = _declared(name, kind, replace(setting, **own), default)
+        default = None if name in more or isinstance(default, tuple | dict) else default
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, found]
+        )
+
+    shown = [name for name in chosen if declared[name][1].more_of is None]
+    shown.sort(key=lambda name: PANELS.index(changes.get(name, {}).get("panel", declared[name][1].panel)))
+    shared = [parameter(name) for name in shown]
+
+    def decorate(command: Callable[..., None]) -> Command:
+        @functools.wraps(command)
+        def wrapped(*, context: typer.Context, **given: Any) -> None:
+            own = {name: value for name, value in given.items() if name not in shown}
+            found = {name: given[name] for name in shown if not only_given or _is_given(context, name)}
+            settings = _read(found, declared, {field: name for field, (name, _) in more.items()}, context)
+            command(settings=settings if only_given else model(**settings), **own)
+
+        given = [each for name, each in parameters_of(command).items() if name not in ("settings", "context")]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        set_parameters(wrapped, [context, *shared, *given])
+        return wrapped
+
+    return decorate
+
+
+def _kind(kind: Any, *, several: bool) -> Any:
+    """Return the type of an option's value."""
+    if several or get_origin(kind) in (Sequence, Mapping):
+        return list[str] | None
+    members = get_args(kind)
+    if str in members:
+        return str | None if NoneType in members else str
+    return kind
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _read(
+    given: Mapping[str, Any],
+    declared: Mapping[str, tuple[Any, Setting]],
+    more: Mapping[str, str],
+    context: typer.Context,
+) -> dict[str, Any]:
+    """Return the settings of options: lists as tuples, `NAME=VALUE` as mappings, and flags after `--`.
+
+    With fewer than two engines, an option that has a value for each engine counts once, and the last one wins.
+    """
+    from tuner.cli.values import pairs, server_arguments
+
+    found: dict[str, Any] = {}
+    several = len(given.get("engine") or ()) > 1 and "engine" in more
+    for name, value in given.items():
+        kind, setting = declared[name]
+        if name in more:
+            texts = tuple(value or ()) if several else tuple(value or ())[-1:]
+            found |= {name: texts[0], more[name]: texts[1:]} if texts else {}
+        elif get_origin(kind) is Mapping:
+            found[name] = pairs(name, value, setting.value)
+        elif get_origin(kind) is Sequence:
+            found[name] = (value,) if isinstance(value, str) else tuple(value or ())
+        else:
+            found[name] = value
+    arguments = server_arguments(context) if "server_arguments" in declared else ()
+    return {**found, **({"server_arguments": arguments} if arguments else {})}
+
+
+Env = Annotated[list[str] | None, of("env")]
+KeepAnswers = Annotated[bool, of("keep_answers")]
+BunchedTokens = Annotated[bool, of("bunched_tokens")]
+QualityTask = Annotated[str | None, of("quality_task")]
+Rate = Annotated[float | None, of("rate")]
+RayAddress = Annotated[str | None, of("ray_address")]
+Secret = Annotated[list[str] | None, of("secret")]
+ServerCommand = Annotated[str | None, of("server_command")]
+Slos = Annotated[list[str] | None, of("slo")]
+Storage = Annotated[str | None, of("storage")]
+Vllm = Annotated[str | None, of("vllm")]
+
 Server = Annotated[
     str | None,
     option(OUTPUT, "URL", "The `tuner serve` to ask; the token is in $TUNER_TOKEN.", "--server", shown="$TUNER_SERVER"),
@@ -248,18 +174,3 @@ Round = Annotated[
 ]
 AsJson = Annotated[bool, flag(OUTPUT, "Print JSON.", "--json")]
 AsCsv = Annotated[bool, flag(OUTPUT, "Print CSV.", "--csv")]
-
-_OPTIONS = {
-    "bunched_tokens": "--allow-bunched-tokens",
-    "max_concurrency": "--users",
-    "name": "NAME",
-    "num_prompts": "--prompts",
-    "output": "-o",
-    "shared": "--share",
-    "server_arguments": "server argument",
-}
-
-
-def option_of(field: str) -> str:
-    """Return the option of a setting, as error messages name it; server arguments have none and follow `--`."""
-    return _OPTIONS.get(field, "--" + field.replace("_", "-"))

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import httpx
 
@@ -25,8 +25,9 @@ from tuner.client.failures import (
 )
 from tuner.client.output import write_export, write_report
 from tuner.client.replies import LogPart, ServiceToken, StudyEvent, SubmittedStudy, SubmittedTrial
-from tuner.client.settings import OptimizeSettings
 from tuner.client.streams import PAUSE_S, SILENCE_S, EventPlace
+from tuner.settings.keywords import method_takes
+from tuner.settings.study import SubmitSettings
 
 Answer = TypeVar("Answer")
 
@@ -67,20 +68,10 @@ class AsyncClient:
         """As `Client.close`."""
         await self._http.aclose()
 
-    async def submit(
-        self,
-        *,
-        id: str | None = None,
-        kind: str | None = None,
-        gpus: int = 1,
-        priority: int = 0,
-        shared: bool = False,
-        webhook: str | None = None,
-        **settings: Unpack[OptimizeSettings],
-    ) -> SubmittedStudy:
+    @method_takes(SubmitSettings)
+    async def submit(self, **given: Any) -> SubmittedStudy:
         """As `Client.submit`."""
-        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared, "webhook": webhook}
-        return await self._ask(calls.submit(id, settings, asked))
+        return await self._ask(calls.submit(given))
 
     async def study(self, id: str) -> SubmittedStudy:
         """As `Client.study`."""

@@ -13,6 +13,8 @@ import httpx
 
 from tuner.client.replies import LogPart, ServiceToken, SubmittedStudy, SubmittedTrial, json_of
 from tuner.client.settings import new_id, with_contents
+from tuner.settings.declared import settings_of
+from tuner.settings.study import QUEUE, SubmitSettings
 
 Answer = TypeVar("Answer")
 SLOW_S = 300.0
@@ -63,10 +65,16 @@ def _nothing(_: httpx.Response) -> None:
     return None
 
 
-def submit(id: str | None, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> Call[SubmittedStudy]:
-    """Submit a study. It always has an id, so a repetition changes nothing."""
-    given = {name: value for name, value in asked.items() if value is not None}  # an older server may lack some
-    body = {"id": id or new_id(), "settings": with_contents(settings), **given}
+def submit(given: Mapping[str, Any]) -> Call[SubmittedStudy]:
+    """Submit a study. It always has an id, so a repetition changes nothing.
+
+    Args:
+        given: settings of `SubmitSettings`, of which the server has the defaults.
+    """
+    queue = {name for name, (_, setting) in settings_of(SubmitSettings).items() if setting.panel == QUEUE}
+    asked = {name: value for name, value in given.items() if name not in queue}
+    body = {name: value for name, value in given.items() if name in queue and value is not None}
+    body = {**body, "id": given.get("id") or new_id(), "settings": with_contents(asked)}
     return Call("POST", "/v1/studies", _study, body=body)
 
 

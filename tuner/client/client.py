@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import httpx
 
@@ -23,8 +23,9 @@ from tuner.client.failures import (
 )
 from tuner.client.output import write_export, write_report
 from tuner.client.replies import LogPart, ServiceToken, StudyEvent, SubmittedStudy, SubmittedTrial
-from tuner.client.settings import OptimizeSettings
 from tuner.client.streams import PAUSE_S, SILENCE_S, EventPlace
+from tuner.settings.keywords import method_takes
+from tuner.settings.study import SubmitSettings
 
 Answer = TypeVar("Answer")
 POLL_S = 2.0
@@ -82,30 +83,13 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def submit(
-        self,
-        *,
-        id: str | None = None,
-        kind: str | None = None,
-        gpus: int = 1,
-        priority: int = 0,
-        shared: bool = False,
-        webhook: str | None = None,
-        **settings: Unpack[OptimizeSettings],
-    ) -> SubmittedStudy:
+    @method_takes(SubmitSettings)
+    def submit(self, **given: Any) -> SubmittedStudy:
         """Submit a study. The same id with the same settings is accepted again and changes nothing.
 
-        Args:
-            id: name of the study; None: a new one.
-            kind: of the devices; None: the server's only one.
-            gpus: most devices at once.
-            priority: larger is sooner, among your own, -100 to 100.
-            shared: whether every token may read it.
-            webhook: of the server, which gets a message when the study ends; None: the server's choice.
-            settings: the keywords of `tuner.optimize`; the contents of the files that they name are sent.
+        The contents of the files that settings name are sent, and of the settings those that are given.
         """
-        asked = {"kind": kind, "gpus": gpus, "priority": priority, "shared": shared, "webhook": webhook}
-        return self._ask(calls.submit(id, settings, asked))
+        return self._ask(calls.submit(given))
 
     def study(self, id: str) -> SubmittedStudy:
         """Return a study."""

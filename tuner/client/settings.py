@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from tuner.errors import SettingError
 from tuner.processes.secrets import REFERENCE, is_secret_variable
@@ -15,50 +15,6 @@ LARGEST_FILE = 1_000_000
 """Most bytes of a file whose content is sent."""
 
 _YAML = (".yaml", ".yml")
-
-
-class OptimizeSettings(TypedDict, total=False):
-    """The keywords of `tuner.optimize` that say what is asked, not where it runs; that function describes each."""
-
-    trials: int
-    preset: str
-    model: str | None
-    tokenizer: str | None
-    objective: Sequence[str]
-    slo: Sequence[str]
-    quality_task: str | os.PathLike[str] | None
-    workload: Sequence[str | os.PathLike[str]]
-    rate: float | None
-    max_concurrency: int | None
-    num_prompts: int | None
-    input_len: int | None
-    output_len: int | None
-    temperature: float | None
-    space: str | os.PathLike[str] | None
-    only: Sequence[str]
-    keep_answers: bool
-    bunched_tokens: bool
-    enqueue: Sequence[str]
-    baseline: str | None
-    server_arguments: Sequence[str]
-    env: Mapping[str, str]
-    secret: Sequence[str]
-    engine: str
-    gpu: str | None
-    vllm_version: str | None
-    price: float | None
-    gpus_per_trial: int | None
-    nodes_per_trial: int
-    timeout: float | str | None
-    seed: int
-    sampler: str
-    learn_from: Sequence[str]
-    finalists: int
-    confirm_rounds: int
-    reduce: bool
-    search_load: float
-    min_gain: float
-    ablate: bool
 
 
 def new_id() -> str:

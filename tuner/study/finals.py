@@ -115,7 +115,7 @@ class Finals:
         confirmation = self._spec.confirmation
         has_reference = any(finalist.kind in REFERENCES for finalist in finalists)
         has_reference_or_failed = has_reference or bool(confirmation.baseline_repeats)
-        return bool(confirmation.rounds) and len(finalists) > has_reference and has_reference_or_failed
+        return bool(confirmation.confirm_rounds) and len(finalists) > has_reference and has_reference_or_failed
 
     def _measure(self, given: Sequence[GivenConfiguration]) -> None:
         """Measure those configurations once that no trial has."""
@@ -193,7 +193,7 @@ class Finals:
     ) -> bool:
         """Return whether there are measurements left for a group and further configurations, see `fits`."""
         spec = self._spec
-        return fits(spec.space, self._trials(), group, given, spec.confirmation.rounds, label, reserve)
+        return fits(spec.space, self._trials(), group, given, spec.confirmation.confirm_rounds, label, reserve)
 
     def _refine(self, first: Compared) -> tuple[Compared, list[FlagEffect]]:
         """Return the comparison whose winner has the fewest flags, and the measured effects of these."""

@@ -50,7 +50,7 @@ class NearestFinals:
         """
         goals, confirmation = self._spec.goals, self._spec.confirmation
         group = self._group(confirmation.finalists)
-        if not group or not confirmation.rounds:
+        if not group or not confirmation.confirm_rounds:
             return RunEnding.DONE, conclusion
         label = f"nearest {label_of(group)}"
         ending = self._measure(group, label)

@@ -32,9 +32,9 @@ from tuner.sampler.study_view import SelectedTrials
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED, FAILED_VIOLATION
 from tuner.scoring.objectives import Objective
+from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import DROPPED, RULED_OUT, OptunaStorage, attributes_of
 from tuner.study.shown_trials import RELEVANT_STATES, SharedTrial, shown
-from tuner.study.specification.settings import RESIDUAL, TPE
 
 TPE_STARTUP_TRIALS = 10
 """Random trials before TPE's model is used."""

@@ -14,6 +14,7 @@ from tuner.clock import Clock, RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import SettingError, as_text
 from tuner.executors.base import Executor
+from tuner.settings.study import RESIDUAL
 from tuner.study.conclusion.conclusion import Conclusion
 from tuner.study.finals import WITHOUT_CONCLUSION, Finals
 from tuner.study.loop import Loop
@@ -22,7 +23,7 @@ from tuner.study.optuna_study import OptunaStudy
 from tuner.study.prior.simulator_prior import simulator_prior
 from tuner.study.protocols import RunEnding, Stage, StagePlan, StudyObserver
 from tuner.study.specification.builder import PreparedStudy
-from tuner.study.specification.settings import RESIDUAL, Budget
+from tuner.study.specification.settings import Budget
 from tuner.study.specification.spec import StudySpec, changes, summary_of
 from tuner.study.time_limit import TimeLimit
 from tuner.study.trial_sources.ablation import Ablation

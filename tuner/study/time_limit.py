@@ -114,7 +114,7 @@ def expected_confirmation_s(
         benchmark_seconds: duration of each trial's benchmarks, all repeats.
         slots: number of rounds that run at the same time.
     """
-    rounds = spec.confirmation.rounds
+    rounds = spec.confirmation.confirm_rounds
     if not trial_seconds or not rounds:
         return 0.0
     overhead = statistics.median(t - b for t, b in zip(trial_seconds, benchmark_seconds, strict=True))

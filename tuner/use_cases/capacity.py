@@ -19,14 +19,15 @@ from tuner.engines.vllm.toolbox import check_prompts
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
+from tuner.settings.study import StudySettings
 from tuner.specs import LaunchSpec, TrialSpec
-from tuner.study.specification.builder import StudyPlan, plan_study
+from tuner.study.specification.builder import StudyPlan, limits_of, plan_study
 from tuner.study.specification.prices import study_price
-from tuner.study.specification.settings import EngineChoice, StudySettings
+from tuner.study.specification.settings import gpus_of_trial
 from tuner.trial.pipeline import run_trial
 from tuner.use_cases.devices import Devices, find_devices, grouped
 from tuner.use_cases.engines.named import named_engine, study_engine
-from tuner.use_cases.engines.openai import check_tokenizer, with_command
+from tuner.use_cases.engines.openai import check_command, check_tokenizer
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import (
     check_engine_name,
@@ -73,23 +74,19 @@ class CapacityObserver(Protocol):
         """A phase of the trial begins; each rate is one benchmark phase."""
 
 
-def search_capacity(
-    settings: StudySettings, choice: EngineChoice, output: Path, observer: CapacityObserver, stop: threading.Event
-) -> CapacityResult:
+def search_capacity(settings: StudySettings, observer: CapacityObserver, stop: threading.Event) -> CapacityResult:
     """Search the highest request rate at which every SLO holds, on one server.
 
     Args:
-        settings: model, workload, goals, server, limits and repeats are used.
-        choice: the engine, measured or simulated as in a study.
-        output: folder of searches; this one gets a new subfolder.
+        settings: those of a study; `output` is the folder of searches, in which this one gets a new subfolder.
         observer: receives the events.
         stop: when set, the search ends and the server is stopped.
 
     Raises:
         UserError: for a setting that cannot work.
     """
-    settings = with_command(settings, choice)
-    engine_settings, devices = _engine(settings.preset, choice, settings.gpus)
+    check_command(settings)
+    engine_settings, devices = _engine(settings, gpus_of_trial(settings))
     simulated = engine_settings.card is not None
     engine_name = study_engine(engine_settings)
     on_cpu = not devices.gpus and not simulated
@@ -99,6 +96,7 @@ def search_capacity(
     if engine_name == VLLM and engine_settings.executable is not None:
         check_prompts(plan.workload, Path(engine_settings.executable), plan.model.tokenizer)
     check_tokenizer(plan)
+    output = Path(settings.output)
     if output.exists() and not output.is_dir():
         raise SettingError("output", str(output), "this is a file", "give a folder")
     folder = _new_folder(output)
@@ -115,14 +113,14 @@ def search_capacity(
     return CapacityResult(outcome, plan.goals.slos, folder)
 
 
-def _engine(preset: str, choice: EngineChoice, gpus: int) -> tuple[EngineSettings, Devices]:
+def _engine(choice: StudySettings, gpus: int) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: vLLM with GPUs or a given executable, else a simulated one."""
     check_engine_name(choice.engine)
     named = named_engine(replace(choice, workers=1), gpus)
     if named is not None:
         return named
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, preset, None)
+        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, None)
         return replace(simulated, gpus=gpus), grouped(devices, gpus)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
     devices = find_devices(1, gpus)
@@ -153,9 +151,9 @@ def _trial(plan: StudyPlan, folder: Path) -> TrialSpec:
             folder=server.folder,
         ),
         workload=plan.workload,
-        repeats=settings.search.repeats,
+        repeats=settings.repeats,
         artifacts=folder,
-        limits=settings.limits,
+        limits=limits_of(settings),
         capacity_slos=plan.goals.slos,
-        gpus=settings.gpus,
+        gpus=gpus_of_trial(settings),
     )

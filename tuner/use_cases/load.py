@@ -23,8 +23,8 @@ from tuner.loadgen.client import API_KEY_VARIABLE
 from tuner.loadgen.result import read_records
 from tuner.processes.records import ProcessRecords
 from tuner.scoring.slo import Slo, parse_slo
+from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import find_goals, find_workload
-from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.study.specification.slo_checks import check_slo
 from tuner.use_cases.places import find_study, home, storage_url
 from tuner.workloads.presets import load_preset
@@ -192,8 +192,8 @@ def _traffic(settings: LoadSettings) -> tuple[Traffic | Suite, tuple[Slo, ...]]:
             found = found.at_rate(settings.rate)
     else:
         preset = load_preset(settings.preset or "mixed")
-        found = find_workload(preset, WorkloadSettings(settings.workloads, settings.rate))
-        known = find_goals(preset, found, GoalSettings(slos=slos), own=not settings.workloads).slos
+        found = find_workload(preset, WorkloadSettings(workload=settings.workloads, rate=settings.rate))
+        known = find_goals(preset, found, GoalSettings(slo=slos), own=not settings.workloads).slos
     if isinstance(found, ClosedLoop):
         raise UserError("this workload is a closed loop, not traffic; run `vllm bench serve` instead")
     return found, known

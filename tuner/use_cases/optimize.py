@@ -33,6 +33,7 @@ from tuner.observers.mlflow_follower import MlflowFollower, unreachable
 from tuner.processes.secrets import mask_url_passwords
 from tuner.quality.harness import HarnessTask
 from tuner.quality.task import Task
+from tuner.settings.study import StudySettings
 from tuner.study.conclusion.alternatives import front_of_study
 from tuner.study.lock import refuse_running, study_lock
 from tuner.study.prior.idle_request import hardly_met_slos
@@ -46,14 +47,14 @@ from tuner.study.specification.builder import (
     with_stored_parameters,
 )
 from tuner.study.specification.plans.given import plan_engines
-from tuner.study.specification.settings import Budget, RunSettings, StudySettings
+from tuner.study.specification.settings import Budget
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.answers.answer_check import answer_check, quality_task
 from tuner.use_cases.answers.asked import check_of_winner
 from tuner.use_cases.devices import Devices, leave_cluster, this_machine
 from tuner.use_cases.engines.chosen import chosen_engine, with_plan
 from tuner.use_cases.engines.named import refuse_quality, study_engine
-from tuner.use_cases.engines.openai import check_tokenizer, with_command
+from tuner.use_cases.engines.openai import check_command, check_tokenizer
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
 from tuner.use_cases.levers.find import Kept, find_levers
@@ -87,7 +88,6 @@ class OptimizeResult:
 
 def optimize(
     settings: StudySettings,
-    run: RunSettings,
     observer: StudyObserver,
     wishes: Wishes,
     permit: Callable[[StudySpec], None] = lambda spec: None,
@@ -98,8 +98,7 @@ def optimize(
     Every setting is checked before anything is written.
 
     Args:
-        settings: settings of the study.
-        run: settings of this run.
+        settings: settings of the study and of this run.
         observer: receives the study's events.
         wishes: end the run early; the study is saved.
         permit: raises a `UserError` for a study that may not run, before any of its servers starts.
@@ -108,60 +107,60 @@ def optimize(
     Raises:
         UserError: for a setting that cannot work.
     """
-    _check_run(run)
-    stop, settings = wishes.stop, with_command(settings, run.engine)
-    engine_settings, devices = chosen_engine(settings, run.engine)
+    check_engine_name(*settings.engines)
+    check_command(settings)
+    stop = wishes.stop
+    engine_settings, devices = chosen_engine(settings)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
     simulated = engine_settings.card is not None
     with ExitStack() as stack:
-        if run.engine.ray_address is not None:
+        if settings.ray_address is not None:
             stack.callback(leave_cluster)
-        names, on_cpu = [study_engine(engine_settings), *run.engine.others], not devices.gpus and not simulated
+        names, on_cpu = [study_engine(engine_settings), *settings.other_engines], not devices.gpus and not simulated
         plan = plan_engines(settings, names, on_cpu=on_cpu, simulated=simulated, card=devices.profile.key)
-        task = _task(plan, run, devices, simulated=simulated)
-        artifacts = artifacts_folder(database_url(run.storage))
-        if settings.search.learn_from:
-            storage_url(run.storage, create=False)  # source studies need a database that exists
+        task = _task(plan, devices, simulated=simulated)
+        artifacts = artifacts_folder(database_url(settings.storage))
+        if settings.learn_from:
+            storage_url(settings.storage, create=False)  # source studies need a database that exists
         check_disk(artifacts.parent)
-        check_output(run.output, plan.name)
-        _check_prompts(plan, engine_settings, run)
+        check_output(Path(settings.output), plan.name)
+        _check_prompts(plan, engine_settings)
         wait = DatabaseWait(observer.note, stop)
-        server = _database_server(run.storage, wait)
-        refuse_running(database_url(run.storage), plan.name)
+        server = _database_server(settings.storage, wait)
+        refuse_running(database_url(settings.storage), plan.name)
         held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
         checked = with_plan(engine_settings, plan)
-        executor = _executor(checked, devices, run.engine.ray_address)
+        executor = _executor(checked, devices, settings.ray_address)
         stack.callback(executor.close)
         engine = executor.engine_info()
         spec = _with_facts(build_spec(plan, engine, devices.profile, artifacts), task, devices)
         if simulated:
             refuse_unsimulated_arguments(plan, engine_settings)
-        url = storage_url(run.storage, create=True)
+        url = storage_url(settings.storage, create=True)
         store = server or open_store(url, wait)
         stack.callback(store.close)
-        spec = with_stored_parameters(plan, spec, engine, store)
-        prepared = prepare_study(spec, engine, store)
+        prepared = prepare_study(with_stored_parameters(plan, spec, engine, store), engine, store)
         permit(prepared.spec)
         runner = _checked(executor, prepared.spec, task, checked, store, observer, stop, stack)
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())
-        return _run(plan, prepared, devices.profile, run, store, url, runner, observer, wishes, measured)
+        return _run(plan, prepared, devices.profile, store, url, runner, observer, wishes, measured)
 
 
-def _task(plan: StudyPlan, run: RunSettings, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
-    goals = plan.settings.goals
+def _task(plan: StudyPlan, devices: Devices, *, simulated: bool) -> Task | HarnessTask | None:
+    settings = plan.settings
     other = next((each.engine for each in plan.every if not kind_of(each.engine).can(Feature.QUALITY)), None)
     if other is not None:
-        refuse_quality(plan.goals.slos, goals.quality_task, other)
-    here = not simulated and run.engine.ray_address is None
-    return quality_task(plan.goals.slos, goals.quality_task, len(devices.names), here=here)
+        refuse_quality(plan.goals.slos, settings.quality_task, other)
+    here = not simulated and settings.ray_address is None
+    return quality_task(plan.goals.slos, settings.quality_task, len(devices.names), here=here)
 
 
-def _check_prompts(plan: StudyPlan, engine: EngineSettings, run: RunSettings) -> None:
+def _check_prompts(plan: StudyPlan, engine: EngineSettings) -> None:
     check_tokenizer(plan)
-    if plan.engine == VLLM and engine.executable is not None and run.engine.ray_address is None:
+    if plan.engine == VLLM and engine.executable is not None and plan.settings.ray_address is None:
         check_prompts(plan.workload, Path(engine.executable), plan.model.tokenizer)
 
 
@@ -193,7 +192,6 @@ def _run(
     plan: StudyPlan,
     prepared: PreparedStudy,
     card: HardwareProfile,
-    run: RunSettings,
     store: Store,
     url: str,
     executor: Executor,
@@ -202,19 +200,21 @@ def _run(
     measured: Callable[[], None],
 ) -> OptimizeResult:
     """Run the study and MLflow's follower, and write the script of the winner and the report."""
-    spec, engine, budget = prepared.spec, prepared.engine, run.budget
+    spec, engine, budget = prepared.spec, prepared.engine, Budget.of(plan.settings)
     observer.opened(StudyStart(spec, budget, engine, executor.slots, tuple(store.trials(spec.name))))
     for line in hardly_met_slos(spec, engine):
         observer.note(line)
     uri = tracking_uri(url)
     follower = _follow(spec, store, url, uri, observer)
     try:
-        with _disturbances(run, engine, observer):
+        with _disturbances(plan.settings, engine, observer):
             result = run_study(prepared, budget, store, url, executor, FanOut(observer, follower), wishes)
         executor.close()
         measured()
-        result = _completed(result, plan, prepared, card, run, store)
-        script, report = write_files(result, spec.name, store, url, run.output, spec.artifacts, observer.note)
+        result = _completed(result, plan, prepared, card, store)
+        script, report = write_files(
+            result, spec.name, store, url, Path(plan.settings.output), spec.artifacts, observer.note
+        )
         # An interrupted study has set `stop`; only a second Ctrl-C skips the wait then.
         lacks = follower.wait(threading.Event() if wishes.stop.is_set() else wishes.stop)
     finally:
@@ -224,9 +224,9 @@ def _run(
 
 
 @contextmanager
-def _disturbances(run: RunSettings, engine: EngineInfo, observer: StudyObserver) -> Iterator[None]:
+def _disturbances(settings: StudySettings, engine: EngineInfo, observer: StudyObserver) -> Iterator[None]:
     """Say what disturbs the measurements of a study on this machine: other work, and GPUs with low clocks."""
-    here = engine.provenance is Provenance.MEASURED and run.engine.ray_address is None
+    here = engine.provenance is Provenance.MEASURED and settings.ray_address is None
     if here and (loaded := load_warning()) is not None:
         observer.note(loaded)
     with SlowdownWatch([device.index for device in gpu_devices()] if here else []) as watch:
@@ -236,7 +236,7 @@ def _disturbances(run: RunSettings, engine: EngineInfo, observer: StudyObserver)
 
 
 def _completed(
-    result: RunResult, plan: StudyPlan, prepared: PreparedStudy, card: HardwareProfile, run: RunSettings, store: Store
+    result: RunResult, plan: StudyPlan, prepared: PreparedStudy, card: HardwareProfile, store: Store
 ) -> RunResult:
     """Return the result, whose conclusion has the front and, where a search kept the reference, what would help."""
     conclusion, spec = result.conclusion, prepared.spec
@@ -248,7 +248,7 @@ def _completed(
         conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
     kept = next(record for record in records if record.number == conclusion.winner and not record.round)
     if conclusion.keeps is not None and not all(record.kind in REFERENCES for record in records if not record.round):
-        levers = find_levers(Kept(plan, run, spec, prepared.engine, card, kept.config))
+        levers = find_levers(Kept(plan, spec, prepared.engine, card, kept.config))
         conclusion = replace(conclusion, levers=levers)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
     return replace(result, conclusion=conclusion)
@@ -260,24 +260,6 @@ def _follow(spec: StudySpec, store: Store, url: str, uri: str, observer: StudyOb
         shown = mask_url_passwords(uri)
         observer.note(f"MLflow at {shown} does not answer ({reason}); `tuner sync` logs the trials once it does")
     return MlflowFollower(store, url, spec.name, uri, spec.artifacts / "mlflow.log", observer.synced)
-
-
-def _check_run(run: RunSettings) -> None:
-    for engine in run.engine.engines:
-        check_engine_name(engine)
-    check_budget(run.budget)
-
-
-def check_budget(budget: Budget) -> None:
-    """Refuse a budget that cannot be spent.
-
-    Raises:
-        SettingError: for less than one trial, or a negative gain.
-    """
-    if budget.trials < 1:
-        raise SettingError("trials", budget.trials, "at least 1 is needed", "the defaults are the first trial")
-    if budget.min_gain < 0:
-        raise SettingError("min_gain", 100 * budget.min_gain, "at least 0 is needed", "give % of the score")
 
 
 def _database_server(storage: str | None, wait: DatabaseWait) -> Store | None:

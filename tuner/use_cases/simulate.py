@@ -20,37 +20,15 @@ from tuner.engines.simulator.roofline import Roofline, roofline_of
 from tuner.engines.simulator.simulated_run import SimulatedRun
 from tuner.errors import SettingError, UserError
 from tuner.scoring.cost import token_costs
+from tuner.settings.study import AskedSettings
 from tuner.study.specification.context import too_long
 from tuner.study.specification.find_model import find_simulated_model
 from tuner.study.specification.prices import check_price, find_price
 from tuner.study.specification.resolve_workload import find_workload
-from tuner.study.specification.settings import ServerSettings, WorkloadSettings
 from tuner.use_cases.simulated_engine import find_card, find_version
 from tuner.workloads.presets import Preset, load_preset
 from tuner.workloads.spec import SingleWorkload
 from tuner.workloads.suite import Suite
-
-
-@dataclass(frozen=True)
-class SimulationSettings:
-    """The server, workload and card to simulate; the preset provides those that are not given.
-
-    `gpu` is a card's name or a YAML file, `seed` is the workload's. With `noise`, the prediction differs from the
-    expected value as a measured run does. `price` is that of a GPU-hour; None: the card's list price. `gpus_per_trial`
-    is the number of GPUs; None: those that the server's arguments need. `instances` is the number of equal servers.
-    """
-
-    preset: str
-    gpu: str | None
-    vllm_version: str | None
-    model: str | None
-    workload: WorkloadSettings
-    server: ServerSettings
-    seed: int
-    noise: bool
-    price: float | None = None
-    gpus_per_trial: int | None = None
-    instances: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,26 +68,31 @@ class Simulation:
         return {name: seconds / total for name, seconds in self.run.seconds.items()}
 
 
-def simulate(settings: SimulationSettings) -> Simulation:
+def simulate(settings: AskedSettings, *, noise: bool = False, instances: int = 1) -> Simulation:
     """Predict one configuration.
+
+    Args:
+        settings: server, workload and card; the preset provides those that are not given. `seed` is the workload's.
+        noise: whether the prediction differs from the expected value as a measured run does.
+        instances: number of equal servers.
 
     Raises:
         UserError: for a setting that cannot work, or a configuration that vLLM would refuse to serve.
     """
     preset = load_preset(settings.preset)
     check_price(settings.price)
-    for field in ("gpus_per_trial", "instances"):
-        if (given := getattr(settings, field)) is not None and given < 1:
+    for field, given in (("gpus_per_trial", settings.gpus_per_trial), ("instances", instances)):
+        if given is not None and given < 1:
             raise SettingError(field, given, "at least 1 is needed")
     card = find_card(settings.gpu or preset.hardware)
     version = find_version(settings.vllm_version, card)
     load = _single_workload(preset, settings)
     reference, shape = find_simulated_model(settings.model or preset.model, None)
-    words = (*sampling_arguments(load.temperature, VLLM), *settings.server.arguments)
+    words = (*sampling_arguments(load.temperature, VLLM), *settings.server_arguments)
     try:
         gpus = settings.gpus_per_trial or gpus_of(words)
         site = Platform(card, parameters_of(card.key), version_tuple(version), SIMULATED_PACKAGES, gpus)
-        machine = build_server(site, words, settings.server.environment, shape, settings.instances)
+        machine = build_server(site, words, settings.env, shape, instances)
         if load.longest_request > machine.config.max_model_len:
             raise too_long(load, machine.config.max_model_len)
     except NotSimulated as error:
@@ -118,7 +101,7 @@ def simulate(settings: SimulationSettings) -> Simulation:
         raise SettingError("gpus_per_trial", gpus, str(error), f"give {{gpus_per_trial}} {error.needed}") from None
     except (ConfigRefused, StartFailed) as error:
         raise UserError(f"vLLM {version} does not serve this configuration on {card.name}: {error}") from None
-    done = run_workload(machine, load, settings.seed, noise=settings.noise)
+    done = run_workload(machine, load, settings.seed, noise=noise)
     metrics, price = client_metrics(load, done, machine) or {}, find_price(settings.price, card)
     return Simulation(
         metrics={**metrics, **token_costs(metrics, None if price is None else price.per_gpu_hour * machine.gpus)},
@@ -135,9 +118,9 @@ def simulate(settings: SimulationSettings) -> Simulation:
     )
 
 
-def _single_workload(preset: Preset, settings: SimulationSettings) -> SingleWorkload:
-    load = find_workload(preset, settings.workload)
+def _single_workload(preset: Preset, settings: AskedSettings) -> SingleWorkload:
+    load = find_workload(preset, settings)
     if isinstance(load, Suite):
         rule = "one workload is simulated at a time"
-        raise SettingError("workload", list(settings.workload.files), rule, "give one traffic file")
+        raise SettingError("workload", list(settings.files), rule, "give one traffic file")
     return load.model_copy(update={"seed": settings.seed})

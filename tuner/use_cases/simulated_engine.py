@@ -34,13 +34,14 @@ _OLDEST, _NEWEST = (0, 15), (0, 32)
 DEFAULT_CARD = "t4"
 
 
-def check_engine_name(engine: str) -> None:
-    """Refuse a name that no engine has.
+def check_engine_name(*engines: str) -> None:
+    """Refuse names that no engine has.
 
     Raises:
         SettingError: with the names.
     """
-    if engine not in names():
+    engine = next((each for each in engines if each not in names()), None)
+    if engine is not None:
         raise SettingError("engine", engine, f"no engine has this name; engines: {', '.join(names())}")
 
 

@@ -20,10 +20,11 @@ from storage.records import (
     Verdict,
 )
 from tuner.engines.base import EngineInfo
+from tuner.settings.study import ConfirmationSettings
 from tuner.specs import LaunchSpec, ModelRef, TrialSpec
 from tuner.study.protocols import StudyStart
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import Budget, ConfirmationSettings, ServerSettings
+from tuner.study.specification.settings import Budget, ServerSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
@@ -61,7 +62,7 @@ def study_start(
         "goals": GOALS,
         "server": ServerSettings(),
         "artifacts": folder / "artifacts",
-        "confirmation": ConfirmationSettings(finalists=3, rounds=2, baseline_repeats=1),
+        "confirmation": ConfirmationSettings(finalists=3, confirm_rounds=2, baseline_repeats=1),
         "facts": {"hardware": "Tesla T4"},
     }
     spec = StudySpec(**{**values, **changes})

@@ -11,8 +11,8 @@ import pytest
 from storage.records import Provenance
 from tests.unit.cli.studies import Clock, out_of_memory, study_start, trial, trial_spec
 from tuner.cli.output.progress.state import Progress, score_of
+from tuner.settings.study import ConfirmationSettings
 from tuner.study.protocols import Stage, StagePlan
-from tuner.study.specification.settings import ConfirmationSettings
 
 CONFIRMATION = StagePlan(Stage.CONFIRMATION, 8, ("#0", "#1", "#2", "#3"), (4, 5))
 
@@ -77,7 +77,9 @@ def test_the_time_left_does_not_depend_on_dates(tmp_path: Path) -> None:
 
 def test_rounds_that_send_more_take_longer_by_the_benchmarks_share(tmp_path: Path) -> None:
     clock = Clock()
-    progress = Progress(study_start(tmp_path, search_prompts=50, confirmation=ConfirmationSettings(rounds=2)), clock)
+    progress = Progress(
+        study_start(tmp_path, search_prompts=50, confirmation=ConfirmationSettings(confirm_rounds=2)), clock
+    )
     run(progress, clock, 0, 100.0)
     # 40 of 100 s are the benchmark, which is 2 x 3 times as long in a round: 60 + 40 * 6 = 300 s
     assert progress.remaining_s() == pytest.approx(9 * 100.0 + 8 * 300.0)
@@ -86,7 +88,10 @@ def test_rounds_that_send_more_take_longer_by_the_benchmarks_share(tmp_path: Pat
 def test_a_simulation_spends_all_its_real_time_on_the_benchmark(tmp_path: Path) -> None:
     clock = Clock()
     start = study_start(
-        tmp_path, search_prompts=50, confirmation=ConfirmationSettings(rounds=2), provenance=Provenance.SIMULATED
+        tmp_path,
+        search_prompts=50,
+        confirmation=ConfirmationSettings(confirm_rounds=2),
+        provenance=Provenance.SIMULATED,
     )
     progress = Progress(start, clock)
     run(progress, clock, 0, 1.0)
@@ -97,7 +102,7 @@ def test_a_simulation_spends_all_its_real_time_on_the_benchmark(tmp_path: Path) 
 
 def test_before_each_worker_is_back_those_that_run_count_as_finished(tmp_path: Path) -> None:
     clock = Clock()
-    progress = Progress(study_start(tmp_path, workers=4, confirmation=ConfirmationSettings(rounds=0)), clock)
+    progress = Progress(study_start(tmp_path, workers=4, confirmation=ConfirmationSettings(confirm_rounds=0)), clock)
     for number in range(4):
         progress.started(trial_spec(number))
     clock.now = 100.0

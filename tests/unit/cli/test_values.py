@@ -7,7 +7,7 @@ from typer.core import TyperCommand
 from tuner.cli.options import option_of
 from tuner.cli.values import pairs, server_arguments
 from tuner.errors import SettingError, UserError
-from tuner.study.specification.settings import read_duration
+from tuner.settings.declared import read_duration
 
 
 @pytest.mark.parametrize(

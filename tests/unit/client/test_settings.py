@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from tuner.client.settings import LARGEST_FILE, OptimizeSettings, with_contents
+from tuner.client.settings import LARGEST_FILE, with_contents
 from tuner.errors import SettingError
-from tuner.use_cases.keywords import Keywords
-
-
-def test_the_keywords_are_those_of_optimize_but_the_name() -> None:
-    assert {*OptimizeSettings.__annotations__} == {each.name for each in fields(Keywords)} - {"study"}
 
 
 def test_absent_values_are_left_out_and_tuples_are_lists() -> None:

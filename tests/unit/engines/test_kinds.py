@@ -12,7 +12,7 @@ from tuner.engines import kinds as module
 from tuner.engines.kind import EngineKind, Feature, Found
 from tuner.engines.kinds import kind_of, kinds, names, with_feature
 from tuner.errors import SettingError
-from tuner.study.specification.settings import EngineChoice
+from tuner.settings.study import StudySettings
 from tuner.use_cases.engines.named import named_engine
 
 TOY = EngineKind("toy", "Toy", kind_of("vllm").build, lambda given: Found(Path(__file__), gpus=False))
@@ -42,8 +42,8 @@ def test_an_unknown_engine_is_refused_by_name() -> None:
 @pytest.mark.usefixtures("registered")
 def test_a_registered_engine_is_found_and_its_limits_hold() -> None:
     assert names()[-2:] == ("toy", "simulated")
-    found = named_engine(EngineChoice("toy"))
+    found = named_engine(StudySettings(engine="toy"))
     assert found is not None
     assert (found[0].name, found[0].executable, found[1].names) == ("toy", __file__, ("cpu",))
     with pytest.raises(SettingError, match="Toy has one GPU for a trial"):
-        named_engine(EngineChoice("toy"), given=2)
+        named_engine(StudySettings(engine="toy"), given=2)

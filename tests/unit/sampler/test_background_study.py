@@ -12,9 +12,9 @@ from storage.records import Failure
 from tests.unit.study.conftest import SPACE, Bench
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
+from tuner.settings.study import RESIDUAL
 from tuner.specs import TrialSpec
 from tuner.study import run
-from tuner.study.specification.settings import RESIDUAL
 
 
 def peak_at_16(spec: TrialSpec, index: int) -> dict[str, float | None] | Failure:

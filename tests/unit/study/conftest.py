@@ -19,12 +19,13 @@ from tuner.cancellation import Wishes
 from tuner.clock import Clock
 from tuner.engines.base import EngineInfo
 from tuner.executors.inline import InlineExecutor
+from tuner.settings.study import ConfirmationSettings, SearchSettings
 from tuner.specs import ModelRef, TrialSpec
 from tuner.study.protocols import StagePlan, StudyStart, SyncStatus
 from tuner.study.run import RunResult, open_study, run_study
 from tuner.study.specification.builder import prepare_study
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import Budget, ConfirmationSettings, SearchSettings, ServerSettings
+from tuner.study.specification.settings import Budget, ServerSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
@@ -106,8 +107,7 @@ class Bench:
     def spec(self, **changes: Any) -> StudySpec:
         """Return the study with some fields changed; those of its search and confirmation by their own names."""
         space = load_space(self.space_file)
-        rounds = {"rounds": changes.pop("confirm_rounds")} if "confirm_rounds" in changes else {}
-        names = ("finalists", "baseline_repeats", "reduce")
+        names = ("finalists", "confirm_rounds", "baseline_repeats", "reduce")
         confirmation = {"reduce": False, **{name: changes.pop(name) for name in names if name in changes}}
         search = {name: changes.pop(name) for name in ("seed", "sampler", "learn_from", "repeats") if name in changes}
         values: dict[str, Any] = {
@@ -120,7 +120,7 @@ class Bench:
             "server": ServerSettings(),
             "artifacts": self.folder / "artifacts",
             "search": SearchSettings(**{"seed": 3, **search}),
-            "confirmation": ConfirmationSettings(**rounds, **confirmation),
+            "confirmation": ConfirmationSettings(**confirmation),
         }
         return StudySpec(**{**values, **changes})
 

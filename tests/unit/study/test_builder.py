@@ -14,20 +14,12 @@ from storage.store import open_store
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
+from tuner.settings.study import ConfirmationSettings, StudySettings
 from tuner.study.run import open_study
 from tuner.study.specification.builder import build_spec, plan_study, with_stored_parameters
 from tuner.study.specification.find_model import find_model
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import (
-    ConfirmationSettings,
-    GoalSettings,
-    ModelSettings,
-    SearchSettings,
-    ServerSettings,
-    SpaceSettings,
-    StudySettings,
-    WorkloadSettings,
-)
+from tuner.study.specification.settings import ServerSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.spec import ClosedLoop
 
@@ -35,7 +27,7 @@ INFO = EngineInfo("vllm", "0.32.0", "/vllm", None, Provenance.MEASURED, None)
 
 
 def spec_of(model: str, folder: Path, card: str = "t4", **settings: Any) -> StudySpec:
-    plan = plan_study(StudySettings(**{"model": ModelSettings(model), **settings}))
+    plan = plan_study(StudySettings(**{"model": model, **settings}))
     return build_spec(plan, INFO, hardware_named(card), folder)
 
 
@@ -67,7 +59,7 @@ def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path
     assert [str(s) for s in spec.goals.slos] == ["p99_tpot_ms<50", "p99_ttft_ms<2000", "success_rate>=1"]
     assert [o.metric for o in spec.goals.scored][-1] == "success_rate"
     assert spec.server == ServerSettings()
-    assert spec.confirmation == ConfirmationSettings(finalists=3, rounds=3, baseline_repeats=3)
+    assert spec.confirmation == ConfirmationSettings(finalists=3, confirm_rounds=3, baseline_repeats=3)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +67,8 @@ def test_the_default_settings_are_the_published_study(model: str, tmp_path: Path
     [
         ({}, 100),
         ({"search_load": 1.0}, 200),
-        ({"confirmation": ConfirmationSettings(rounds=0)}, 200),
-        ({"confirmation": ConfirmationSettings(baseline_repeats=0)}, 200),
+        ({"confirm_rounds": 0}, 200),
+        ({"baseline_repeats": 0}, 200),
     ],
 )
 def test_the_search_sends_fewer_requests_only_if_there_are_rounds(
@@ -107,8 +99,8 @@ def test_temperature_is_set_on_the_server(model: str, tmp_path: Path) -> None:
 
 
 def test_the_search_space_has_the_published_configurations(model: str, tmp_path: Path) -> None:
-    enqueue = SpaceSettings(enqueue=("suffix", "winner-flags"))
-    spec = spec_of(model, tmp_path, preset="qwen2.5-0.5b-t4-greedy", space=enqueue)
+    enqueue = ("suffix", "winner-flags")
+    spec = spec_of(model, tmp_path, preset="qwen2.5-0.5b-t4-greedy", enqueue=enqueue)
     suffix, winner = (spec.trial(1, 0, 1, TrialKind.ENQUEUED, e.config).launch.argv for e in spec.enqueue)
     assert json.loads(suffix[suffix.index("--speculative-config") + 1])["method"] == "suffix"
     assert "--dtype" not in suffix, "a T4 takes float16 by itself"
@@ -118,59 +110,59 @@ def test_the_search_space_has_the_published_configurations(model: str, tmp_path:
 
 
 def test_on_a_cpu_the_default_space_is_the_cpus(model: str) -> None:
-    assert plan_study(StudySettings(model=ModelSettings(model)), on_cpu=True).space.name == "cpu"
+    assert plan_study(StudySettings(model=model), on_cpu=True).space.name == "cpu"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"preset": "nope"}, "preset='nope'"),
-        ({"name": "a/b"}, "study='a/b': a name starts with a letter or digit and has no slash"),
-        ({"space": SpaceSettings("nope")}, "nope"),
-        ({"search": SearchSettings(sampler="gp")}, "sampler='gp'.*samplers: auto, residual, tpe"),
-        ({"search": SearchSettings(repeats=0)}, "repeats=0: at least 1 is needed"),
+        ({"study": "a/b"}, "study='a/b': a name starts with a letter or digit and has no slash"),
+        ({"space": "nope"}, "nope"),
+        ({"sampler": "gp"}, "sampler='gp'.*samplers: auto, residual, tpe"),
+        ({"repeats": 0}, "repeats=0: at least 1 is needed"),
         ({"search_load": 1.5}, "search_load=1.5: at most 1 is possible"),
-        ({"confirmation": ConfirmationSettings(finalists=0)}, "finalists=0: at least 1 is needed"),
-        ({"goals": GoalSettings(slos=("p99_tpot<50",))}, "slo='p99_tpot<50'.*p99_tpot_ms"),
-        ({"goals": GoalSettings(("speed",))}, "objective='speed'"),
-        ({"goals": GoalSettings(("p99_tpot_ms", "p99_tpot_ms:3"))}, "objective='p99_tpot_ms': .*given twice"),
-        ({"workload": WorkloadSettings(max_concurrency=0)}, "max_concurrency=0"),
+        ({"finalists": 0}, "finalists=0: at least 1 is needed"),
+        ({"slo": ("p99_tpot<50",)}, "slo='p99_tpot<50'.*p99_tpot_ms"),
+        ({"objective": ("speed",)}, "objective='speed'"),
+        ({"objective": ("p99_tpot_ms", "p99_tpot_ms:3")}, "objective='p99_tpot_ms': .*given twice"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
         (
-            {"workload": WorkloadSettings(input_len=2000, output_len=100)},
+            {"input_len": 2000, "output_len": 100},
             r"2000 \+ 100 tokens exceed the model's context of 2048; lower input_len or output_len",
         ),
-        ({"server": ServerSettings(("--port", "1"))}, "server_arguments='--port': the tuner sets this flag"),
-        ({"server": ServerSettings(("--host=0.0.0.0",))}, "server_arguments='--host'"),
-        ({"server": ServerSettings(("stray",))}, "server_arguments='stray': the first argument of a server is a flag"),
-        ({"space": SpaceSettings(only=("max_num_seqz",))}, "only='max_num_seqz'.*did you mean max_num_seqs?"),
-        ({"space": SpaceSettings(enqueue=("nonsense",))}, "enqueue='nonsense'.*known: "),
-        ({"space": SpaceSettings(enqueue=('{"max_seqs": 1}',))}, "has no parameter 'max_seqs'"),
-        ({"space": SpaceSettings(enqueue=("{max_num_seqs: 64}",))}, "not valid JSON .* at character 2"),
+        ({"server_arguments": ("--port", "1")}, "server_arguments='--port': the tuner sets this flag"),
+        ({"server_arguments": ("--host=0.0.0.0",)}, "server_arguments='--host'"),
+        ({"server_arguments": ("stray",)}, "server_arguments='stray': the first argument of a server is a flag"),
+        ({"only": ("max_num_seqz",)}, "only='max_num_seqz'.*did you mean max_num_seqs?"),
+        ({"enqueue": ("nonsense",)}, "enqueue='nonsense'.*known: "),
+        ({"enqueue": ('{"max_seqs": 1}',)}, "has no parameter 'max_seqs'"),
+        ({"enqueue": ("{max_num_seqs: 64}",)}, "not valid JSON .* at character 2"),
     ],
 )
 def test_mistakes_are_one_line(model: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        plan_study(StudySettings(**{"model": ModelSettings(model), **changes}))
+        plan_study(StudySettings(**{"model": model, **changes}))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (SpaceSettings(only=("suffix_tokens",)), "suffix_tokens counts only when"),
-        (SpaceSettings(enqueue=('{"max_num_seqs": "many"}',)), "enqueue='.*max_num_seqs"),
-        (SpaceSettings(enqueue=('{"kv_cache_dtype": "fp8"}',)), "enqueue='.*kv_cache_dtype"),
+        ({"only": ("suffix_tokens",)}, "suffix_tokens counts only when"),
+        ({"enqueue": ('{"max_num_seqs": "many"}',)}, "enqueue='.*max_num_seqs"),
+        ({"enqueue": ('{"kv_cache_dtype": "fp8"}',)}, "enqueue='.*kv_cache_dtype"),
     ],
 )
-def test_mistakes_about_the_space_of_the_card(model: str, tmp_path: Path, changes: SpaceSettings, message: str) -> None:
+def test_mistakes_about_the_card_s_space(model: str, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        spec_of(model, tmp_path, space=changes)
+        spec_of(model, tmp_path, **changes)
 
 
 def test_a_checkpoint_that_no_choice_takes_is_refused(model: str) -> None:
     message = "checkpoint='awk': space 'vllm' has no choice with such a checkpoint; it has awq, gptq"
     with pytest.raises(UserError, match=message):
-        plan_study(StudySettings(model=ModelSettings(model, checkpoints={"awk": "folder"})))
+        plan_study(StudySettings(model=model, checkpoint={"awk": "folder"}))
 
 
 def test_a_model_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +195,7 @@ def test_scored_includes_success_unless_the_user_names_it() -> None:
 def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -> None:
     default = spec_of(model, tmp_path)
     assert "--trust-remote-code" not in default.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
-    given = spec_of(model, tmp_path, server=ServerSettings(("--trust-remote-code",)))
+    given = spec_of(model, tmp_path, server_arguments=("--trust-remote-code",))
     assert "--trust-remote-code" in given.trial(0, 0, 1, TrialKind.BASELINE, {}).launch.base_argv
 
 
@@ -212,11 +204,11 @@ def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -
     [
         ({"gpus_per_trial": 0}, "gpus_per_trial=0: at least 1 is needed"),
         (
-            {"gpus_per_trial": 2, "server": ServerSettings(("--tensor-parallel-size", "2", "-dp", "2"))},
+            {"gpus_per_trial": 2, "server_arguments": ("--tensor-parallel-size", "2", "-dp", "2")},
             "gpus_per_trial=2: the server's own flags need 4 GPUs; give 4, or leave it out",
         ),
         (
-            {"server": ServerSettings(("--tensor-parallel-size", "3"))},
+            {"server_arguments": ("--tensor-parallel-size", "3")},
             "the model has 4 attention heads, which 3 does not divide; choose a divisor",
         ),
         ({"nodes_per_trial": 0}, "nodes_per_trial=0: at least 1 is needed"),
@@ -225,23 +217,23 @@ def test_trust_remote_code_is_only_set_by_the_user(model: str, tmp_path: Path) -
             "gpus_per_trial=3: each node of a trial has as many GPUs, and 2 nodes do not divide them; give a multiple",
         ),
         (
-            {"gpus_per_trial": 4, "nodes_per_trial": 2, "server": ServerSettings(("-pp", "3"))},
+            {"gpus_per_trial": 4, "nodes_per_trial": 2, "server_arguments": ("-pp", "3")},
             "nodes_per_trial=2: the server's own flags need 3 GPUs, which 2 nodes cannot share evenly",
         ),
         (
-            {"nodes_per_trial": 2, "server": ServerSettings(("--instances", "2"))},
+            {"nodes_per_trial": 2, "server_arguments": ("--instances", "2")},
             "server_arguments='--instances': instances start on one machine, and a trial has 2 nodes",
         ),
     ],
 )
 def test_servers_that_need_other_gpus_are_refused(model: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        plan_study(StudySettings(model=ModelSettings(model), **settings))
+        plan_study(StudySettings(model=model, **settings))
     assert message in str(error.value)
 
 
 def test_a_trial_has_the_gpus_that_its_servers_need(model: str, tmp_path: Path) -> None:
-    fixed = spec_of(model, tmp_path, "h200", server=ServerSettings(("--tensor-parallel-size", "2")), price=3.0)
+    fixed = spec_of(model, tmp_path, "h200", server_arguments=("--tensor-parallel-size", "2"), price=3.0)
     assert fixed.gpus == 2
     assert fixed.goals.objectives[0].metric == "output_throughput"
     assert fixed.trial(0, 0, 1, TrialKind.BASELINE, {}).price_per_hour == 6.0
@@ -255,8 +247,7 @@ def test_a_trial_has_the_gpus_that_its_servers_need(model: str, tmp_path: Path) 
 
 
 def test_a_study_continues_without_the_configuration_that_an_earlier_run_enqueued(model: str, tmp_path: Path) -> None:
-    enqueue = SpaceSettings(enqueue=('{"stream_interval": 8}',))
-    first, plan = spec_of(model, tmp_path, space=enqueue), plan_study(StudySettings(model=ModelSettings(model)))
+    first, plan = spec_of(model, tmp_path, enqueue=('{"stream_interval": 8}',)), plan_study(StudySettings(model=model))
     later = build_spec(plan, INFO, hardware_named("t4"), tmp_path)
     names = [{parameter.name for parameter in spec.space.parameters} for spec in (first, later)]
     assert names[0] - names[1] == {"stream_interval"}

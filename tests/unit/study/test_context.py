@@ -10,9 +10,9 @@ import pytest
 from tests.contracts.space_contract import QWEN
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 from tuner.errors import SettingError
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import plan_study
 from tuner.study.specification.context import longest_context
-from tuner.study.specification.settings import ModelSettings, ServerSettings, StudySettings, WorkloadSettings
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
@@ -46,9 +46,8 @@ def test_an_unknown_model_has_the_flag_s_context() -> None:
 
 def plan(folder: Path, tokens: int, *arguments: str, **config: object) -> None:
     (folder / "config.json").write_text(json.dumps({**CONFIG_7B, "model_type": "qwen2", **config}))
-    workload = WorkloadSettings(input_len=tokens, output_len=100, max_concurrency=2, num_prompts=4)
-    server = ServerSettings(arguments=arguments)
-    plan_study(StudySettings(model=ModelSettings(str(folder)), workload=workload, server=server))
+    load = {"input_len": tokens, "output_len": 100, "max_concurrency": 2, "num_prompts": 4}
+    plan_study(StudySettings(model=str(folder), server_arguments=arguments, **load))  # type: ignore[arg-type]
 
 
 def test_a_measured_study_sends_what_yarn_allows(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.search_spaces.test_memory import CONFIG_7B
+from tuner.settings.study import StudySettings
 from tuner.study.specification.find_model import checkpoint_shapes, draft_kind, facts_of_models
-from tuner.study.specification.settings import ModelSettings
 
 
 def folder(path: Path, config: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def test_checkpoints_have_a_shape_if_their_config_is_here(tmp_path: Path) -> Non
     shapes = checkpoint_shapes(given)
     assert set(shapes) == {"awq"}
     assert (shapes["awq"].quantization, shapes["awq"].weight_bits) == ("awq", 4)
-    facts = facts_of_models(ModelSettings("a/model", None, given, "a/draft"))
+    facts = facts_of_models(StudySettings(model="a/model", checkpoint=given, draft_model="a/draft"))
     assert facts == {
         "checkpoints": given,
         "checkpoint_shapes": shapes,

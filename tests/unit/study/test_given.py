@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import SettingError
+from tuner.settings.study import StudySettings
 from tuner.study.specification.plans.given import gpus_of_engines, plan_engines, settings_of
-from tuner.study.specification.settings import ModelSettings, ServerSettings, SpaceSettings, StudySettings
+from tuner.study.specification.settings import gpus_of_trial
 
 ENGINES = ("vllm", "llama.cpp")
 
@@ -21,8 +22,8 @@ def part(settings: StudySettings, engine: str) -> StudySettings:
 
 def flags(*words: str) -> list[tuple[str, ...]]:
     """Return the server's flags of both engines."""
-    settings = StudySettings(model=ModelSettings("folder", others=("m.gguf",)), server=ServerSettings(arguments=words))
-    return [part(settings, engine).server.arguments for engine in ENGINES]
+    settings = StudySettings(model="folder", other_models=("m.gguf",), server_arguments=words)
+    return [tuple(part(settings, engine).server_arguments) for engine in ENGINES]
 
 
 @pytest.mark.parametrize(
@@ -38,15 +39,16 @@ def flags(*words: str) -> list[tuple[str, ...]]:
 def test_a_model_belongs_to_the_engine_it_names_or_whose_format_it_has(
     given: tuple[str, ...], vllm: str | None, llama: str
 ) -> None:
-    settings = StudySettings(model=ModelSettings(given[0], others=given[1:]))
-    assert [part(settings, engine).model.name for engine in ENGINES] == [vllm, llama]
+    settings = StudySettings(model=given[0], other_models=given[1:])
+    assert [part(settings, engine).model for engine in ENGINES] == [vllm, llama]
 
 
 def test_the_tokenizer_and_the_checkpoints_are_those_of_the_default_engine() -> None:
-    model = ModelSettings("folder", "words", {"awq": "quantized"}, "draft", ("m.gguf",))
-    vllm, llama = (part(StudySettings(model=model), engine).model for engine in ENGINES)
-    assert vllm == ModelSettings("folder", "words", {"awq": "quantized"}, "draft")
-    assert llama == ModelSettings("m.gguf")
+    given = {"tokenizer": "words", "checkpoint": {"awq": "quantized"}, "draft_model": "draft"}
+    settings = StudySettings(model="folder", other_models=("m.gguf",), **given)  # type: ignore[arg-type]
+    vllm, llama = (part(settings, engine) for engine in ENGINES)
+    assert vllm == StudySettings(model="folder", **given)  # type: ignore[arg-type]
+    assert llama == StudySettings(model="m.gguf")
 
 
 def test_flags_after_an_engines_name_are_its_own() -> None:
@@ -56,25 +58,31 @@ def test_flags_after_an_engines_name_are_its_own() -> None:
 
 
 def test_spaces_and_starting_points_without_a_name_are_those_of_the_default_engine() -> None:
-    space = SpaceSettings("cpu", enqueue=("a", "llama.cpp=b"), baseline="llama.cpp=base", others=("llama.cpp=my.yaml",))
-    settings = StudySettings(model=ModelSettings("folder", others=("m.gguf",)), space=space)
-    vllm, llama = (part(settings, engine).space for engine in ENGINES)
-    assert (vllm.name, vllm.enqueue, vllm.baseline) == ("cpu", ("a",), None)
-    assert (llama.name, llama.enqueue, llama.baseline) == ("my.yaml", ("b",), "base")
+    settings = StudySettings(
+        model="folder",
+        other_models=("m.gguf",),
+        space="cpu",
+        other_spaces=("llama.cpp=my.yaml",),
+        enqueue=("a", "llama.cpp=b"),
+        baseline="llama.cpp=base",
+    )
+    vllm, llama = (part(settings, engine) for engine in ENGINES)
+    assert (vllm.space, vllm.enqueue, vllm.baseline) == ("cpu", ("a",), None)
+    assert (llama.space, llama.enqueue, llama.baseline) == ("my.yaml", ("b",), "base")
 
 
 def test_a_parameter_is_searched_by_each_engine_that_has_it_or_that_it_names() -> None:
-    space = SpaceSettings("cpu", only=("max_num_seqs", "parallel", "llama.cpp.flash_attn"))
-    settings = StudySettings(model=ModelSettings("folder", others=("m.gguf",)), space=space)
-    assert part(settings, "vllm").space.only == ("max_num_seqs",)
-    assert part(settings, "llama.cpp").space.only == ("parallel", "flash_attn")
+    only = ("max_num_seqs", "parallel", "llama.cpp.flash_attn")
+    settings = StudySettings(model="folder", other_models=("m.gguf",), space="cpu", only=only)
+    assert part(settings, "vllm").only == ("max_num_seqs",)
+    assert part(settings, "llama.cpp").only == ("parallel", "flash_attn")
 
 
 def test_a_study_of_one_engine_may_name_it() -> None:
-    settings = StudySettings(model=ModelSettings("vllm=folder"))
-    assert settings_of(settings, "vllm", ("vllm",), on_cpu=True).model.name == "folder"
+    settings = StudySettings(model="vllm=folder")
+    assert settings_of(settings, "vllm", ("vllm",), on_cpu=True).model == "folder"
     with pytest.raises(SettingError, match=r"this study runs vllm, not llama\.cpp"):
-        settings_of(StudySettings(model=ModelSettings("llama.cpp=m.gguf")), "vllm", ("vllm",), on_cpu=True)
+        settings_of(StudySettings(model="llama.cpp=m.gguf"), "vllm", ("vllm",), on_cpu=True)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,7 @@ def test_a_study_of_one_engine_may_name_it() -> None:
 def test_a_trial_has_the_gpus_of_the_engine_that_needs_most(
     words: tuple[str, ...], asked: int | None, gpus: int
 ) -> None:
-    settings = StudySettings(server=ServerSettings(arguments=words), gpus_per_trial=asked)
+    settings = StudySettings(server_arguments=words, gpus_per_trial=asked)
     assert gpus_of_engines(settings, ("vllm", "sglang")) == gpus
 
 
@@ -98,8 +106,6 @@ def test_all_engines_of_a_study_have_the_same_gpus(tmp_path: Path) -> None:
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     config = {"model_type": "qwen2", "vocab_size": 41, "max_position_embeddings": 2048, **shape}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    server = ServerSettings(arguments=("sglang=", "--tp-size", "2"))
-    plan = plan_engines(
-        StudySettings(model=ModelSettings(str(tmp_path)), server=server), ("vllm", "sglang"), card="h200"
-    )
-    assert [each.settings.gpus for each in plan.every] == [2, 2]
+    words = ("sglang=", "--tp-size", "2")
+    plan = plan_engines(StudySettings(model=str(tmp_path), server_arguments=words), ("vllm", "sglang"), card="h200")
+    assert [gpus_of_trial(each.settings) for each in plan.every] == [2, 2]

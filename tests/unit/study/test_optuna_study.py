@@ -22,10 +22,10 @@ from tuner.sampler.prior.background import BackgroundPredictions
 from tuner.sampler.prior.prior_cache import Prediction, Prior
 from tuner.sampler.surrogate.encoding import Params
 from tuner.scoring.objectives import parse_objective
+from tuner.settings.study import RESIDUAL, TPE
 from tuner.study.optuna_storage import OptunaStorage
 from tuner.study.optuna_study import MAX_EXPECTED_IMPROVEMENT, OptunaStudy
 from tuner.study.shown_trials import SharedTrial, shown
-from tuner.study.specification.settings import RESIDUAL, TPE
 
 WIDE = SPACE.replace("high: 64", "high: 4096")
 OBJECTIVES = (parse_objective("output_throughput"), parse_objective("p99_tpot_ms"))

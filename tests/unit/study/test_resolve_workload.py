@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import UserError
+from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.resolve_workload import find_goals, find_workload
-from tuner.study.specification.settings import GoalSettings, WorkloadSettings
 from tuner.workloads.presets import Preset, load_preset, preset_names
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic
@@ -38,21 +38,21 @@ def test_slos_of_classes_become_constraints() -> None:
 
 
 def test_a_file_with_slos_is_optimised_for_goodput(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"),)))
+    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN + "slo: {a: {ttft_p95_ms: 9}}\n"),)))
     goals = find_goals(BURST, load, GoalSettings(), own=False)
     assert [str(slo) for slo in goals.slos] == ["a.p95_ttft_ms<9"]
     assert goals.objectives[0].metric == "goodput"
 
 
 def test_a_file_without_slos_is_optimised_for_throughput(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
+    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN),)))
     goals = find_goals(BURST, load, GoalSettings(), own=False)
     assert [str(slo) for slo in goals.slos] == ["success_rate>=1"]
     assert goals.objectives[0].metric == "output_throughput"
 
 
 def test_the_given_rate_and_temperature_replace_those_of_the_file(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),), 7.5, temperature=0.0))
+    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN),), rate=7.5, temperature=0.0))
     assert isinstance(load, Traffic)
     assert (load.arrivals.rate, load.temperature) == (7.5, 0.0)  # type: ignore[union-attr]
 
@@ -95,7 +95,7 @@ def test_settings_that_do_not_fit_the_workload_are_refused(
     tmp_path: Path, text: str, rate: float | None, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        find_workload(BURST, WorkloadSettings((written(tmp_path, text),), rate, **given))
+        find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, text),), rate=rate, **given))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_settings_that_do_not_fit_the_workload_are_refused(
 )
 def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, objective: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        find_goals(preset, preset.workload, GoalSettings((objective,)), own=True)
+        find_goals(preset, preset.workload, GoalSettings(objective=(objective,)), own=True)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_metrics_that_the_workload_does_not_have_are_refused(preset: Preset, obj
 def test_metrics_of_slos_need_slos(
     tmp_path: Path, objectives: tuple[str, ...], slos: tuple[str, ...], message: str
 ) -> None:
-    load = find_workload(BURST, WorkloadSettings((written(tmp_path, PLAIN),)))
+    load = find_workload(BURST, WorkloadSettings(workload=(written(tmp_path, PLAIN),)))
     with pytest.raises(UserError, match=message):
-        find_goals(BURST, load, GoalSettings(objectives, slos), own=False)
+        find_goals(BURST, load, GoalSettings(objective=objectives, slo=slos), own=False)
 
 
 def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "night.yaml") -> tuple[str, ...]:
@@ -139,7 +139,7 @@ def suite(folder: Path, night: str = PLAIN.replace("a:", "b:"), second: str = "n
 
 
 def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None:
-    load = find_workload(BURST, WorkloadSettings(suite(tmp_path), temperature=0.0))
+    load = find_workload(BURST, WorkloadSettings(workload=suite(tmp_path), temperature=0.0))
     assert isinstance(load, Suite)
     assert ([*load.loads], load.temperature) == (["day", "night"], 0.0)
     goals = find_goals(BURST, load, GoalSettings(), own=False)
@@ -149,7 +149,7 @@ def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None
         *("night.output_throughput", "night.p99_tpot_ms", "night.p99_ttft_ms"),
     ]
     named = ("goodput_share", "worst.p99_ttft_ms", "night.b.goodput", "day.client.p50_ttft_ms", "day.worst.goodput")
-    assert find_goals(BURST, load, GoalSettings(named, ("night.b.p99_tpot_ms<9",)), own=False).objectives
+    assert find_goals(BURST, load, GoalSettings(objective=named, slo=("night.b.p99_tpot_ms<9",)), own=False).objectives
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_each_workload_of_a_suite_has_its_own_objectives(tmp_path: Path) -> None
     ],
 )
 def test_metrics_that_a_suite_does_not_have_are_refused(tmp_path: Path, objective: str, message: str) -> None:
-    load = find_workload(BURST, WorkloadSettings(suite(tmp_path)))
+    load = find_workload(BURST, WorkloadSettings(workload=suite(tmp_path)))
     with pytest.raises(UserError, match=message):
-        find_goals(BURST, load, GoalSettings((objective,)), own=False)
+        find_goals(BURST, load, GoalSettings(objective=(objective,)), own=False)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_workloads_that_do_not_fit_together_are_refused(
     tmp_path: Path, change: dict[str, str], rate: float | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        find_workload(BURST, WorkloadSettings(suite(tmp_path, **change), rate))
+        find_workload(BURST, WorkloadSettings(workload=suite(tmp_path, **change), rate=rate))
 
 
 def test_users_are_not_given_for_several_workloads(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="max_concurrency=5: this setting is for one traffic file, and workload gives 2; edit"
     ):
-        find_workload(BURST, WorkloadSettings(suite(tmp_path), max_concurrency=5))
+        find_workload(BURST, WorkloadSettings(workload=suite(tmp_path), max_concurrency=5))
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -205,12 +205,17 @@ def test_servers_of_different_size_are_compared_for_each_gpu() -> None:
     assert goals.objectives[1].metric == "p99_tpot_ms"
     same = find_goals(BURST, BURST.workload, GoalSettings(), own=True, gpus=2)
     assert same.objectives[0].metric == "output_throughput"
-    given = find_goals(BURST, BURST.workload, GoalSettings(("output_throughput",)), own=True, gpus=2, one_shape=False)
+    given = find_goals(
+        BURST, BURST.workload, GoalSettings(objective=("output_throughput",)), own=True, gpus=2, one_shape=False
+    )
     assert given.objectives[0].metric == "output_throughput"
 
 
 def test_a_rate_for_each_gpu_needs_several() -> None:
-    for given in (GoalSettings(("output_throughput_per_gpu",)), GoalSettings(slos=("output_throughput_per_gpu>5",))):
+    for given in (
+        GoalSettings(objective=("output_throughput_per_gpu",)),
+        GoalSettings(slo=("output_throughput_per_gpu>5",)),
+    ):
         with pytest.raises(
             UserError, match="a trial has one GPU, so this is output_throughput; give output_throughput"
         ):

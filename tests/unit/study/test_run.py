@@ -15,10 +15,11 @@ from tests.unit.study.conftest import Bench
 from tuner.clock import RealClock
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
+from tuner.settings.study import AUTO, RESIDUAL, TPE
 from tuner.specs import TrialSpec
 from tuner.study.protocols import RunEnding
 from tuner.study.run import open_study
-from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ServerSettings
+from tuner.study.specification.settings import ServerSettings
 from tuner.study.specification.spec import Enqueued, changes, difference
 from tuner.study.specification.stored_settings import with_stored_settings
 from tuner.study.time_limit import expected_confirmation_s

@@ -12,9 +12,9 @@ from search_spaces import hardware_named
 from tests.unit.search_spaces.test_memory import CONFIG_7B
 from tuner.engines.base import EngineSettings
 from tuner.errors import SettingError
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import plan_study
 from tuner.study.specification.find_model import find_simulated_model
-from tuner.study.specification.settings import ModelSettings, ServerSettings, StudySettings
 from tuner.use_cases.simulated_engine import refuse_unsimulated_arguments
 
 GEMMA_4B = {
@@ -93,7 +93,7 @@ def test_a_simulated_study_names_the_model_s_key_first(
     tmp_path: Path, config: dict[str, Any], arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG_7B, **config}))
-    settings = StudySettings(model=ModelSettings(str(tmp_path)), server=ServerSettings(arguments=arguments))
+    settings = StudySettings(model=str(tmp_path), server_arguments=arguments)
     plan = plan_study(settings, simulated=True)
     engine = EngineSettings("simulated", None, tmp_path, card=hardware_named("h100"), version="0.25.1")
     with pytest.raises(SettingError) as caught:

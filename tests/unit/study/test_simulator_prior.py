@@ -11,25 +11,16 @@ from search_spaces import HardwareProfile, hardware_named
 from storage.records import Provenance
 from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.flags import flag_names
+from tuner.settings.study import AUTO, RESIDUAL, TPE, SearchSettings, StudySettings
 from tuner.study.prior.simulator_prior import PREDICTED_FAILURE, simulator_prior
 from tuner.study.specification.builder import build_spec, plan_study
-from tuner.study.specification.settings import (
-    AUTO,
-    RESIDUAL,
-    TPE,
-    GoalSettings,
-    ModelSettings,
-    SearchSettings,
-    SpaceSettings,
-    StudySettings,
-)
 from tuner.study.specification.spec import StudySpec
 
 INFO = EngineInfo("vllm", "0.15.1", None, flag_names(), Provenance.MEASURED, frozenset({"flashinfer"}))
 
 
 def spec(card: HardwareProfile | None = None, **changes: object) -> StudySpec:
-    plan = plan_study(StudySettings(**changes), simulated=True)  # type: ignore[arg-type]
+    plan = plan_study(StudySettings(search_load=1.0, **changes), simulated=True)  # type: ignore[arg-type]
     return build_spec(plan, INFO, card or hardware_named("t4"), Path("artifacts"))
 
 
@@ -48,7 +39,7 @@ def test_the_default_preset_is_predicted_as_the_simulator_does(predict) -> None:
 
 def test_answers_are_predicted_to_be_kept() -> None:
     slos = ("quality>=0.99", "p99_tpot_ms<50")
-    prior = simulator_prior(spec(goals=GoalSettings(slos=slos)), INFO)
+    prior = simulator_prior(spec(slo=slos), INFO)
     assert prior is not None
     prediction = prior({})
     assert prediction is not None
@@ -60,14 +51,14 @@ def test_eager_execution_is_predicted_to_be_slower(predict) -> None:  # type: ig
 
 
 def test_a_model_that_does_not_fit_the_gpu_is_predicted_to_fail() -> None:
-    predict = simulator_prior(spec(model=ModelSettings("Qwen/Qwen2.5-14B-Instruct")), INFO)
+    predict = simulator_prior(spec(model="Qwen/Qwen2.5-14B-Instruct"), INFO)
     assert predict is not None
     assert predict({}) == PREDICTED_FAILURE
 
 
 def test_what_the_simulator_does_not_model_is_unknown_and_no_failure() -> None:
     info = replace(INFO, version="0.25.1", flags=None)
-    plan = plan_study(StudySettings(space=SpaceSettings("vllm-extra")), simulated=True)
+    plan = plan_study(StudySettings(space="vllm-extra"), simulated=True)
     prior = simulator_prior(build_spec(plan, info, hardware_named("h200"), Path("artifacts")), info)
     assert prior is not None
     assert prior({"kv_offloading_size": 8}) is None
@@ -110,9 +101,7 @@ def test_an_unknown_version_has_no_prior() -> None:
 
 
 def test_capacity_has_no_prior() -> None:
-    capacity = spec(
-        preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), goals=GoalSettings(("capacity",))
-    )
+    capacity = spec(preset="qwen2.5-14b-ada-mixed", card=hardware_named("rtx6000ada"), objective=("capacity",))
     assert simulator_prior(capacity, INFO) is None
 
 

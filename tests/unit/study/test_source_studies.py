@@ -16,12 +16,12 @@ from tests.unit.study.test_run import FIGURES, peak_at_16
 from tuner.engines.base import EngineInfo
 from tuner.errors import UserError
 from tuner.scoring.goals import FAILED
+from tuner.settings.study import RESIDUAL, TPE
 from tuner.specs import TrialSpec
 from tuner.study.prior import source_studies as module
 from tuner.study.prior.simulator_prior import simulator_prior, simulator_prior_of_source
 from tuner.study.prior.source_studies import SourceStudy, source_studies
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import RESIDUAL, TPE
 from tuner.study.specification.spec import Enqueued
 from tuner.study.specification.stored_settings import with_stored_settings
 

@@ -10,9 +10,9 @@ import pytest
 from search_spaces import load_space
 from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import plan_study
 from tuner.study.specification.find_model import locate_others
-from tuner.study.specification.settings import ModelSettings, ServerSettings, StudySettings
 
 
 @pytest.fixture(autouse=True)
@@ -61,24 +61,29 @@ def test_words_of_a_server(here: Path, word: str, expected: str) -> None:
 
 def test_a_plan_has_absolute_paths(here: Path) -> None:
     (here / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    given = ModelSettings("model", "auto", {"awq": "awq"}, "./red")
-    server = ServerSettings(("--chat-template", "chat.jinja"))
-    plan = plan_study(StudySettings(model=given, server=server), engine="vllm")
+    given = StudySettings(
+        model="model",
+        tokenizer="auto",
+        checkpoint={"awq": "awq"},
+        draft_model="./red",
+        server_arguments=("--chat-template", "chat.jinja"),
+    )
+    plan = plan_study(given, engine="vllm")
     assert (plan.model.name, plan.model.tokenizer) == (str(here / "model"), str(here / "auto"))
-    assert plan.settings.model.checkpoints == {"awq": str(here / "awq")}
-    assert plan.settings.model.draft_model == str(here / "red")
+    assert plan.settings.checkpoint == {"awq": str(here / "awq")}
+    assert plan.settings.draft_model == str(here / "red")
     assert plan.server.arguments == ("--chat-template", str(here / "chat.jinja"))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (ModelSettings(checkpoints={"awq": "./templates"}), r"checkpoint='./templates': the folder has no config.json"),
-        (ModelSettings(checkpoints={"awq": "a b"}), r"checkpoint='a b': neither a folder nor a hub name"),
-        (ModelSettings(draft_model="nobody/nothing"), r"draft_model='nobody/nothing': the model is not downloaded"),
+        (StudySettings(checkpoint={"awq": "./templates"}), r"checkpoint='./templates': the folder has no config.json"),
+        (StudySettings(checkpoint={"awq": "a b"}), r"checkpoint='a b': neither a folder nor a hub name"),
+        (StudySettings(draft_model="nobody/nothing"), r"draft_model='nobody/nothing': the model is not downloaded"),
     ],
 )
-def test_models_that_do_not_exist(given: ModelSettings, message: str) -> None:
+def test_models_that_do_not_exist(given: StudySettings, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         locate_others(given, load_space("vllm"), simulated=False)
     assert locate_others(given, load_space("vllm"), simulated=True).draft_model == given.draft_model

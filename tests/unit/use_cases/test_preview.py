@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tuner.errors import SettingError
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 from tuner.use_cases.preview.documents import shown_metrics
 from tuner.use_cases.preview.study import preview, preview_document
 
 SMALL = {"max_concurrency": 4, "num_prompts": 8, "input_len": 64, "output_len": 32}
 
 
-def small(**more: object) -> Keywords:
-    return Keywords.of({**SMALL, **more})
+def small(**more: object) -> StudySettings:
+    return StudySettings(**{**SMALL, **more})  # type: ignore[arg-type]
 
 
 def test_a_simulated_study_is_shown_on_its_card() -> None:

@@ -10,33 +10,31 @@ from tuner.engines.kinds import kind_of
 from tuner.errors import SettingError
 from tuner.service.asked.contents import check_contents, read_only
 from tuner.service.asked.rules import ServerRules, check_rules
-from tuner.service.queue.rules import SIMULATED
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import declared_space, plan_study
-from tuner.use_cases.keywords import Keywords
-from tuner.use_cases.optimize import check_budget
 from tuner.use_cases.simulated_engine import simulated_engine
 from tuner.workloads.presets import load_preset
 
 
-def check_asked(keywords: Keywords, files: Mapping[str, str], rules: ServerRules) -> None:
+def check_asked(settings: StudySettings, files: Mapping[str, str], rules: ServerRules) -> None:
     """Refuse settings that this server does not allow, and contents that name other files than the submission's.
 
     Raises:
         UserError: with the setting and the rule.
     """
-    check_rules(keywords, rules)
-    check_contents(keywords, files)
-    with read_only(keywords, files) as own:
+    check_rules(settings, rules)
+    check_contents(settings, files)
+    with read_only(settings, files) as own:
         rules.check_space(declared_space(own.space, load_preset(own.preset), VLLM, on_cpu=False).specs)
 
 
-def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simulated: bool) -> None:
+def check_plan(settings: StudySettings, files: Mapping[str, str], kind: str, *, simulated: bool) -> None:
     """Refuse settings that cannot work.
 
     The model of a study that measures is left to its driver: only its machine knows whether it has it.
 
     Args:
-        keywords: the settings, which `check_asked` accepts.
+        settings: the settings, which `check_asked` accepts.
         files: of the submission.
         kind: of the devices.
         simulated: whether the study is simulated.
@@ -44,16 +42,12 @@ def check_plan(keywords: Keywords, files: Mapping[str, str], kind: str, *, simul
     Raises:
         UserError: with the setting and the rule.
     """
-    check_budget(keywords.budget())
-    if not kind_of(keywords.engine).can(Feature.PREDICTED):
-        rule = f"a service runs vLLM and simulations, and {keywords.engine} only `tuner optimize`"
-        raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
-    if keywords.engine not in (VLLM, SIMULATED, "auto"):
-        rule = "no engine has this name"
-        raise SettingError("engine", keywords.engine, rule, "give vllm, simulated or auto")
+    if not kind_of(settings.engine).can(Feature.PREDICTED):
+        rule = f"a service runs vLLM and simulations, and {settings.engine} only `tuner optimize`"
+        raise SettingError("engine", settings.engine, rule, "give vllm, simulated or auto")
     if simulated:
-        simulated_engine(keywords.gpu, keywords.vllm_version, keywords.preset, None)
-    if not simulated and keywords.model is not None:
+        simulated_engine(settings.gpu, settings.vllm_version, settings.preset, None)
+    if not simulated and settings.model is not None:
         return
-    with read_only(keywords, files) as own:
-        plan_study(own.study_settings(), on_cpu=kind == "cpu", simulated=True, card=None if simulated else kind)
+    with read_only(settings, files) as own:
+        plan_study(own, on_cpu=kind == "cpu", simulated=True, card=None if simulated else kind)

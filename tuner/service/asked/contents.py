@@ -16,12 +16,11 @@ from typing import Any
 
 from search_spaces.yaml_file import INCLUDE, YamlError, named_files, parse_yaml
 from tuner.errors import SettingError, UserError, as_text
-from tuner.service.asked.limits import LARGEST_CONTENT
 from tuner.service.asked.settings import FILES
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import LARGEST_CONTENT, StudySettings
 
 CONTENTS = {"space": ".yaml", "quality_task": ".jsonl"}
-"""Keywords that are a name or, if they have several lines, the content of a file, and that file's suffix."""
+"""Settings that are a name or, if they have several lines, the content of a file, and that file's suffix."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MOST_FILES = 20
@@ -45,14 +44,14 @@ def files_of(given: Mapping[str, Any]) -> dict[str, str]:
     return dict(files)
 
 
-def check_contents(keywords: Keywords, files: Mapping[str, str]) -> None:
+def check_contents(settings: StudySettings, files: Mapping[str, str]) -> None:
     """Refuse contents that refer to a file that the submission does not have, and so on for each file they refer to.
 
     Raises:
         SettingError: with the content that does, or that is not YAML.
     """
-    space = keywords.space if keywords.space is not None and "\n" in keywords.space else None
-    parts = [*(("workload", text) for text in keywords.workload), *([] if space is None else [("space", space)])]
+    space = settings.space if settings.space is not None and "\n" in settings.space else None
+    parts = [*(("workload", text) for text in settings.files), *([] if space is None else [("space", space)])]
     parts += [(FILES, text) for name, text in files.items() if name.endswith((".yaml", ".yml"))]
     seen = {name for name in files if name.endswith((".yaml", ".yml"))}
     while parts:
@@ -78,30 +77,30 @@ def _named(field: str, text: str) -> list[tuple[str, object]]:
         raise SettingError(field, None, as_text(f"{field}: {error}")) from None
 
 
-def with_files(keywords: Keywords, files: Mapping[str, str], folder: Path) -> Keywords:
-    """Write contents and files into a folder, and return the keywords with the paths of the contents."""
+def with_files(settings: StudySettings, files: Mapping[str, str], folder: Path) -> StudySettings:
+    """Write contents and files into a folder, and return the settings with the paths of the contents."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         _written(folder / name, content)
-    paths = [_written(folder / f"workload-{index}.yaml", text) for index, text in enumerate(keywords.workload)]
+    paths = [_written(folder / f"workload-{index}.yaml", text) for index, text in enumerate(settings.files)]
     changed: dict[str, Any] = {"workload": tuple(paths)}
     for name, suffix in CONTENTS.items():
-        text = getattr(keywords, name)
+        text = getattr(settings, name)
         if text is not None and "\n" in text:
             changed[name] = _written(folder / f"{name}{suffix}", text)
-    return replace(keywords, **changed)
+    return replace(settings, **changed)
 
 
 @contextmanager
-def read_only(keywords: Keywords, files: Mapping[str, str]) -> Iterator[Keywords]:
-    """Yield the keywords with the paths of their contents, which are removed afterwards; errors do not name the folder.
+def read_only(settings: StudySettings, files: Mapping[str, str]) -> Iterator[StudySettings]:
+    """Yield the settings with the paths of their contents, which are removed afterwards; errors do not name the folder.
 
     Raises:
         UserError: as the code of the context, with names of files instead of their paths.
     """
     with TemporaryDirectory(prefix="tuner-asked-") as folder:
         try:
-            yield with_files(keywords, files, Path(folder))
+            yield with_files(settings, files, Path(folder))
         except SettingError as error:
             value = error.value.replace(f"{folder}/", "") if isinstance(error.value, str) else error.value
             rule, remedy = (text.replace(f"{folder}/", "") for text in (error.rule, error.remedy))

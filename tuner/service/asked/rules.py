@@ -20,7 +20,7 @@ from search_spaces.schema import ParameterSpec
 from tuner.errors import SettingError
 from tuner.quality.harness import PREFIX as HARNESS
 from tuner.service.asked.allowed import check_space, check_variable, check_words
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.study import StudySettings
 from tuner.workloads.presets import preset_names
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -75,22 +75,22 @@ class ServerRules:
         check_space(specs, self.flags, self.variables)
 
 
-def check_rules(keywords: Keywords, rules: ServerRules) -> None:
+def check_rules(settings: StudySettings, rules: ServerRules) -> None:
     """Refuse settings that this server does not allow. What a search space writes is checked by `check_space`.
 
     Raises:
         SettingError: with the first setting that breaks a rule.
     """
     for name in ("model", "tokenizer"):
-        _check_model(name, getattr(keywords, name), rules)
-    _check_names(keywords)
-    check_words("server_arguments", keywords.server_arguments, rules.flags)
-    if keywords.baseline is not None and _are_flags(keywords.baseline):
-        check_words("baseline", words_of(keywords.baseline), rules.flags)
-    for variable, value in keywords.env.items():
+        _check_model(name, getattr(settings, name), rules)
+    _check_names(settings)
+    check_words("server_arguments", settings.server_arguments, rules.flags)
+    if settings.baseline is not None and _are_flags(settings.baseline):
+        check_words("baseline", words_of(settings.baseline), rules.flags)
+    for variable, value in settings.env.items():
         _check_references("env", value, rules)
         check_variable("env", variable, value, rules.variables)
-    for argument in keywords.server_arguments:
+    for argument in settings.server_arguments:
         _check_references("server_arguments", argument, rules)
 
 
@@ -106,19 +106,19 @@ def _check_model(name: str, value: str | None, rules: ServerRules) -> None:
     raise SettingError(name, value, "this server does not allow the model", f"give {' or '.join(kinds) or 'none'}")
 
 
-def _check_names(keywords: Keywords) -> None:
+def _check_names(settings: StudySettings) -> None:
     """Refuse a value that is no name from its list, where it is no content either; no file is looked for."""
-    _check_listed("preset", keywords.preset, preset_names())
-    _check_listed("gpu", keywords.gpu, known_hardware())
-    if not _is_content(keywords.space):
-        _check_listed("space", keywords.space, space_names())
-    task, version, baseline = keywords.quality_task, keywords.vllm_version, keywords.baseline
+    _check_listed("preset", settings.preset, preset_names())
+    _check_listed("gpu", settings.gpu, known_hardware())
+    if not _is_content(settings.space):
+        _check_listed("space", settings.space, space_names())
+    task, version, baseline = settings.quality_task, settings.vllm_version, settings.baseline
     if task is not None and not _is_content(task) and not _TASKS.fullmatch(task):
         remedy = f"give {HARNESS}NAME, with letters, digits, _ and -, or send the file's content"
         raise SettingError("quality_task", task, "neither the name of a task nor lines of questions", remedy)
     if version is not None and not _VERSION.fullmatch(version):
         raise SettingError("vllm_version", version, "no version of vLLM", "give for example 0.25.1")
-    for field_name, text in [*(("enqueue", each) for each in keywords.enqueue), ("baseline", baseline)]:
+    for field_name, text in [*(("enqueue", each) for each in settings.enqueue), ("baseline", baseline)]:
         if text is None or _CONFIGURATION.fullmatch(text) or text.lstrip().startswith("{"):
             continue
         if field_name == "enqueue" or not _are_flags(text):

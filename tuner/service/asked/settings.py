@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from tuner.errors import SettingError
-from tuner.service.asked.limits import check_limits
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.declared import check_limits, settings_of
+from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
 
 FILES = "files"
 """The setting beside the keywords: files that contents refer to, by name."""
@@ -24,17 +24,27 @@ LARGEST_NUMBER = 2**63
 
 
 @functools.cache
-def _adapter() -> TypeAdapter[Keywords]:
-    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(Keywords))
+def _adapter() -> TypeAdapter[AskedSettings]:
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(AskedSettings))
+
+
+def schema(only: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of a submission's settings, or of those that are named."""
+    found = _adapter().json_schema()
+    content = {"type": "string", "maxLength": LARGEST_CONTENT}
+    files = {"type": "object", "additionalProperties": content, "description": "contents that others name, by name"}
+    known = {**found["properties"], FILES: files}
+    known["workload"]["items"] = content
+    return {**found, "properties": {name: each for name, each in known.items() if only is None or name in only}}
 
 
 def names() -> list[str]:
     """Return the names of all settings."""
-    return [each.name for each in fields(Keywords) if each.name != NAMED_BY_ID]
+    return [*settings_of(AskedSettings)]
 
 
-def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
-    """Return the keywords of a submission's settings.
+def read_settings(given: Mapping[str, Any], id: str | None = None) -> StudySettings:
+    """Return the settings of a submission.
 
     Args:
         given: JSON values by the names of the keywords; `workload` has the contents of traffic files. `files` is left
@@ -49,11 +59,11 @@ def read_settings(given: Mapping[str, Any], id: str | None = None) -> Keywords:
     for name, value in given.items():
         _check_storable(name, value)
     try:
-        keywords = _adapter().validate_python({name: value for name, value in given.items() if name != FILES})
+        asked = _adapter().validate_python({name: value for name, value in given.items() if name != FILES})
     except ValidationError as error:
         raise _explained(error) from None
-    check_limits(keywords)
-    return replace(keywords, study=id)
+    check_limits(asked)
+    return StudySettings(study=id, **{name: getattr(asked, name) for name in names()})
 
 
 def _check_storable(name: str, value: object) -> None:
@@ -71,7 +81,9 @@ def _explained(error: ValidationError) -> SettingError:
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return SettingError(name, None, f"there is no setting {name!r}", f"settings: {', '.join(names())}")
+        near = difflib.get_close_matches(name, names(), n=1)
+        remedy = f"did you mean {{{near[0]}}}?" if near else f"settings: {', '.join(names())}"
+        return SettingError(name, None, f"there is no setting {name!r}", remedy)
     value = first["input"]
     shown = value if isinstance(value, str | int | float) else str(value)[:80]
     return SettingError(name, shown, first["msg"][:1].lower() + first["msg"][1:])

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from tuner.service.driver.events import EventObserver
 from tuner.service.driver.job import Job
 from tuner.service.queue.rules import SIMULATED
 from tuner.service.watching.logs import say_event
+from tuner.settings.study import SCRIPT, StudySettings
 from tuner.study.lock import StudyIsRunning, wait_until_free
 from tuner.study.protocols import RunEnding
-from tuner.study.specification.settings import EngineChoice, RunSettings
+from tuner.study.specification.settings import gpus_of_trial
 from tuner.study.specification.spec import StudySpec
-from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.optimize import OptimizeResult, optimize
 
 BEAT_S = 2.0
@@ -134,21 +134,20 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     observer = EventObserver(StoreJournal(store, submission.id, driver))
     try:
         wait_until_free(job.storage, submission.id, LOCK_WAIT_S, wishes.stop)
-        keywords = _keywords(job, submission)
-        _check_sources(keywords, submission, store)
+        settings = _settings(job, submission)
+        _check_sources(settings, submission, store)
         simulated = submission.kind == SIMULATED
-        choice = EngineChoice(
-            SIMULATED if simulated else "vllm",
-            None if simulated else job.vllm,
-            keywords.gpu,
-            keywords.vllm_version,
-            max(len(submission.granted) // keywords.study_settings().gpus, 1),
+        settings = replace(
+            settings,
+            engine=SIMULATED if simulated else "vllm",
+            vllm=None if simulated else job.vllm,
+            workers=max(len(submission.granted) // gpus_of_trial(settings), 1),
             ray_address=None if simulated else job.ray_address,
+            storage=job.storage,
+            output=job.folder / SCRIPT,
         )
-        run = RunSettings(keywords.budget(), choice, job.storage, job.folder / "best_serve.sh")
         result = optimize(
-            keywords.study_settings(),
-            run,
+            settings,
             observer,
             wishes,
             permit=lambda spec: _permit(spec, job.rules),
@@ -163,16 +162,16 @@ def run_submission(job: Job, submission: Submission, store: ServiceStore, driver
     return _ending(result, wishes)
 
 
-def _keywords(job: Job, submission: Submission) -> Keywords:
-    """Return the submission's keywords, with its contents as files in the driver's folder.
+def _settings(job: Job, submission: Submission) -> StudySettings:
+    """Return the submission's settings, with its contents as files in the driver's folder.
 
     Raises:
         UserError: for what this server does not allow; its rules may have changed since the submission.
     """
-    keywords, files = read_settings(submission.settings, submission.id), files_of(submission.settings)
-    check_rules(keywords, job.rules)
-    check_contents(keywords, files)
-    return with_files(keywords, files, job.folder / "contents")
+    settings, files = read_settings(submission.settings, submission.id), files_of(submission.settings)
+    check_rules(settings, job.rules)
+    check_contents(settings, files)
+    return with_files(settings, files, job.folder / "contents")
 
 
 def _permit(spec: StudySpec, rules: ServerRules) -> None:
@@ -191,7 +190,7 @@ def _give_back(store: ServiceStore, id: str, driver: Driver) -> None:
         store.measured_all(id, driver, datetime.now(UTC))
 
 
-def _check_sources(keywords: Keywords, submission: Submission, store: ServiceStore) -> None:
+def _check_sources(settings: StudySettings, submission: Submission, store: ServiceStore) -> None:
     """Refuse source studies that the owner may no longer read: sharing ends, and names are given again.
 
     Raises:
@@ -200,7 +199,7 @@ def _check_sources(keywords: Keywords, submission: Submission, store: ServiceSto
     tokens = [token for token in store.tokens() if token.owner == submission.owner]
     if any(token.role is Role.ADMIN and token.is_valid(datetime.now(UTC)) for token in tokens):
         return
-    for name in keywords.learn_from:
+    for name in settings.learn_from:
         found = store.submission(name)
         if found is None or not (found.owner == submission.owner or found.shared):
             raise SettingError("learn_from", name, "there is no study of this name that you may read", "leave it out")

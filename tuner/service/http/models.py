@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from storage.service.records import Owner, Role, Submission, SubmissionState, Token
-from tuner.service.asked.limits import MOST_GPUS
+from tuner.service.asked.settings import schema
+from tuner.settings.study import MOST_GPUS
 
 ID = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 """Ids of studies are file names and parts of addresses, too."""
@@ -36,7 +37,7 @@ class NewStudy(_Body):
     """A study to submit. The same `id` with the same content is accepted again and changes nothing."""
 
     id: Annotated[str | None, Field(pattern=ID, description="name of the study; made up if it is left out")] = None
-    settings: Annotated[dict[str, Any], Field(description="keywords of `tuner.optimize`, contents instead of files")]
+    settings: Annotated[dict[str, Any], WithJsonSchema(schema())]
     kind: Annotated[
         str | None, Field(max_length=100, description="kind of the devices; by default the server's only one")
     ] = None

@@ -19,8 +19,9 @@ from tuner.service.http.access import Known, User, changeable, check_source, log
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy, Progress, StudyChange, StudyPage, StudyView, study_view
 from tuner.service.queue.rules import SIMULATED, WITHOUT_GPU
+from tuner.settings.study import StudySettings
+from tuner.study.specification.settings import gpus_of_trial
 from tuner.use_cases.devices import refuse_nodes
-from tuner.use_cases.keywords import Keywords
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 Context = Annotated[ServiceContext, Depends(context_of)]
@@ -32,14 +33,14 @@ MOST_WAITING = 200
 def submit(body: NewStudy, who: User, context: Context, response: Response) -> StudyView:
     """Submit a study; 200 instead of 201 if it was submitted before."""
     id = body.id or f"study-{secrets.token_hex(4)}"
-    keywords = read_settings(body.settings, id)
+    settings = read_settings(body.settings, id)
     files = files_of(body.settings)
-    check_asked(keywords, files, context.rules)
-    for source in keywords.learn_from:
+    check_asked(settings, files, context.rules)
+    for source in settings.learn_from:
         check_source(source, who, context)
-    kind = kind_of(body, keywords.engine, context)
-    check_plan(keywords, files, kind, simulated=kind == SIMULATED)
-    _check_gpus(keywords, body, kind)
+    kind = kind_of(body, settings.engine, context)
+    check_plan(settings, files, kind, simulated=kind == SIMULATED)
+    _check_gpus(settings, body, kind)
     known = context.service.submission(id)
     if known is not None and not (who.is_admin or known.owner == who.owner):
         raise SettingError("id", id, "this id is taken", "choose another one")
@@ -81,10 +82,10 @@ def kind_of(body: NewStudy, engine: str, context: ServiceContext) -> str:
     return kind
 
 
-def _check_gpus(keywords: Keywords, body: NewStudy, kind: str) -> None:
+def _check_gpus(settings: StudySettings, body: NewStudy, kind: str) -> None:
     """Refuse trials that need more GPUs than the study asks for."""
-    refuse_nodes(keywords.nodes_per_trial)
-    needed = keywords.study_settings().gpus
+    refuse_nodes(settings.nodes_per_trial)
+    needed = gpus_of_trial(settings)
     if kind not in WITHOUT_GPU and needed > body.gpus:
         rule = f"the study asks for {body.gpus} GPU{'' if body.gpus == 1 else 's'}"
         raise SettingError("gpus_per_trial", needed, rule, f"give {{gpus}} {needed} or more")

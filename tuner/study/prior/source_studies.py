@@ -20,8 +20,8 @@ from tuner.sampler.prior.prior_cache import Prediction
 from tuner.sampler.surrogate.history import History
 from tuner.sampler.transfer import SourceHistory
 from tuner.scoring.goals import FAILED
+from tuner.settings.study import AUTO, RESIDUAL
 from tuner.study.prior.simulator_prior import simulator_prior_of_source
-from tuner.study.specification.settings import AUTO, RESIDUAL
 from tuner.study.specification.spec import StudySpec
 
 SOURCE_TRIALS = 120

@@ -7,16 +7,14 @@ reads the database: the settings of the study's first run and its source studies
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from search_spaces import (
     Context,
     HardwareProfile,
-    ModelShape,
     ResolvedSpace,
     Space,
     SpaceError,
@@ -35,9 +33,14 @@ from tuner.engines.command_line import (
 )
 from tuner.engines.kinds import kind_of
 from tuner.engines.openai.installation import UNKNOWN
+from tuner.engines.user_command import read_command
 from tuner.engines.user_paths import absolute_arguments
 from tuner.errors import SettingError, UserError
 from tuner.gpu import host_limits
+from tuner.processes.secrets import Secrets
+from tuner.settings.declared import part, seconds_of
+from tuner.settings.study import ConfirmationSettings, SearchSettings, StudySettings
+from tuner.specs import Limits
 from tuner.study.prior.source_studies import source_studies
 from tuner.study.specification.configurations import (
     are_flags,
@@ -67,7 +70,7 @@ from tuner.study.specification.resolve_workload import (
     has_itl_slo,
 )
 from tuner.study.specification.secret_settings import refer_to_secrets
-from tuner.study.specification.settings import SAMPLERS, StudySettings, check_gpus
+from tuner.study.specification.settings import ServerSettings, check_gpus, gpus_of_trial, needed_flags
 from tuner.study.specification.spec import StudySpec
 from tuner.study.specification.stored_settings import refuse_other_price, with_stored_settings
 from tuner.workloads.presets import Preset, load_preset
@@ -94,30 +97,43 @@ def plan_study(
     Raises:
         UserError: for a setting that cannot work.
     """
-    preset, kind = load_preset(settings.preset), kind_of(engine)
-    space = declared_space(settings.space.name, preset, engine, on_cpu=on_cpu)
-    name = default_name(settings, preset, card) if settings.name is None else settings.name
+    preset = load_preset(settings.preset)
+    space = declared_space(settings.space, preset, engine, on_cpu=on_cpu)
+    name = default_name(settings, preset, card) if settings.study is None else settings.study
     check_study_name(name)
-    check_server_arguments(settings.server.arguments, engine)
-    server, secrets = refer_to_secrets(settings.server, os.environ, move=kind.moves_secrets)
-    if kind.program is not None:  # a user's command runs in the current folder
-        server = replace(server, arguments=absolute_arguments(server.arguments))
-    settings = replace(settings, server=server)
-    workload = find_workload(preset, settings.workload)
-    own, one_shape = not settings.workload.files, gpus_of(settings.server.arguments) >= settings.gpus
-    goals = find_goals(preset, workload, settings.goals, own=own, gpus=settings.gpus, one_shape=one_shape)
-    model, shape = model_of(settings.model, preset.model, engine, simulated=simulated)
-    _check_values(settings, shape)
-    longest = longest_context(shape, engine, settings.server.arguments)
+    server, secrets = _server(settings, engine)
+    settings = replace(settings, server_arguments=server.arguments, env=server.environment)
+    workload, gpus = find_workload(preset, settings), gpus_of_trial(settings)
+    own, one_shape = not settings.files, gpus_of(server.arguments) >= gpus
+    goals = find_goals(preset, workload, settings, own=own, gpus=gpus, one_shape=one_shape)
+    model, shape = model_of(settings, preset.model, engine, simulated=simulated)
+    check_price(settings.price)
+    check_gpus(settings, None if shape is None else shape.heads)
+    longest = longest_context(shape, engine, server.arguments)
     if longest is not None and workload.longest_request > longest:
         raise too_long(workload, longest)
-    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, secrets, engine)
+    plan = StudyPlan(settings, preset, name, model, shape, space, workload, goals, server, secrets, engine)
     sampling_arguments(workload.temperature, engine)
     if not simulated:
-        check_requests(workload, engine, settings.server.arguments)
+        check_requests(workload, engine, server.arguments)
     _check_names(plan)
-    others = locate_others(settings.model, space, simulated=simulated)
-    return replace(plan, settings=replace(settings, model=others))
+    return replace(plan, settings=locate_others(settings, space, simulated=simulated))
+
+
+def _server(settings: StudySettings, engine: str) -> tuple[ServerSettings, Secrets]:
+    """Return every server's flags, variables and command, with references for secrets, and the secrets.
+
+    Raises:
+        UserError: for flags that the engine or the tuner does not take, and for a secret that is given literally.
+    """
+    check_server_arguments(settings.server_arguments, engine)
+    given = ServerSettings.of(settings)
+    kind = kind_of(engine)
+    if kind.program is None and settings.server_command is not None:  # it runs in the current folder
+        given = replace(given, command=read_command(settings.server_command), folder=os.getcwd())
+    server, secrets = refer_to_secrets(given, os.environ, move=kind.moves_secrets)
+    arguments = server.arguments if kind.program is None else absolute_arguments(server.arguments)
+    return replace(server, arguments=arguments), secrets
 
 
 def declared_space(name: str | None, preset: Preset, engine: str, *, on_cpu: bool) -> Space:
@@ -156,17 +172,17 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
     """
     settings = plan.settings
     for each in plan.every:
-        check_known_flags(each.settings.needed_flags, engine.named(each.engine))
-        check_values(each.settings.server.arguments, engine.named(each.engine))
+        check_known_flags(needed_flags(each.settings), engine.named(each.engine))
+        check_values(each.settings.server_arguments, engine.named(each.engine))
     space = _resolve(plan, engine, hardware)
     price = study_price(settings.price, hardware, plan.goals, engine.provenance)
     facts = {
         "preset": plan.preset.name,
-        "goals_from": goal_sources(plan.preset.name, settings.goals, own=not settings.workload.files),
+        "goals_from": goal_sources(plan.preset.name, settings, own=not settings.files),
         "hardware": hardware.name,
         "engine_defaults": space.known_defaults(),
         "default_config": space.engine_defaults(),
-        **({} if settings.gpus == 1 else {"gpus": settings.gpus, "nodes": settings.nodes_per_trial}),
+        **({} if (gpus := gpus_of_trial(settings)) == 1 else {"gpus": gpus, "nodes": settings.nodes_per_trial}),
         **({} if plan.server.folder is None else {"folder": plan.server.folder}),
         **facts_of_engines(plan, engine),
     }
@@ -183,9 +199,9 @@ def build_spec(plan: StudyPlan, engine: EngineInfo, hardware: HardwareProfile, a
         baseline=given_baseline(plan, space),
         engines=engine_parts(plan),
         search_prompts=_search_prompts(settings, plan.workload),
-        search=settings.search,
-        confirmation=settings.confirmation,
-        limits=settings.limits,
+        search=part(SearchSettings, settings),
+        confirmation=part(ConfirmationSettings, settings),
+        limits=limits_of(settings),
         facts=facts if price is None else {**facts, "price": price.to_dict()},
         price=price,
     )
@@ -220,37 +236,19 @@ def with_stored_parameters(plan: StudyPlan, spec: StudySpec, engine: EngineInfo,
     return replace(spec, space=wider) if names == [each.name for each in wider.parameters] else spec
 
 
-def _check_values(settings: StudySettings, shape: ModelShape | None) -> None:
-    """Refuse numbers out of range and samplers that do not exist."""
-    check_price(settings.price)
-    check_gpus(settings, None if shape is None else shape.heads)
-    for field, value, least, most in _bounds(settings):
-        if not least <= value <= most:
-            rule = f"at least {least:g} is needed" if value < least else f"at most {most:g} is possible"
-            raise SettingError(field, value, rule)
-    sampler = settings.search.sampler
-    if sampler not in SAMPLERS:
-        raise SettingError("sampler", sampler, f"no sampler has this name; samplers: {', '.join(SAMPLERS)}")
-
-
-def _bounds(settings: StudySettings) -> Iterator[tuple[str, float, float, float]]:
-    """Yield the numbers of the settings: field, value, smallest and largest possible value."""
-    yield "repeats", settings.search.repeats, 1, math.inf
-    yield "seed", settings.search.seed, 0, math.inf
-    yield "search_load", settings.search_load, 0, 1
-    yield "finalists", settings.confirmation.finalists, 1, math.inf
-    yield "confirm_rounds", settings.confirmation.rounds, 0, math.inf
-    yield "baseline_repeats", settings.confirmation.baseline_repeats, 0, math.inf
+def limits_of(settings: StudySettings) -> Limits:
+    """Return the deadlines of a trial."""
+    return Limits(startup_s=seconds_of("startup_timeout", settings.startup_timeout))
 
 
 def _check_names(plan: StudyPlan) -> None:
     """Refuse names of parameters and configurations that the declared space does not have."""
     for text in plan.enqueue:
         check_configuration(plan.space, "enqueue", text)
-    baseline = plan.settings.space.baseline
+    baseline = plan.settings.baseline
     if baseline is not None and not are_flags(baseline):
         check_configuration(plan.space, "baseline", baseline)
-    for name in plan.settings.space.only:
+    for name in plan.settings.only:
         check_parameters(plan.space, "only", name, (name,))
 
 
@@ -294,22 +292,22 @@ def _resolve_one(
         priorities=plan.workload.priorities,
         base_argv=plan.server.arguments,
         engine=kind_of(plan.engine).title,
-        gpus=settings.gpus,
+        gpus=gpus_of_trial(settings),
         nodes=settings.nodes_per_trial,
         simulated=engine.simulated,
-        **facts_of_models(settings.model),
+        **facts_of_models(settings),
         **host_limits(),
     )
     named = [("enqueue", text) for text in plan.enqueue]
-    if settings.space.baseline is not None and not are_flags(settings.space.baseline):
-        named.append(("baseline", settings.space.baseline))
+    if settings.baseline is not None and not are_flags(settings.baseline):
+        named.append(("baseline", settings.baseline))
     wanted = {*stored, *(name for field, text in named for name in enqueued_values(plan.space, field, text))}
     try:
         space = plan.space.resolve(
             context,
-            keep_answers=settings.space.keep_answers,
-            only=settings.space.only or None,
-            keep_stream=not (settings.space.bunched_tokens or has_itl_slo(plan.goals, plan.workload)),
+            keep_answers=settings.keep_answers,
+            only=settings.only or None,
+            keep_stream=not (settings.bunched_tokens or has_itl_slo(plan.goals, plan.workload)),
             wanted=wanted,
         )
     except SpaceError as error:
@@ -322,8 +320,7 @@ def _resolve_one(
 
 def _search_prompts(settings: StudySettings, workload: Workload) -> int | None:
     """Return how many requests of a closed loop the search sends; None for all, as without a confirmation."""
-    confirmation = settings.confirmation
-    if not isinstance(workload, ClosedLoop) or not confirmation.rounds or not confirmation.baseline_repeats:
+    if not isinstance(workload, ClosedLoop) or not settings.confirm_rounds or not settings.baseline_repeats:
         return None
     prompts = workload.shortened(settings.search_load).num_prompts
     return prompts if prompts < workload.num_prompts else None

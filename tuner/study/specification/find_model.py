@@ -19,8 +19,8 @@ from tuner.engines.server.gguf_file import GgufError, read_header
 from tuner.engines.user_paths import absolute_path
 from tuner.errors import SettingError
 from tuner.hub import cached_config
+from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
-from tuner.study.specification.settings import ModelSettings
 
 HUB_TIMEOUT_S = 10.0
 REDIRECTS = 5
@@ -33,7 +33,7 @@ _LIKENESS = 0.85
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
-def model_of(given: ModelSettings, default: str, engine: str, *, simulated: bool) -> tuple[ModelRef, ModelShape | None]:
+def model_of(given: StudySettings, default: str, engine: str, *, simulated: bool) -> tuple[ModelRef, ModelShape | None]:
     """Return the model of a study and its shape, as far as it is known.
 
     Args:
@@ -47,11 +47,11 @@ def model_of(given: ModelSettings, default: str, engine: str, *, simulated: bool
     """
     form = kind_of(engine).model_form
     if form is ModelForm.GGUF:
-        return find_gguf(given.name, given.tokenizer)
+        return find_gguf(given.model, given.tokenizer)
     if form is ModelForm.ANY:
-        return named_model(given.name, given.tokenizer)
+        return named_model(given.model, given.tokenizer)
     find = find_simulated_model if simulated else find_model
-    return find(default if given.name is None else given.name, given.tokenizer)
+    return find(default if given.model is None else given.model, given.tokenizer)
 
 
 def find_model(name: str, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
@@ -88,7 +88,7 @@ def _locate(field: str, name: str) -> tuple[str, Path | None]:
     return name, config
 
 
-def locate_others(given: ModelSettings, space: Space, *, simulated: bool) -> ModelSettings:
+def locate_others(given: StudySettings, space: Space, *, simulated: bool) -> StudySettings:
     """Return the settings with each checkpoint and the draft model as `find_model` finds a model.
 
     Args:
@@ -99,7 +99,7 @@ def locate_others(given: ModelSettings, space: Space, *, simulated: bool) -> Mod
     Raises:
         SettingError: for one that no choice of the space takes, or that is neither a model's folder nor on the hub.
     """
-    for method in given.checkpoints:
+    for method in given.checkpoint:
         if method not in space.checkpoints:
             rule = f"space {space.name!r} has no choice with such a checkpoint"
             raise SettingError("checkpoint", method, rule, f"it has {', '.join(space.checkpoints) or 'none'}")
@@ -107,12 +107,12 @@ def locate_others(given: ModelSettings, space: Space, *, simulated: bool) -> Mod
         rule = f"no parameter of space {space.name!r} takes a draft model"
         raise SettingError("draft_model", given.draft_model, rule, "choose another {space}, or leave it out")
     if simulated:
-        checkpoints = {method: absolute_path(name) for method, name in given.checkpoints.items()}
+        checkpoints = {method: absolute_path(name) for method, name in given.checkpoint.items()}
         draft = None if given.draft_model is None else absolute_path(given.draft_model)
     else:
-        checkpoints = {method: _locate("checkpoint", name)[0] for method, name in given.checkpoints.items()}
+        checkpoints = {method: _locate("checkpoint", name)[0] for method, name in given.checkpoint.items()}
         draft = None if given.draft_model is None else _locate("draft_model", given.draft_model)[0]
-    return replace(given, checkpoints=checkpoints, draft_model=draft)
+    return replace(given, checkpoint=checkpoints, draft_model=draft)
 
 
 def find_gguf(name: str | None, tokenizer: str | None) -> tuple[ModelRef, ModelShape | None]:
@@ -194,11 +194,11 @@ def _unknown(name: str) -> SettingError:
     return SettingError("model", name, rule, f"{hint} a folder with its config.json")
 
 
-def facts_of_models(given: ModelSettings) -> dict[str, Any]:
+def facts_of_models(given: StudySettings) -> dict[str, Any]:
     """Return what a search space's context has of the study's checkpoints and draft model, by field."""
     return {
-        "checkpoints": given.checkpoints,
-        "checkpoint_shapes": checkpoint_shapes(given.checkpoints),
+        "checkpoints": given.checkpoint,
+        "checkpoint_shapes": checkpoint_shapes(given.checkpoint),
         "draft_model": given.draft_model,
         "draft_kind": draft_kind(given.draft_model),
     }

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tuner.errors import SettingError
-from tuner.study.specification.settings import DEFAULT_PRESET, StudySettings, WorkloadSettings
+from tuner.settings.study import DEFAULT_PRESET, AskedSettings, WorkloadSettings
 from tuner.workloads.presets import Preset
 
 _STUDY_NAME = re.compile(r"[^\W_][\w .+=@-]*")
@@ -24,7 +24,7 @@ def check_study_name(name: str) -> None:
         raise SettingError("study", name, rule, "choose another")
 
 
-def default_name(settings: StudySettings, preset: Preset, card: str | None) -> str:
+def default_name(settings: AskedSettings, preset: Preset, card: str | None) -> str:
     """Return the preset's name, followed by what the settings change, such as `llama-3.1-8b-h100-users32`.
 
     Args:
@@ -32,12 +32,12 @@ def default_name(settings: StudySettings, preset: Preset, card: str | None) -> s
         preset: the study's preset.
         card: key of the hardware; None for the preset's.
     """
-    model, changed_card = settings.model.name, card if card not in (None, preset.hardware) else None
+    model, changed_card = settings.model, card if card not in (None, preset.hardware) else None
     parts = [preset.name]
     if model is not None or (changed_card is not None and preset.name == DEFAULT_PRESET):
         parts = [*([preset.name] if preset.name != DEFAULT_PRESET else []), Path(model or preset.model).name.lower()]
     parts += [] if changed_card is None else [changed_card]
-    parts += _workload_parts(settings.workload)
+    parts += _workload_parts(settings)
     return "-".join(filter(None, (re.sub(r"[^\w.+]+", "-", part).strip("-._+") for part in parts))) or preset.name
 
 

@@ -17,7 +17,7 @@ from tuner.errors import SettingError
 from tuner.scoring.goals import Goals
 from tuner.scoring.objectives import PUBLISHED_WEIGHTS, parse_objective
 from tuner.scoring.slo import parse_slo
-from tuner.study.specification.settings import GoalSettings, WorkloadSettings
+from tuner.settings.study import GoalSettings, WorkloadSettings
 from tuner.study.specification.slo_checks import check_slo
 from tuner.workloads.arrivals import Closed
 from tuner.workloads.presets import Preset
@@ -72,16 +72,16 @@ def find_goals(
             not have.
     """
     if own:
-        objectives: Sequence[str] = given.objectives or preset.objectives
-        slos = given.slos or preset.slos
+        objectives: Sequence[str] = given.objective or preset.objectives
+        slos = given.slo or preset.slos
     else:
         has_slos = isinstance(workload, Traffic | Suite) and bool(workload.slos)
-        objectives = given.objectives or _default_objectives(workload)
-        slos = given.slos or (() if has_slos else ("success_rate>=1",))
-    if not given.objectives and not one_shape:
+        objectives = given.objective or _default_objectives(workload)
+        slos = given.slo or (() if has_slos else ("success_rate>=1",))
+    if not given.objective and not one_shape:
         objectives = [_per_gpu(text) for text in objectives]
     class_slos = [] if isinstance(workload, ClosedLoop) else _class_slos(workload)
-    for text in given.slos:
+    for text in given.slo:
         check_slo(text)
     goals = make_goals(objectives, list(dict.fromkeys([*slos, *class_slos])))
     for objective in goals.objectives:
@@ -103,7 +103,7 @@ def goal_sources(preset: str, given: GoalSettings, *, own: bool) -> dict[str, st
         own: see `find_goals`.
     """
     otherwise = f"preset {preset}" if own else "workload"
-    return {"slos": "" if given.slos else otherwise, "objectives": "" if given.objectives else otherwise}
+    return {"slos": "" if given.slo else otherwise, "objectives": "" if given.objective else otherwise}
 
 
 def _per_gpu(text: str) -> str:

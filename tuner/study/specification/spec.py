@@ -14,8 +14,9 @@ from search_spaces import ParameterValue, Price, ResolvedSpace
 from storage.records import Config, Provenance, TrialKind
 from tuner.engines.base import EngineInfo
 from tuner.scoring.goals import Goals
+from tuner.settings.study import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings
 from tuner.specs import LaunchSpec, Limits, ModelRef, TrialSpec
-from tuner.study.specification.settings import AUTO, RESIDUAL, TPE, ConfirmationSettings, SearchSettings, ServerSettings
+from tuner.study.specification.settings import ServerSettings
 from tuner.workloads.spec import ClosedLoop, Workload
 from tuner.workloads.suite import Suite
 from tuner.workloads.traffic import Traffic

@@ -81,8 +81,8 @@ class Confirmation:
         known = {(r.number, r.round): r for r in records if r.round and r.label == self.label}
         rounds = sorted({round_ for _, round_ in known})
         following = max((r.round for r in records), default=0) + 1
-        rounds += range(following, following + max(spec.confirmation.rounds - len(rounds), 0))
-        self.rounds = rounds[: spec.confirmation.rounds]
+        rounds += range(following, following + max(spec.confirmation.confirm_rounds - len(rounds), 0))
+        self.rounds = rounds[: spec.confirmation.confirm_rounds]
         for turn, round_ in enumerate(self.rounds):
             for finalist in _rotated(finalists, turn):
                 self._plan(finalist.number, finalist.config, round_, known.get((finalist.number, round_)))

@@ -14,9 +14,10 @@ from tuner.engines.kinds import kinds, with_feature
 from tuner.engines.vllm.installation import find_executable
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import StudyPlan
 from tuner.study.specification.plans.given import gpus_of_engines
-from tuner.study.specification.settings import EngineChoice, StudySettings
+from tuner.study.specification.settings import gpus_of_trial
 from tuner.use_cases.devices import (
     Devices,
     find_cluster_devices,
@@ -30,19 +31,19 @@ from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import refuse_simulation_options, simulated_engine, wants_simulation
 
 
-def chosen_engine(settings: StudySettings, choice: EngineChoice) -> tuple[EngineSettings, Devices]:
+def chosen_engine(choice: StudySettings) -> tuple[EngineSettings, Devices]:
     """Return the engine of a study, or its default engine with the others, and the devices.
 
     Raises:
         UserError: for one that is not installed, and for settings that do not fit it.
     """
-    if choice.ray_address is None or choice.others or choice.engine not in ("auto", VLLM):
-        refuse_nodes(settings.nodes_per_trial)
-    if not choice.others:
-        return _engine(settings, choice, settings.gpus)
+    if choice.ray_address is None or choice.other_engines or choice.engine not in ("auto", VLLM):
+        refuse_nodes(choice.nodes_per_trial)
+    if not choice.other_engines:
+        return _engine(choice, gpus_of_trial(choice))
     _check_several(choice)
-    gpus = gpus_of_engines(settings, choice.engines)
-    found = [_engine(settings, _choice_of(each, choice), gpus) for each in choice.engines]
+    gpus = gpus_of_engines(choice, choice.engines)
+    found = [_engine(_choice_of(each, choice), gpus) for each in choice.engines]
     first, devices = found[0]
     _check_devices(choice.engines, [each for _, each in found])
     return replace(first, others=tuple(each for each, _ in found[1:])), devices
@@ -55,7 +56,7 @@ def with_plan(settings: EngineSettings, plan: StudyPlan) -> EngineSettings:
     return replace(settings, secrets=plan.secrets, tokenizers=tokenizers, others=others)
 
 
-def _check_several(choice: EngineChoice) -> None:
+def _check_several(choice: StudySettings) -> None:
     """Refuse engines that a study cannot have several of, and settings of an engine that it does not run."""
     for engine in choice.engines:
         if engine not in with_feature(Feature.BESIDE_OTHERS):
@@ -71,12 +72,12 @@ def _check_several(choice: EngineChoice) -> None:
     refuse_other_programs(choice)
 
 
-def _choice_of(engine: str, choice: EngineChoice) -> EngineChoice:
+def _choice_of(engine: str, choice: StudySettings) -> StudySettings:
     """Return the choice of one engine of several, without the programs of the others."""
     others: dict[str, Any] = {
         kind.setting: None for name, kind in kinds().items() if kind.setting is not None and name != engine
     }
-    return replace(choice, engine=engine, others=(), **others)
+    return replace(choice, engine=engine, other_engines=(), **others)
 
 
 def _check_devices(engines: Sequence[str], found: Sequence[Devices]) -> None:
@@ -87,26 +88,26 @@ def _check_devices(engines: Sequence[str], found: Sequence[Devices]) -> None:
             raise SettingError("engine", engine, rule, "install a build for that device, or give each its own study")
 
 
-def _engine(settings: StudySettings, choice: EngineChoice, gpus: int) -> tuple[EngineSettings, Devices]:
+def _engine(choice: StudySettings, gpus: int) -> tuple[EngineSettings, Devices]:
     """Return the engine and its devices: the named one, vLLM with a GPU or an executable, else a simulated one."""
-    named = named_engine(choice, gpus, settings.gpus_per_trial)
+    named = named_engine(choice, gpus, choice.gpus_per_trial)
     if named is not None:
-        refuse_gpus_on_cpu(settings.gpus_per_trial, named[1])
+        refuse_gpus_on_cpu(choice.gpus_per_trial, named[1])
         return named
     if choice.ray_address is not None:
-        return _engine_of_cluster(choice, choice.ray_address, gpus, settings.nodes_per_trial)
+        return _engine_of_cluster(choice, choice.ray_address, gpus, choice.nodes_per_trial)
     if wants_simulation(choice.engine, choice.vllm, choice.gpu):
-        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, settings.preset, choice.workers)
+        simulated, devices = simulated_engine(choice.gpu, choice.vllm_version, choice.preset, choice.workers)
         return replace(simulated, warm_start=choice.warm_start, gpus=gpus), grouped(devices, gpus)
     refuse_simulation_options(choice.gpu, choice.vllm_version)
     devices = find_devices(choice.workers, gpus)
-    refuse_gpus_on_cpu(settings.gpus_per_trial, devices)
+    refuse_gpus_on_cpu(choice.gpus_per_trial, devices)
     executable = os.fspath(find_executable(choice.vllm))
     own, warm = own_identity(), choice.warm_start
     return EngineSettings("vllm", executable, home(), warm_start=warm, driver=own, gpus=devices.each), devices
 
 
-def _engine_of_cluster(choice: EngineChoice, address: str, gpus: int, nodes: int) -> tuple[EngineSettings, Devices]:
+def _engine_of_cluster(choice: StudySettings, address: str, gpus: int, nodes: int) -> tuple[EngineSettings, Devices]:
     """Return vLLM and its devices on a cluster, which measures: a simulation needs no worker."""
     if choice.engine == "simulated":
         rule = "a simulated study runs in this process, not on a cluster"

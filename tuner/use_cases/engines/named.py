@@ -12,14 +12,14 @@ from tuner.engines.kinds import kind_of, kinds
 from tuner.errors import SettingError
 from tuner.processes.identity import own_identity
 from tuner.scoring.slo import Slo
-from tuner.study.specification.settings import EngineChoice
+from tuner.settings.study import StudySettings
 from tuner.use_cases.devices import Devices, find_devices
 from tuner.use_cases.places import home
 from tuner.use_cases.simulated_engine import refuse_simulation_options
 
 
 def named_engine(
-    choice: EngineChoice, gpus: int = 1, given: int | None = None
+    choice: StudySettings, gpus: int = 1, given: int | None = None
 ) -> tuple[EngineSettings, Devices] | None:
     """Return the engine and its devices: this machine's GPUs where it uses them, else the CPU; None for vLLM.
 
@@ -44,12 +44,12 @@ def named_engine(
     return EngineSettings(kind.name, os.fspath(found.executable), home(), driver=own_identity(), gpus=each), devices
 
 
-def program_in(choice: EngineChoice, kind: EngineKind) -> str | None:
+def program_in(choice: StudySettings, kind: EngineKind) -> str | None:
     """Return the program that the settings name for an engine; None if they name none."""
     return None if kind.setting is None else getattr(choice, kind.setting)
 
 
-def refuse_other_programs(choice: EngineChoice) -> None:
+def refuse_other_programs(choice: StudySettings) -> None:
     """Refuse the program of an engine that the study does not run; vLLM's goes with `auto` and a simulation.
 
     Raises:
@@ -65,7 +65,7 @@ def refuse_other_programs(choice: EngineChoice) -> None:
         raise SettingError(kind.setting, value, rule, f"add {{engine}} {name}, or leave it out")
 
 
-def _refuse(kind: EngineKind, choice: EngineChoice, gpus: int) -> None:
+def _refuse(kind: EngineKind, choice: StudySettings, gpus: int) -> None:
     """Refuse a cluster, and GPUs that a trial of the engine cannot have."""
     if choice.ray_address is not None:
         rule = f"{kind.title} runs on this machine only"

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-
 from tuner.engines.openai.kind import OPENAI
 from tuner.engines.openai.prompts import find_tools
 from tuner.engines.user_command import read_command
 from tuner.errors import SettingError
 from tuner.processes.records import ProcessRecords
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import StudyPlan
-from tuner.study.specification.settings import EngineChoice, StudySettings
 from tuner.use_cases.engines.named import refuse_other_programs
 from tuner.use_cases.places import home
 
 
-def with_command(settings: StudySettings, choice: EngineChoice) -> StudySettings:
-    """Return the settings with the words of the command, which runs in the present folder.
+def check_command(choice: StudySettings) -> None:
+    """Refuse an engine without its command, and a command without its engine.
 
     Raises:
         SettingError: for a text that is no command, none for the engine `openai`, and one for another engine.
@@ -25,11 +22,12 @@ def with_command(settings: StudySettings, choice: EngineChoice) -> StudySettings
     text = choice.server_command
     refuse_other_programs(choice)
     if choice.engine != OPENAI.name:
-        return settings
+        return
     if text is None:
         remedy = "give {server_command} 'PROGRAM ARGUMENTS', with {{port}} for the port"
         raise SettingError("server_command", None, "this engine starts a command, and none is given", remedy)
-    return replace(settings, server=replace(settings.server, command=read_command(text), folder=os.getcwd()))
+    else:
+        read_command(text)
 
 
 def check_tokenizer(plan: StudyPlan) -> None:

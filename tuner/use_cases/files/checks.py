@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tuner.errors import SettingError, UserError
 from tuner.owner import refuse_other_file
-from tuner.study.specification.settings import SCRIPT
+from tuner.settings.study import SCRIPT
 
 MINIMUM_FREE_BYTES = 500 * 1024 * 1024
 
@@ -44,5 +44,5 @@ def check_output(output: Path, study: str) -> None:
     written = output if output.exists() and not output.is_file() else folder  # a device or a FIFO is written through
     if not os.access(written, os.W_OK):
         raise SettingError("output", str(output), f"{written} is not writable", "choose another file")
-    if output != SCRIPT:
+    if output != Path(SCRIPT):
         refuse_other_file(output, study)

@@ -119,22 +119,23 @@ def with_lever(plan: StudyPlan, candidate: Candidate, base: Config, name: str) -
         name: of the new study.
     """
     settings, config = plan.settings, {**base, **candidate.change}
-    space, model, workload = settings.space, settings.model, plan.workload
-    only = tuple(dict.fromkeys((*space.only, *config))) if space.only else ()
-    keeps = space.keep_answers and not candidate.changes_answers
+    checkpoint, workload, temperature = settings.checkpoint, plan.workload, settings.temperature
+    only = tuple(dict.fromkeys((*settings.only, *config))) if settings.only else ()
+    keeps = settings.keep_answers and not candidate.changes_answers
     enqueue = (json.dumps(config),) if candidate.change else ()
     if candidate.checkpoint is not None:
-        model = replace(model, checkpoints={**model.checkpoints, candidate.checkpoint: CHECKPOINT})
-    given = settings.workload
+        checkpoint = {**checkpoint, candidate.checkpoint: CHECKPOINT}
     if candidate.greedy:
-        workload, given = workload.model_copy(update={"temperature": 0.0}), replace(given, temperature=0.0)
+        workload, temperature = workload.model_copy(update={"temperature": 0.0}), 0.0
     settings = replace(
         settings,
-        name=name,
-        model=model,
-        workload=given,
-        space=replace(space, only=only, keep_answers=keeps, enqueue=enqueue),
-        search=replace(settings.search, learn_from=()),
+        study=name,
+        checkpoint=checkpoint,
+        temperature=temperature,
+        only=only,
+        keep_answers=keeps,
+        enqueue=enqueue,
+        learn_from=(),
         price=settings.price if candidate.card is None else None,
     )
     return replace(plan, settings=settings, name=name, workload=workload)

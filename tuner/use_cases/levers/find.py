@@ -19,15 +19,16 @@ from tuner.engines.simulator.config.model_shape import find_shape
 from tuner.engines.simulator.config.precision import ConfigRefused
 from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.errors import TunerError
+from tuner.processes.secrets import mask_url_passwords
 from tuner.scoring.score import score
+from tuner.settings.declared import changed
+from tuner.settings.study import StudySettings
 from tuner.study.conclusion.conclusion import Lever
 from tuner.study.conclusion.decide import PREDICTED_SPREAD
 from tuner.study.prior.simulator_prior import simulator_of
 from tuner.study.specification.builder import StudyPlan, build_spec
-from tuner.study.specification.settings import Budget, RunSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.use_cases.levers.candidates import CHECKPOINT, Candidate, candidates, with_lever
-from tuner.use_cases.levers.fields import fields_of
 from tuner.use_cases.simulated_engine import simulated_engine
 
 SHOWN = 4
@@ -51,13 +52,12 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Kept:
-    """A study that keeps its reference: plan and run as given, spec, engine and card as used.
+    """A study that keeps its reference: plan as given, spec, engine and card as used.
 
     `base` is the configuration of the reference.
     """
 
     plan: StudyPlan
-    run: RunSettings
     spec: StudySpec
     engine: EngineInfo
     card: HardwareProfile
@@ -79,7 +79,7 @@ def find_levers(kept: Kept) -> tuple[Lever, ...]:
     if reference is None:
         return ()
     best: dict[str, tuple[bool, Lever]] = {}
-    arguments, shape = kept.plan.settings.server.arguments, kept.plan.shape
+    arguments, shape = tuple(kept.plan.settings.server_arguments), kept.plan.shape
     quantized = shape is not None and shape.quantization is not None
     for candidate in candidates(kept.plan.workload, arguments, kept.card, quantized=quantized):
         lever = _lever(kept, candidate, reference)
@@ -131,8 +131,8 @@ def _engine(kept: Kept, candidate: Candidate) -> tuple[EngineInfo, HardwareProfi
         return kept.engine, kept.card
     if not kept.simulated:
         return kept.engine, candidate.card
-    choice = kept.run.engine
-    settings, devices = simulated_engine(candidate.card.key, choice.vllm_version, kept.plan.preset.name, 1)
+    version = kept.plan.settings.vllm_version
+    settings, devices = simulated_engine(candidate.card.key, version, kept.plan.preset.name, 1)
     return EngineFactory(settings)(0).info(), devices.profile
 
 
@@ -183,9 +183,23 @@ def _needs(kept: Kept, candidate: Candidate) -> str | None:
 
 def _settings(kept: Kept, candidate: Candidate, plan: StudyPlan) -> dict[str, Any]:
     """Return the settings that measure only the lever, beside the defaults and what the preset enqueues."""
-    choice = kept.run.engine
-    if candidate.card is not None and kept.simulated:
-        choice = replace(choice, gpu=candidate.card.key)
-    trials = 1 + (plan.settings.space.baseline is not None) + len(plan.enqueue)
-    run = RunSettings(Budget(trials), choice, kept.run.storage, Path(f"{plan.name}.sh"))
-    return fields_of(plan.settings, run)
+    settings, card = plan.settings, candidate.card
+    trials = 1 + (settings.baseline is not None) + len(plan.enqueue)
+    gpu = card.key if card is not None and kept.simulated else settings.gpu
+    own = replace(settings, trials=trials, timeout=None, ablate=False, gpu=gpu, output=f"{plan.name}.sh")
+    return given_settings(own)
+
+
+def given_settings(settings: StudySettings) -> dict[str, Any]:
+    """Return the settings that differ from their defaults, as plain JSON for a command, without a database's password.
+
+    Lists are repeated options; `NAME=VALUE` stands for an entry of a mapping.
+    """
+    found = changed(settings)
+    pairs = {
+        name: [f"{key}={each}" for key, each in value.items()]
+        for name, value in found.items()
+        if isinstance(value, dict)
+    }
+    storage = {} if settings.storage is None else {"storage": mask_url_passwords(settings.storage)}
+    return {**found, **pairs, **storage}

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from search_spaces import HardwareProfile, ResolvedSpace
+from tuner.settings.study import GoalSettings
 from tuner.study.specification.resolve_workload import find_goals
-from tuner.study.specification.settings import GoalSettings
 from tuner.use_cases.simulate import Simulation
 from tuner.workloads.presets import Preset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.simulator.config.vllm_release import SIMULATED_PACKAGES, default_version
 from tuner.engines.simulator.engine import SimulatedEngine
 from tuner.errors import SettingError, UserError
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import StudyPlan, build_spec, plan_study
-from tuner.study.specification.settings import ServerSettings, StudySettings
-from tuner.use_cases.keywords import Keywords
 from tuner.use_cases.preview.documents import shown_metrics, simulation_document, space_document
-from tuner.use_cases.simulate import Simulation, SimulationSettings, simulate
+from tuner.use_cases.simulate import Simulation, simulate
 from tuner.use_cases.simulated_engine import simulated_engine
 
 NO_CPU = "the simulator does not predict CPUs"
@@ -45,31 +44,30 @@ class StudyPreview:
     refusal: str | None = None
 
 
-def preview(keywords: Keywords, kind: str | None) -> StudyPreview:
+def preview(settings: StudySettings, kind: str | None) -> StudyPreview:
     """Return what a study would search, and its predicted defaults.
 
     A study that measures is shown for the vLLM that the simulator has for its card: the installed one may differ, and
     then also what it offers.
 
     Args:
-        keywords: of the study, with paths of files.
+        settings: of the study, with paths of files.
         kind: key of the devices, such as `h200` or `cpu`; None: the study is simulated.
 
     Raises:
         UserError: for a setting that cannot work.
     """
-    settings = keywords.study_settings()
-    card, engine = _engine(keywords, kind)
+    card, engine = _engine(settings, kind)
     plan = _plan(settings, card, kind)
     spec = build_spec(plan, engine, card, Path())
     found, refusal = _defaults(settings, plan, card, engine.version)
     return StudyPreview(plan, card, engine.version, spec.space, kind is None, found, refusal)
 
 
-def _engine(keywords: Keywords, kind: str | None) -> tuple[HardwareProfile, EngineInfo]:
+def _engine(settings: StudySettings, kind: str | None) -> tuple[HardwareProfile, EngineInfo]:
     """Return the card and the engine as far as it is known without its installation."""
     if kind is None:
-        chosen, _ = simulated_engine(keywords.gpu, keywords.vllm_version, keywords.preset, None)
+        chosen, _ = simulated_engine(settings.gpu, settings.vllm_version, settings.preset, None)
         assert chosen.card is not None
         assert chosen.version is not None
         return chosen.card, SimulatedEngine(chosen.card, chosen.version, SIMULATED_PACKAGES).info()
@@ -98,13 +96,8 @@ def _defaults(
     """Return the prediction of the engine without flags, or why there is none."""
     if card.vendor == "cpu":
         return None, NO_CPU
-    server = ServerSettings(settings.server.arguments, settings.server.environment)
-    asked = SimulationSettings(
-        *(settings.preset, card.key, version, settings.model.name, settings.workload, server),
-        seed=getattr(plan.workload, "seed", 0),
-        noise=False,
-        price=settings.price,
-    )
+    seed = getattr(plan.workload, "seed", 0)
+    asked = replace(settings, gpu=card.key, vllm_version=version, seed=seed, gpus_per_trial=None)
     try:
         return simulate(asked), None
     except UserError as error:

@@ -26,9 +26,9 @@ from tuner.engines.simulator.memory.budget import StartFailed
 from tuner.engines.simulator.parameters import Parameters
 from tuner.engines.simulator.prediction import Platform, any_completed, build_server, client_metrics, run_workload
 from tuner.engines.simulator.timing.startup import compile_key, kernel_key, processes_s, startup_s
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import build_spec, plan_study
 from tuner.study.specification.resolve_workload import make_goals
-from tuner.study.specification.settings import ModelSettings, StudySettings, WorkloadSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import load_preset, preset_names
 from tuner.workloads.spec import ClosedLoop, SingleWorkload
@@ -132,8 +132,8 @@ def _simulate(settings: StudySettings, card: HardwareProfile, workload: SingleWo
     plan = plan_study(settings, simulated=True)
     if workload is not None:
         plan = replace(plan, workload=workload, goals=make_goals(H200_7B_OBJECTIVES, H200_7B_SLOS))
-    elif settings.workload.rate is not None and isinstance(plan.workload, Traffic):
-        requests = round(RATE_SPAN_S * settings.workload.rate)
+    elif settings.rate is not None and isinstance(plan.workload, Traffic):
+        requests = round(RATE_SPAN_S * settings.rate)
         plan = replace(plan, workload=plan.workload.model_copy(update={"requests": requests}))
     version = default_version(card)
     info = EngineInfo("simulated vllm", version, None, flag_names(), Provenance.SIMULATED, SIMULATED_PACKAGES)
@@ -143,12 +143,12 @@ def _simulate(settings: StudySettings, card: HardwareProfile, workload: SingleWo
 
 
 def _simulate_preset(preset: str, card: str | None = None, rate: float | None = None) -> SimulatedStudy:
-    settings = StudySettings(preset, workload=WorkloadSettings(rate=rate))
+    settings = StudySettings(preset=preset, rate=rate, search_load=1.0)
     return _simulate(settings, hardware_named(card or load_preset(preset).hardware))
 
 
 def _simulate_7b() -> SimulatedStudy:
-    settings = StudySettings(model=ModelSettings("Qwen/Qwen2.5-7B-Instruct"))
+    settings = StudySettings(model="Qwen/Qwen2.5-7B-Instruct", search_load=1.0)
     return _simulate(settings, hardware_named("h200"), Traffic.model_validate(H200_7B_TRAFFIC))
 
 

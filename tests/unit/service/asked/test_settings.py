@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import SettingError
-from tuner.service.asked.limits import LARGEST_CONTENT
 from tuner.service.asked.settings import names, read_settings
+from tuner.settings.study import LARGEST_CONTENT
 
 
 def test_settings_are_the_keywords_of_optimize_without_the_name() -> None:

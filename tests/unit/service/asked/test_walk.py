@@ -96,7 +96,7 @@ def accepted(given: Mapping[str, Any], folder: Path) -> list[tuple[tuple[str, ..
         check_asked(keywords, files, rules)
         check_plan(keywords, files, "h100", simulated=False)
         own = with_files(keywords, files, folder)
-        plan = plan_study(own.study_settings(), simulated=True, card="h100")
+        plan = plan_study(own, simulated=True, card="h100")
         spec = build_spec(plan, ENGINE, hardware_named("h100"), folder)
         _permit(spec, rules)
     except UserError:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from tuner.cli.help import flag, option
-from tuner.cli.options import MODEL, OUTPUT, RUN, SERVER, WORKLOAD, AsJson, Rate, Slos, Storage
+from tuner.cli.options import SERVER, AsJson, Rate, Slos, Storage
+from tuner.settings.study import MODEL, OUTPUT, RUN, WORKLOAD
 
 Text = str | None
 
@@ -70,7 +71,7 @@ def load(
     """
     from tuner.cli.output.pages.load import report
     from tuner.cli.signals import terminated_like_interrupted
-    from tuner.study.specification.settings import read_duration
+    from tuner.settings.declared import read_duration
     from tuner.use_cases.load import LoadSettings, send_load
 
     settings = LoadSettings(

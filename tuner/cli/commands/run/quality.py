@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tuner.cli.help import option
-from tuner.cli.options import GOALS, MODEL, STUDY, AsJson, Env, QualityTask, Secret, Storage, Vllm
+from tuner.cli.options import AsJson, Env, QualityTask, Secret, Storage, Vllm, of
+from tuner.settings.study import GOALS, MODEL, STUDY
 
 if TYPE_CHECKING:
     from tuner.study.specification.settings import ServerSettings
@@ -18,7 +19,7 @@ Number = int | None
 
 def quality(
     context: typer.Context,
-    study: Annotated[Text, option(STUDY, "NAME", "Check a trial of this study.", shown="none")] = None,
+    study: Annotated[Text, of("study", help="Check a trial of this study.", shown="none")] = None,
     trial: Annotated[Number, option(STUDY, "INTEGER", "Number of the study's trial.", shown="the winner")] = None,
     model: Annotated[
         Text,
@@ -41,7 +42,7 @@ def quality(
         str,
         option(GOALS, "SLO", "The accuracy to keep, as a share of the reference's."),
     ] = "quality>=0.99",
-    startup_timeout: Annotated[str, option(MODEL, "DURATION", "Time limit of a server's start-up.")] = "15m",
+    startup_timeout: Annotated[str, of("startup_timeout", panel=MODEL)] = "15m",
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +60,8 @@ def quality(
     from tuner.cli.output.pages.quality import report
     from tuner.cli.signals import stop_on_signals
     from tuner.cli.values import pairs, server_arguments
-    from tuner.study.specification.settings import ServerSettings, read_duration
+    from tuner.settings.declared import read_duration
+    from tuner.study.specification.settings import ServerSettings
     from tuner.use_cases.answers import quality as use_case
 
     server = ServerSettings(server_arguments(context), pairs("env", env), tuple(secret or ()))

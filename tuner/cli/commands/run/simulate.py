@@ -4,59 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from tuner.cli.help import flag, option
-from tuner.cli.options import (
-    MODEL,
-    OUTPUT,
-    RUN,
-    WORKLOAD,
-    AsJson,
-    Env,
-    Gpu,
-    GpusPerTrial,
-    InputLen,
-    OutputLen,
-    Price,
-    Prompts,
-    Rate,
-    Temperature,
-    TrafficFile,
-    Users,
-    VllmVersion,
+from tuner.cli.options import AsJson, takes_settings
+from tuner.settings.declared import settings_of
+from tuner.settings.study import MODEL, OUTPUT, RUN, WORKLOAD, AskedSettings, WorkloadSettings
+
+SETTINGS = ("preset", "gpu", "gpus_per_trial", "price", "model", "vllm_version", "env", "server_arguments")
+
+
+@takes_settings(
+    AskedSettings,
+    *(*SETTINGS, *settings_of(WorkloadSettings), "seed"),
+    preset={"panel": MODEL, "help": "Preset with model, card and workload."},
+    model={"value": "NAME|DIR", "help": "Model: a known name, or a folder with its config.json."},
+    workload={"kind": str | None, "help": "Traffic, a YAML file."},
+    seed={"panel": WORKLOAD, "help": "Seed of the workload.", "default": 1000},
 )
-
-Text = str | None
-
-
 def simulate(
-    context: typer.Context,
-    preset: Annotated[
-        str,
-        option(MODEL, "NAME", "Preset with model, card and workload."),
-    ] = "qwen2.5-0.5b-t4",
-    gpu: Gpu = None,
-    gpus_per_trial: GpusPerTrial = None,
+    settings: AskedSettings,
     instances: Annotated[
         int,
         option(RUN, "INTEGER", "Equal servers behind a router; with fewer GPUs than servers they share them.", least=1),
     ] = 1,
-    price: Price = None,
-    model: Annotated[
-        Text,
-        option(MODEL, "NAME|DIR", "Model: a known name, or a folder with its config.json.", shown="the preset's"),
-    ] = None,
-    vllm_version: VllmVersion = None,
-    env: Env = None,
-    workload: TrafficFile = None,
-    rate: Rate = None,
-    users: Users = None,
-    prompts: Prompts = None,
-    input_len: InputLen = None,
-    output_len: OutputLen = None,
-    temperature: Temperature = None,
-    seed: Annotated[int, option(WORKLOAD, "INTEGER", "Seed of the workload.", least=0)] = 1000,
     noise: Annotated[bool, flag(OUTPUT, "Add the noise of a measured benchmark.", "--noise")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -69,29 +38,6 @@ def simulate(
     tuner simulate --gpu h200 --model Qwen/Qwen2.5-72B-Instruct -- --tensor-parallel-size 4
     """
     from tuner.cli.output.pages.simulate import report
-    from tuner.cli.values import pairs, server_arguments
-    from tuner.study.specification.settings import ServerSettings, WorkloadSettings
-    from tuner.use_cases import simulate as use_case
+    from tuner.use_cases.simulate import simulate as predict
 
-    settings = use_case.SimulationSettings(
-        preset=preset,
-        gpu=gpu,
-        vllm_version=vllm_version,
-        model=model,
-        workload=WorkloadSettings(
-            files=() if workload is None else (workload,),
-            rate=rate,
-            max_concurrency=users,
-            num_prompts=prompts,
-            input_len=input_len,
-            output_len=output_len,
-            temperature=temperature,
-        ),
-        server=ServerSettings(server_arguments(context), pairs("env", env)),
-        seed=seed,
-        noise=noise,
-        price=price,
-        gpus_per_trial=gpus_per_trial,
-        instances=instances,
-    )
-    report(use_case.simulate(settings), as_json=as_json)
+    report(predict(settings, noise=noise, instances=instances), as_json=as_json)

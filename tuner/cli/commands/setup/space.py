@@ -50,8 +50,8 @@ def space(
     from search_spaces import Context, hardware_named
     from tuner.engines.kinds import kind_of
     from tuner.gpu import host_limits
+    from tuner.settings.study import GoalSettings
     from tuner.study.specification.resolve_workload import find_goals, has_itl_slo
-    from tuner.study.specification.settings import GoalSettings
     from tuner.use_cases.devices import find_devices
     from tuner.use_cases.preview.documents import space_document
     from tuner.workloads.presets import load_preset

@@ -72,7 +72,7 @@ def _has_result(ended: OptimizeResult) -> bool:
     conclusion, confirmation = ended.run.conclusion, ended.spec.confirmation
     if conclusion is None or conclusion.winner is None:
         return False
-    return conclusion.confirmed or not (confirmation.rounds and confirmation.baseline_repeats)
+    return conclusion.confirmed or not (confirmation.confirm_rounds and confirmation.baseline_repeats)
 
 
 def _parts(ended: OptimizeResult) -> list[RenderableType]:

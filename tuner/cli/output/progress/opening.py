@@ -43,7 +43,7 @@ def opening_lines(start: StudyStart, done: int) -> list[str]:
         lines.append(f"{dropped} ruled out on this hardware; `{command}` lists them with the reasons")
     lines += [*file_notes(spec.workload), *unused_models(spec.space)]
     if spec.search_prompts:
-        rounds = "; the rounds of the confirmation send all" if spec.confirmation.rounds else ""
+        rounds = "; the rounds of the confirmation send all" if spec.confirmation.confirm_rounds else ""
         lines.append(f"each trial of the search sends {spec.search_prompts} requests{rounds}")
     lines += goal_lines(spec.goals, spec.facts.get("goals_from", {}))
     goals = [*(each.metric for each in spec.goals.objectives), *(each.metric for each in spec.goals.slos)]

@@ -140,7 +140,7 @@ class Progress:
 
     def _confirmation_trials(self) -> int:
         confirmation = self.spec.confirmation
-        return (confirmation.finalists + 1) * confirmation.rounds if confirmation.baseline_repeats else 0
+        return (confirmation.finalists + 1) * confirmation.confirm_rounds if confirmation.baseline_repeats else 0
 
     def _round_factor(self) -> float:
         """Return how much longer a measurement of a round takes than a trial of the search.

@@ -6,10 +6,11 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from dashboards.plots.interactive import hardware
 from search_spaces import known_hardware, known_models, list_price
@@ -18,18 +19,19 @@ from tuner.errors import SettingError
 from tuner.export.formats.registry import NAMES
 from tuner.service.asked.check import check_asked
 from tuner.service.asked.contents import files_of, read_only
-from tuner.service.asked.settings import read_settings
+from tuner.service.asked.settings import FILES, read_settings, schema
 from tuner.service.http.access import Caller, Known, User, check_source
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy
 from tuner.service.http.problems import Problem
 from tuner.service.http.studies import kind_of
 from tuner.service.queue.rules import SIMULATED
-from tuner.use_cases.keywords import Keywords
+from tuner.settings.declared import settings_of
+from tuner.settings.study import StudySettings, WorkloadSettings
 from tuner.use_cases.preview.documents import preset_document, shown_metrics, simulation_document
 from tuner.use_cases.preview.study import preview, preview_document
 from tuner.use_cases.report.page import CAPTIONS
-from tuner.use_cases.simulate import Simulation, SimulationSettings, simulate
+from tuner.use_cases.simulate import Simulation, simulate
 from tuner.workloads.presets import load_preset, preset_names
 
 router = APIRouter(prefix="/v1", tags=["predictions"])
@@ -46,9 +48,17 @@ MOST_PROMPTS = 20_000
 
 PREDICTED = frozenset(
     {
-        *("preset", "model", "gpu", "vllm_version", "workload", "rate", "max_concurrency", "num_prompts", "input_len"),
-        *("output_len", "temperature", "server_arguments", "env", "price", "seed", "files"),
+        *settings_of(WorkloadSettings),
+        "preset",
+        "model",
+        "gpu",
+        "vllm_version",
+        "server_arguments",
+        "env",
+        "price",
+        "seed",
     }
+    | {FILES}
 )
 """Settings that a prediction depends on."""
 
@@ -59,10 +69,7 @@ class WhatIf(BaseModel):
     """A configuration to predict."""
 
     model_config = ConfigDict(extra="forbid")
-    settings: Annotated[
-        dict[str, Any],
-        Field(description=f"keywords of `tuner.optimize`, of which these count: {', '.join(sorted(PREDICTED))}"),
-    ]
+    settings: Annotated[dict[str, Any], WithJsonSchema(schema(PREDICTED))]
 
 
 @router.get("/presets")
@@ -92,10 +99,10 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
 @router.post("/studies:preview")
 def preview_study(body: NewStudy, who: User, context: Context) -> dict[str, Any]:
     """Return what a study would search, what is ruled out and why, and its predicted defaults."""
-    with _asked(body.settings, who, context, body.id) as keywords:
-        kind = kind_of(body, keywords.engine, context)
+    with _asked(body.settings, who, context, body.id) as settings:
+        kind = kind_of(body, settings.engine, context)
         with _turn():
-            return {"kind": kind, **preview_document(preview(keywords, None if kind == SIMULATED else kind))}
+            return {"kind": kind, **preview_document(preview(settings, None if kind == SIMULATED else kind))}
 
 
 @router.post("/simulate")
@@ -105,22 +112,24 @@ def simulate_configuration(body: WhatIf, who: Known, context: Context) -> dict[s
     if unknown is not None:
         rule = "a prediction does not depend on this setting"
         raise SettingError(unknown, None, f"{unknown}: {rule}", "leave it out")
-    with _asked(body.settings, who, context, None) as keywords, _turn():
-        return _prediction(simulate(_settings(keywords, given_seed="seed" in body.settings)))
+    with _asked(body.settings, who, context, None) as settings, _turn():
+        if "seed" not in body.settings:
+            settings = replace(settings, seed=load_preset(settings.preset).workload.seed)
+        return _prediction(simulate(settings))
 
 
 @contextmanager
-def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: str | None) -> Iterator[Keywords]:
-    """Yield checked keywords, whose contents are files for as long as the context is open."""
-    keywords = read_settings(given, id)
+def _asked(given: Mapping[str, Any], who: Caller, context: ServiceContext, id: str | None) -> Iterator[StudySettings]:
+    """Yield checked settings, whose contents are files for as long as the context is open."""
+    settings = read_settings(given, id)
     files = files_of(given)
-    check_asked(keywords, files, context.rules)
-    for source in keywords.learn_from:
+    check_asked(settings, files, context.rules)
+    for source in settings.learn_from:
         check_source(source, who, context)
-    if (keywords.num_prompts or 0) > MOST_PROMPTS:
+    if (settings.num_prompts or 0) > MOST_PROMPTS:
         rule = f"at most {MOST_PROMPTS:,} requests are predicted"
-        raise SettingError("num_prompts", keywords.num_prompts, rule, "lower it")
-    with read_only(keywords, files) as own:
+        raise SettingError("num_prompts", settings.num_prompts, rule, "lower it")
+    with read_only(settings, files) as own:
         yield own
 
 
@@ -137,18 +146,6 @@ def _turn() -> Iterator[None]:
         yield
     finally:
         _turns.release()
-
-
-def _settings(keywords: Keywords, *, given_seed: bool) -> SimulationSettings:
-    """Return the settings of a prediction; without a seed, that of a preset's workload."""
-    study = keywords.study_settings()
-    workload = load_preset(keywords.preset).workload
-    return SimulationSettings(
-        *(keywords.preset, keywords.gpu, keywords.vllm_version, keywords.model, study.workload, study.server),
-        seed=keywords.seed if given_seed else workload.seed,
-        noise=False,
-        price=keywords.price,
-    )
 
 
 def _prediction(found: Simulation) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from tuner.engines.kind import Feature, ModelForm
 from tuner.engines.kinds import kind_of, with_feature
 from tuner.errors import SettingError
 from tuner.processes.secrets import Secrets
+from tuner.settings.study import StudySettings
 from tuner.study.specification.builder import declared_space, plan_study
 from tuner.study.specification.plans.plan import StudyPlan
-from tuner.study.specification.settings import StudySettings
+from tuner.study.specification.settings import gpus_of_trial
 from tuner.workloads.presets import load_preset
 
 GGUF = ".gguf"
@@ -52,7 +53,7 @@ def plan_engines(
     if not others:
         return first
     secrets = Secrets({name: value for each in named for name, value in each.secrets.values.items()})
-    name = first.name if settings.name is not None else f"{first.name}-{'+'.join(engines)}"
+    name = first.name if settings.study is not None else f"{first.name}-{'+'.join(engines)}"
     served = first.model.served_name
     same_name = [replace(each, model=replace(each.model, served_name=served)) for each in others]
     return replace(first, name=name, secrets=secrets, others=tuple(same_name))
@@ -64,9 +65,8 @@ def gpus_of_engines(settings: StudySettings, engines: Sequence[str]) -> int:
     Raises:
         SettingError: for flags of an engine that the study does not run.
     """
-    arguments = settings.server.arguments
-    servers = [replace(settings.server, arguments=tuple(_flags(arguments, each, engines))) for each in engines]
-    return max(replace(settings, server=each).gpus for each in servers)
+    flags = [tuple(_flags(settings.server_arguments, each, engines)) for each in engines]
+    return max(gpus_of_trial(replace(settings, server_arguments=each)) for each in flags)
 
 
 def _plan(
@@ -87,28 +87,25 @@ def settings_of(settings: StudySettings, engine: str, engines: Sequence[str], *,
     Raises:
         SettingError: for a text that names an engine that the study does not run.
     """
-    model, space, server = settings.model, settings.space, settings.server
-    baseline = None if space.baseline is None else next(_own("baseline", [space.baseline], engine, engines), None)
-    spaces = [*_own("space", _given(space.name, space.others), engine, engines)]
+    given = settings.baseline
+    spaces = [*_own("space", _given(settings.space, settings.other_spaces), engine, engines)]
     if len(spaces) > 1:
         raise SettingError("space", spaces[1], f"{engine} has one space, and two are given", "leave one out")
     own = replace(
         settings,
-        model=replace(model, name=_model(settings, engine, engines), others=()),
-        space=replace(
-            space,
-            name=next(iter(spaces), None),
-            others=(),
-            enqueue=tuple(_own("enqueue", space.enqueue, engine, engines)),
-            baseline=baseline,
-        ),
-        server=replace(server, arguments=tuple(_flags(server.arguments, engine, engines))),
+        model=_model(settings, engine, engines),
+        other_models=(),
+        space=next(iter(spaces), None),
+        other_spaces=(),
+        enqueue=tuple(_own("enqueue", settings.enqueue, engine, engines)),
+        baseline=None if given is None else next(_own("baseline", [given], engine, engines), None),
+        server_arguments=tuple(_flags(settings.server_arguments, engine, engines)),
     )
     if len(engines) == 1:
         return own
     if engine != engines[0]:
-        own = replace(own, model=replace(own.model, tokenizer=None, checkpoints={}, draft_model=None))
-    return replace(own, space=replace(own.space, only=_only(own, engine, engines, on_cpu=on_cpu)))
+        own = replace(own, tokenizer=None, checkpoint={}, draft_model=None)
+    return replace(own, only=_only(own, engine, engines, on_cpu=on_cpu))
 
 
 def _given(first: str | None, others: Sequence[str]) -> list[str]:
@@ -144,7 +141,7 @@ def _model(settings: StudySettings, engine: str, engines: Sequence[str]) -> str 
     Raises:
         SettingError: without one, and for two.
     """
-    pairs = [_split("model", text, engines) for text in _given(settings.model.name, settings.model.others)]
+    pairs = [_split("model", text, engines) for text in _given(settings.model, settings.other_models)]
     own = [rest for owner, rest in pairs if owner == engine]
     plain = [rest for owner, rest in pairs if owner is None]
     if len(engines) > 1:
@@ -176,10 +173,10 @@ def _only(own: StudySettings, engine: str, engines: Sequence[str], *, on_cpu: bo
     Raises:
         SettingError: for a name that no engine's space has, or if none is of this engine.
     """
-    given = own.space.only
+    given = own.only
     if not given:
         return ()
-    declared = declared_space(own.space.name, load_preset(own.preset), engine, on_cpu=on_cpu).parameter_names
+    declared = declared_space(own.space, load_preset(own.preset), engine, on_cpu=on_cpu).parameter_names
     found = []
     for name in given:
         owner = next((each for each in engines if name.startswith(f"{each}.")), None)

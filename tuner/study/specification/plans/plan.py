@@ -10,9 +10,10 @@ from tuner.engines.base import EngineInfo
 from tuner.engines.command_line import sampling_arguments
 from tuner.processes.secrets import NO_SECRETS, Secrets
 from tuner.scoring.goals import Goals
+from tuner.settings.study import StudySettings
 from tuner.specs import ModelRef
 from tuner.study.prior.source_studies import SourceStudy
-from tuner.study.specification.settings import ServerSettings, StudySettings
+from tuner.study.specification.settings import ServerSettings
 from tuner.study.specification.spec import StudySpec
 from tuner.workloads.presets import Preset
 from tuner.workloads.spec import Workload
@@ -22,7 +23,8 @@ from tuner.workloads.spec import Workload
 class StudyPlan:
     """A study before its engine and hardware are known; its settings are checked as far as possible.
 
-    `others` are the plans of further engines of the study; name, workload, goals and search are those of the first.
+    `given_server` has the given flags and variables, with references for secrets. `others` are the plans of further
+    engines of the study; name, workload, goals and search are those of the first.
     """
 
     settings: StudySettings
@@ -33,6 +35,7 @@ class StudyPlan:
     space: Space
     workload: Workload
     goals: Goals
+    given_server: ServerSettings
     secrets: Secrets = NO_SECRETS
     engine: str = VLLM
     others: tuple[StudyPlan, ...] = ()
@@ -45,13 +48,13 @@ class StudyPlan:
     @property
     def server(self) -> ServerSettings:
         """Flags and environment of every server, the sampling temperature included."""
-        given = self.settings.server
+        given = self.given_server
         return replace(given, arguments=(*sampling_arguments(self.workload.temperature, self.engine), *given.arguments))
 
     @property
     def enqueue(self) -> tuple[str, ...]:
         """Texts of the configurations to enqueue: the preset's, which are vLLM's, then the user's."""
-        return (*(self.preset.enqueue if self.engine == VLLM else ()), *self.settings.space.enqueue)
+        return (*(self.preset.enqueue if self.engine == VLLM else ()), *self.settings.enqueue)
 
 
 @dataclass(frozen=True)

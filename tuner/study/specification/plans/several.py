@@ -51,7 +51,7 @@ def given_baseline(plan: StudyPlan, space: ResolvedSpace) -> Enqueued | None:
         SettingError: for a configuration that is not in its engine's space.
     """
     for each in plan.every:
-        text = each.settings.space.baseline
+        text = each.settings.baseline
         if text is not None and isinstance(space, JoinedSpace):
             own = read_baseline(space.parts[each.engine], text)
             return Enqueued(BASELINE_LABEL, space.lift(each.engine, own.config))
