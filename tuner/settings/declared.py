@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tuner.errors import SettingError, spelled
 
@@ -118,30 +118,20 @@ class Setting:
             seconds_of(name, value)
         if self.choices is not None and value not in self.choices:
             raise SettingError(name, value, f"no {name} has this name; {name}s: {', '.join(self.choices)}")
-        if self.least is not None and value is not None and not value >= self.least:  # NaN is not, either
+        if value is None or self.least is self.most is None:
+            return
+        if not isinstance(value, int | float):
+            raise SettingError(name, value, "not a number", "give one")
+        if self.least is not None and not value >= self.least:  # NaN is not, either
             raise SettingError(name, value, f"at least {self.least:g} is needed", "raise it")
-        if self.most is not None and value is not None and not value <= self.most:
+        if self.most is not None and not value <= self.most:
             raise SettingError(name, value, f"at most {self.most:g} is possible", "lower it")
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Return the schema of the type with help, choices and limits."""
-        schema = handler(core)
+        """Return the schema of the type with help, choices and limits, each of which counts for values of its type."""
         limits = {} if self.limit is None else self.limit.schema
-        for part in schema.get("anyOf", [schema]):
-            known = _KEYWORDS.get(part.get("type"), ())
-            part |= {key: value for key, value in limits.items() if key in known}
-        if self.choices is not None:
-            schema["enum"] = [*self.choices]
-        return {**schema, "description": spelled(self.help, lambda name: f"`{name}`")}
-
-
-_KEYWORDS: Mapping[str, tuple[str, ...]] = {
-    "integer": ("minimum", "maximum"),
-    "number": ("minimum", "maximum"),
-    "string": ("maxLength",),
-    "array": ("maxItems",),
-    "object": ("maxProperties",),
-}
+        choices = {} if self.choices is None else {"enum": [*self.choices]}
+        return {**handler(core), **limits, **choices, "description": spelled(self.help, lambda name: f"`{name}`")}
 
 
 @cache
@@ -182,8 +172,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Freeze lists, and check every value."""
-        for name, (_, setting) in settings_of(type(self)).items():
+        for name, (kind, setting) in settings_of(type(self)).items():
             value = getattr(self, name)
+            if isinstance(value, str) and get_origin(kind) is Sequence:
+                raise SettingError(name, value, "not a list", f"give [{value!r}]")
             if isinstance(value, list):
                 object.__setattr__(self, name, tuple(value))
             setting.check(name, value)

@@ -109,7 +109,6 @@ def optimize(
     """
     check_engine_name(*settings.engines)
     check_command(settings)
-    stop = wishes.stop
     engine_settings, devices = chosen_engine(settings)
     if devices.idle:
         observer.note(f"{devices.idle} of the GPUs are idle: each trial needs {devices.each}")
@@ -126,7 +125,7 @@ def optimize(
         check_disk(artifacts.parent)
         check_output(Path(settings.output), plan.name)
         _check_prompts(plan, engine_settings)
-        wait = DatabaseWait(observer.note, stop)
+        wait = DatabaseWait(observer.note, wishes.stop)
         server = _database_server(settings.storage, wait)
         refuse_running(database_url(settings.storage), plan.name)
         held = stack.enter_context(ExitStack())  # released after the executor has stopped its servers
@@ -142,7 +141,7 @@ def optimize(
         stack.callback(store.close)
         prepared = prepare_study(with_stored_parameters(plan, spec, engine, store), engine, store)
         permit(prepared.spec)
-        runner = _checked(executor, prepared.spec, task, checked, store, observer, stop, stack)
+        runner = _checked(executor, prepared.spec, task, checked, store, observer, wishes.stop, stack)
         store.check_before_writes(held.enter_context(study_lock(url, spec.name)).check)
         prepared.spec.artifacts.mkdir(parents=True, exist_ok=True)
         open_study(store, prepared.spec, engine, list(devices.names), RealClock())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from tuner.errors import SettingError
-from tuner.settings.declared import check_limits, settings_of
-from tuner.settings.study import LARGEST_CONTENT, AskedSettings, StudySettings
+from tuner.errors import SettingError, spelled
+from tuner.settings.declared import Number, Setting, check_limits, default_of, settings_of
+from tuner.settings.study import LARGEST_CONTENT, PANELS, AskedSettings, StudySettings
 
 FILES = "files"
 """The setting beside the keywords: files that contents refer to, by name."""
@@ -36,6 +37,41 @@ def schema(only: Collection[str] | None = None) -> dict[str, Any]:
     known = {**found["properties"], FILES: files}
     known["workload"]["items"] = content
     return {**found, "properties": {name: each for name, each in known.items() if only is None or name in only}}
+
+
+def described() -> list[dict[str, Any]]:
+    """Return what a form needs of each setting, by panel. `kind` is how a field has its value."""
+    defaults = {each.name: default_of(each) for each in fields(AskedSettings)}
+    found = sorted(settings_of(AskedSettings).items(), key=lambda each: PANELS.index(each[1][1].panel))
+    return [_form(name, kind, setting, defaults[name]) for name, (kind, setting) in found]
+
+
+def _form(name: str, kind: Any, setting: Setting, default: Any) -> dict[str, Any]:
+    limit, known = setting.limit, setting.shown
+    shown = known if known is not None or default in (None, (), {}) else str(default)
+    numbers = {} if not isinstance(limit, Number) else {"least": limit.least, "most": limit.most}
+    return {
+        **{"name": name, "panel": setting.panel, "label": (setting.option or name).replace("-", " ").replace("_", " ")},
+        **{"help": spelled(setting.help, lambda other: other), "kind": _KINDS.get(name) or _form_kind(kind)},
+        **{"shown": shown, "default": default, "step": "1" if int in (kind, *get_args(kind)) else "any", **numbers},
+    }
+
+
+_KINDS = {
+    "workload": "content",
+    "server_arguments": "words",
+    "timeout": "text",
+    "space": "long",
+    "quality_task": "long",
+}
+
+
+def _form_kind(kind: Any) -> str:
+    if kind is bool:
+        return "flag"
+    if get_origin(kind) is not None and get_origin(kind) in (Mapping, Sequence):
+        return "pairs" if get_origin(kind) is Mapping else "lines"
+    return "number" if {int, float} & {kind, *get_args(kind)} else "text"
 
 
 def names() -> list[str]:

@@ -1,61 +1,70 @@
-// Fields of settings, which the forms of a study and of a prediction share.
+// Fields of settings, made of what the server's catalogue says of each; the forms of a study and of a prediction share them.
 
 import { el, field, select } from "./dom.js";
 import { words } from "./format.js";
 
-const NUMBERS = [
-  ["max_concurrency", "Users", "concurrent requests of a closed loop", { min: "1", step: "1" }],
-  ["num_prompts", "Requests", "in each benchmark", { min: "1", step: "1" }],
-  ["input_len", "Prompt tokens", "", { min: "1", step: "1" }],
-  ["output_len", "Answer tokens", "", { min: "1", step: "1" }],
-  ["rate", "Requests per second", "of a traffic file", { min: "0", step: "any" }],
-  ["temperature", "Temperature", "of the sampling", { min: "0", step: "any" }],
-];
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const READ = {
+  number: Number,
+  text: (text) => text.trim(),
+  long: (text) => text.trim(),
+  lines,
+  words,
+  content: (text) => [text],
+  pairs: (text) => Object.fromEntries(lines(text).map((line) => [line.split("=", 1)[0], line.slice(line.indexOf("=") + 1)])),
+};
+const WRITTEN = {
+  lines: (value) => value.join("\n"),
+  words: (value) => value.map(quoted).join(" "),
+  content: ([value]) => value,
+  pairs: (value) => Object.entries(value).map(([name, text]) => `${name}=${text}`).join("\n"),
+};
 
 /** Return an input for a number. Empty is absent. */
-export function numeric(name, label, hint, bounds, properties = {}) {
-  return field(label, el("input", { name, type: "number", inputmode: "decimal", ...bounds, ...properties }), hint || null);
+export function numeric(name, label, hint, properties = {}) {
+  return field(label, el("input", { name, type: "number", inputmode: "decimal", step: "1", ...properties }), hint);
 }
 
-/** Return the fields of model, preset and card. */
-export function targetFields(catalogue, presets, chosen = null) {
-  const models = el("datalist", { id: "models" }, catalogue.models.map((each) => el("option", { value: each })));
-  const cards = [["", "the preset's"], ...catalogue.cards.map((card) => [card.key, card.name])];
-  return [
-    field("Preset", select("preset", presets.map((each) => each.preset), chosen), "model, workload, card, objectives and SLOs under one name"),
-    field("Model", el("input", { name: "model", list: "models", autocomplete: "off" }), "empty: the preset's"), models,
-    field("Card", select("gpu", cards), "that is simulated"),
-    field("vLLM version", el("input", { name: "vllm_version", pattern: "\\d+\\.\\d+(\\.\\d+)?", placeholder: "0.25.1" }), "that is simulated; empty: the card's default"),
-  ];
+/** Return a group of fields for each panel of settings; those that are not in `open` are folded. */
+export function panels(settings, catalogue, presets, open) {
+  return [...new Set(settings.map((each) => each.panel))].map((panel) => {
+    const own = settings.filter((each) => each.panel === panel).map((each) => fieldOf(each, catalogue, presets));
+    const group = el("fieldset", {}, el("legend", {}, panel), el("div", { class: "grid" }, own));
+    return open.includes(panel) ? group : el("details", {}, el("summary", {}, panel), group);
+  });
 }
 
-/** Return the fields of the workload: changes of the preset's, or the content of a traffic file. */
-export function workloadFields() {
-  const text = el("textarea", { name: "workload", spellcheck: "false", rows: "5" });
+function fieldOf(each, catalogue, presets) {
+  const { name, kind, label, help } = each;
+  const more = { name, "data-kind": kind, spellcheck: "false", autocomplete: "off", placeholder: each.shown };
+  if (kind === "flag") {
+    const control = el("input", { ...more, type: "checkbox", id: `check-${name}`, checked: each.default });
+    return el("div", { class: "check" }, control, el("label", { for: control.id }, help));
+  }
+  if (name === "preset") return field(label, select(name, presets.map((preset) => preset.preset), each.default, more), help);
+  if (name === "gpu") return field(label, select(name, [["", each.shown], ...catalogue.cards.map((card) => [card.key, card.name])], null, more), help);
+  if (kind === "number") return numeric(name, label, help, { ...more, min: each.least, max: each.most, step: each.step });
+  if (kind === "content") return contentOf(label, el("textarea", { ...more, rows: "5" }), help);
+  if (kind === "long") return field(label, el("textarea", { ...more, rows: "1" }), help);
+  if (kind === "lines" || kind === "pairs") return field(label, el("textarea", { ...more, rows: "3" }), `${help} One a line.`);
+  const models = name === "model" ? el("datalist", { id: "models" }, catalogue.models.map((model) => el("option", { value: model }))) : null;
+  return [field(label, el("input", { ...more, list: models && models.id }), help), models];
+}
+
+function contentOf(label, text, help) {
   const file = el("input", { type: "file", id: "workload-file", accept: ".yaml,.yml", "aria-label": "Read a traffic file of this computer",
     on: { change: async () => { if (file.files[0]) text.value = await file.files[0].text(); } } });
-  return [
-    ...NUMBERS.map(([name, label, hint, bounds]) => numeric(name, label, hint, bounds)),
-    el("div", { class: "whole" }, field("Traffic file", text, "its content, in YAML; empty: the preset's workload"), file),
-  ];
+  return el("div", { class: "whole" }, field(label, text, `${help} Its content.`), file);
 }
 
-const LISTS = ["objective", "slo", "only", "enqueue"];
-const FLAGS = ["keep_answers", "bunched_tokens", "ablate"];
-
-/** Return the settings that a form has; an empty field is left out. */
+/** Return the settings that a form has; an empty field and a switch that was not changed are left out. */
 export function settingsOf(form) {
   const settings = {};
   for (const control of form.elements) {
-    const { name } = control;
-    if (!name || control.dataset.apart !== undefined) continue;
-    if (FLAGS.includes(name)) {
-      if (control.checked) settings[name] = true;
-    } else if (control.value.trim() === "") continue;
-    else if (name === "workload") settings.workload = [control.value];
-    else if (LISTS.includes(name)) settings[name] = control.value.split("\n").map((line) => line.trim()).filter(Boolean);
-    else if (name === "server_arguments") settings[name] = words(control.value);
-    else settings[name] = control.type === "number" ? Number(control.value) : control.value.trim();
+    const { name, dataset: { kind } } = control;
+    if (kind === "flag") {
+      if (control.checked !== control.defaultChecked) settings[name] = control.checked;
+    } else if (kind && control.value.trim() !== "") settings[name] = READ[kind](control.value);
   }
   return settings;
 }
@@ -65,11 +74,10 @@ export function fillForm(form, settings) {
   const rest = {};
   for (const [name, value] of Object.entries(settings)) {
     const control = form.elements.namedItem(name);
-    if (!(control instanceof HTMLElement) || control.dataset.apart !== undefined) rest[name] = value;
-    else if (FLAGS.includes(name)) control.checked = value;
-    else if (name === "workload") [control.value] = value;
-    else if (name === "server_arguments") control.value = value.map(quoted).join(" ");
-    else if (value !== null) control.value = Array.isArray(value) ? value.join("\n") : value;
+    const kind = control instanceof HTMLElement ? control.dataset.kind : undefined;
+    if (kind === undefined || (kind === "content" && value.length !== 1)) rest[name] = value;
+    else if (kind === "flag") control.checked = value;
+    else if (value !== null) control.value = WRITTEN[kind]?.(value) ?? value;
   }
   return rest;
 }

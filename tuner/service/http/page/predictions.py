@@ -19,7 +19,7 @@ from tuner.errors import SettingError
 from tuner.export.formats.registry import NAMES
 from tuner.service.asked.check import check_asked
 from tuner.service.asked.contents import files_of, read_only
-from tuner.service.asked.settings import FILES, read_settings, schema
+from tuner.service.asked.settings import FILES, described, read_settings, schema
 from tuner.service.http.access import Caller, Known, User, check_source
 from tuner.service.http.context import ServiceContext, context_of
 from tuner.service.http.models import NewStudy
@@ -80,7 +80,7 @@ def presets(who: Known) -> list[dict[str, Any]]:
 
 @router.get("/catalogue")
 def catalogue(who: Known, context: Context) -> dict[str, Any]:
-    """Return what can be chosen: devices and webhooks of the server, cards and models to simulate, metrics, charts."""
+    """Return what can be chosen: settings, devices and webhooks, cards and models to simulate, metrics, charts."""
     cards = [(each, list_price(each)) for each in known_hardware().values() if each.vendor == "nvidia"]
     return {
         "kinds": {kind: len(names) for kind, names in context.devices.items()},
@@ -93,6 +93,7 @@ def catalogue(who: Known, context: Context) -> dict[str, Any]:
         "charts": list(CAPTIONS),
         "formats": list(NAMES),
         "webhooks": sorted(context.webhooks.by_name),
+        "settings": [{**each, "predicted": each["name"] in PREDICTED} for each in described()],
     }
 
 

@@ -5,9 +5,10 @@ import { button, el, field, fill, select, table } from "../dom.js";
 import { number } from "../format.js";
 import { alertOf, clearAlerts, say } from "../messages.js";
 import { metricsTable, predictedLine, serverFacts, spaceParts } from "../prediction.js";
-import { fillForm, markProblem, numeric, settingsOf, targetFields, workloadFields } from "../settingsform.js";
+import { fillForm, markProblem, numeric, panels, settingsOf } from "../settingsform.js";
 
 const SIMULATED = "simulated";
+const OPEN = ["Study", "Objectives and SLOs"];
 
 export async function show(root, asked, signal) {
   const [catalogue, presets] = await Promise.all([get("/v1/catalogue", signal), get("/v1/presets", signal)]);
@@ -75,33 +76,18 @@ async function fillLike(form, id) {
 
 function formOf(catalogue, presets, about) {
   const kinds = Object.entries(catalogue.kinds).map(([name, amount]) => [name, name === SIMULATED ? `simulated (${amount} at once)` : `${name}: ${amount} of this server`]);
-  const apart = { "data-apart": true };
-  const lines = (name, label, hint) => field(label, el("textarea", { name, rows: "3", spellcheck: "false" }), hint);
-  const check = (name, label, more = {}) => el("div", { class: "check" }, el("input", { type: "checkbox", name, id: `check-${name}`, ...more }), el("label", { for: `check-${name}` }, label));
-  const chosen = presets.find((each) => each.preset === "qwen2.5-0.5b-t4")?.preset ?? presets[0].preset;
+  const settings = catalogue.settings.filter((each) => each.name !== "engine");  // the devices decide
   return el("form", { id: "submit" },
-    el("fieldset", {}, el("legend", {}, "What"), el("div", { class: "grid" },
-      field("Name", el("input", { name: "id", pattern: "[a-z0-9][a-z0-9._\\-]{0,99}", maxlength: "100", ...apart }), "lower case; empty: one is made up"),
-      field("Devices", select("kind", kinds, SIMULATED in catalogue.kinds ? SIMULATED : kinds[0][0], apart), "simulated studies need no GPU"),
-      ...targetFields(catalogue, presets, chosen), el("div", { class: "whole" }, about))),
-    el("fieldset", {}, el("legend", {}, "Goals"), el("div", { class: "grid" },
-      lines("slo", "SLOs", "one a line, such as p99_ttft_ms<1500; empty: the preset's"),
-      lines("objective", "Objectives", "one a line, such as output_throughput or p99_tpot_ms:10; empty: the preset's"))),
-    el("fieldset", {}, el("legend", {}, "Budget"), el("div", { class: "grid" },
-      numeric("trials", "Trials", "of the search", { min: "1", step: "1" }, { value: "60" }),
-      field("Time", el("input", { name: "timeout", placeholder: "2h" }), "at most, such as 90min; empty: no limit"),
-      numeric("gpus", "Devices at once", "", { min: "1", step: "1" }, { value: "1", ...apart }),
-      numeric("priority", "Priority", "larger is sooner, among your own", { min: "-100", max: "100", step: "1" }, { value: "0", ...apart }),
-      ...(catalogue.webhooks.length ? [field("Message at its end", select("webhook", [["", "the server's choice"], ...catalogue.webhooks], "", apart), "to a webhook of this server")] : []),
-      check("shared", "every token may read it", apart))),
-    el("details", {}, el("summary", {}, "Workload"), el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "grid" }, workloadFields()))),
-    el("details", {}, el("summary", {}, "More"), el("fieldset", {}, el("legend", {}, "More settings"), el("div", { class: "grid" },
-      check("keep_answers", "leave out flags that change the answers"), check("bunched_tokens", "allow tokens in groups"), check("ablate", "measure each flag's effect"),
-      numeric("seed", "Seed", "", { min: "0", step: "1" }), numeric("finalists", "Finalists", "", { min: "1", step: "1" }),
-      numeric("confirm_rounds", "Rounds", "in which finalists are measured again", { min: "0", step: "1" }), numeric("price", "Price of a GPU-hour", "", { min: "0", step: "any" }),
-      field("Raw flags", el("input", { name: "server_arguments", spellcheck: "false", placeholder: "--max-model-len 8192" }), "of every server, if this service allows them"),
-      lines("only", "Only these parameters", "one a line"), lines("enqueue", "Try first", "a named configuration or JSON, one a line"),
-      el("div", { class: "whole" }, field("Other settings", el("textarea", { name: "more", rows: "3", spellcheck: "false", placeholder: "{\"reduce\": false}", ...apart }), "JSON; keywords of tuner.optimize"))))));
+    el("fieldset", {}, el("legend", {}, "Queue"), el("div", { class: "grid" },
+      field("Name", el("input", { name: "id", pattern: "[a-z0-9][a-z0-9._\\-]{0,99}", maxlength: "100" }), "lower case; empty: one is made up"),
+      field("Devices", select("kind", kinds, SIMULATED in catalogue.kinds ? SIMULATED : kinds[0][0]), "simulated studies need no GPU"),
+      numeric("gpus", "Devices at once", null, { min: "1", value: "1" }),
+      numeric("priority", "Priority", "larger is sooner, among your own", { min: "-100", max: "100", value: "0" }),
+      catalogue.webhooks.length > 0 && field("Message at its end", select("webhook", [["", "the server's choice"], ...catalogue.webhooks]), "to a webhook of this server"),
+      el("div", { class: "check" }, el("input", { type: "checkbox", name: "shared", id: "check-shared" }), el("label", { for: "check-shared" }, "every token may read it")),
+      el("div", { class: "whole" }, about))),
+    panels(settings, catalogue, presets, OPEN),
+    el("details", {}, el("summary", {}, "More"), field("Other settings", el("textarea", { name: "more", rows: "3", spellcheck: "false", placeholder: "{\"files\": {}}" }), "JSON; keywords of tuner.optimize")));
 }
 
 /** Return the body of a submission.

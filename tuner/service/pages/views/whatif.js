@@ -1,13 +1,14 @@
 // What if: the prediction of one configuration, and of those before it.
 
 import { get, post } from "../api.js";
-import { button, el, field, fill } from "../dom.js";
+import { button, el, fill } from "../dom.js";
 import { alertOf, clearAlerts, say } from "../messages.js";
 import { chart } from "../plots.js";
 import { metricsTable, predictedLine, serverFacts } from "../prediction.js";
-import { markProblem, numeric, settingsOf, targetFields, workloadFields } from "../settingsform.js";
+import { markProblem, panels, settingsOf } from "../settingsform.js";
 
 const KEPT = 4;
+const OPEN = ["Study", "Model and engine"];
 const SHOWN = 30;
 
 export async function show(root, asked, signal) {
@@ -15,10 +16,7 @@ export async function show(root, asked, signal) {
   const result = el("section", { "aria-label": "Prediction" });
   const go = el("button", { class: "primary" }, "predict");
   const form = el("form", { id: "what-if" },
-    el("fieldset", {}, el("legend", {}, "Configuration"), el("div", { class: "grid" }, targetFields(catalogue, presets, "qwen2.5-0.5b-t4"),
-      numeric("price", "Price of a GPU-hour", "empty: the card's list price", { min: "0", step: "any" }),
-      el("div", { class: "whole" }, field("Flags", el("input", { name: "server_arguments", spellcheck: "false", placeholder: "--max-num-seqs 64 --quantization fp8" }), "of vllm serve; empty: the defaults")))),
-    el("details", {}, el("summary", {}, "Workload"), el("fieldset", {}, el("legend", {}, "Workload"), el("div", { class: "grid" }, workloadFields()))),
+    panels(catalogue.settings.filter((each) => each.predicted), catalogue, presets, OPEN),
     el("div", { class: "buttons" }, go, button("forget earlier ones", () => { earlier.length = 0; fill(result); })));
   const earlier = [];
   let predicted = 0;
