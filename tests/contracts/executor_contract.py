@@ -98,7 +98,8 @@ class ExecutorContract:
 
     def test_a_trial_returns_its_outcome(self, make: Make, tmp_path: Path) -> None:
         executor = started(make, StubFactory(), 1)
-        assert executor.idle() == [0]
+        assert executor.engine_info().version == "0.0+stub"
+        assert executor.wait_any(0.0) == []
         executor.submit(spec(tmp_path, 3), 0)
         [finished] = gather(executor, 1)
         assert finished.slot == 0
@@ -108,9 +109,10 @@ class ExecutorContract:
         assert finished.outcome.metric("output_throughput") == 300.0
         assert finished.outcome.server is not None
         assert finished.outcome.server.kv_cache_tokens == 1234
+        assert [path.name for path in (tmp_path / "3").iterdir()] == ["server.log"]
         assert executor.idle() == [0]
 
-    def test_slots_work_at_the_same_time(self, make: Make, tmp_path: Path) -> None:
+    def test_slots_work_at_the_same_time_and_take_one_trial_each(self, make: Make, tmp_path: Path) -> None:
         gate = tmp_path / "go"
         executor = started(make, StubFactory(gate), 2)
         executor.submit(spec(tmp_path, 1), 0)
@@ -118,35 +120,28 @@ class ExecutorContract:
         assert executor.idle() == []
         assert executor.wait_any(0.2) == []
         assert [state.trial for state in executor.states()] == ["1", "2"]
+        with pytest.raises(ValueError, match="slot 0 is busy"):
+            executor.submit(spec(tmp_path, 3), 0)
+        with pytest.raises(ValueError, match="slot 5"):
+            executor.submit(spec(tmp_path, 3), 5)
         gate.touch()
         assert {f.spec.number: f.slot for f in gather(executor, 2)} == {1: 0, 2: 1}
 
-    def test_a_busy_or_unknown_slot_is_refused(self, make: Make, tmp_path: Path) -> None:
-        executor = started(make, StubFactory(tmp_path / "never"), 1)
-        executor.submit(spec(tmp_path, 1), 0)
-        with pytest.raises(ValueError, match="slot 0 is busy"):
-            executor.submit(spec(tmp_path, 2), 0)
-        with pytest.raises(ValueError, match="slot 5"):
-            executor.submit(spec(tmp_path, 2), 5)
-
-    def test_a_typed_failure_is_an_outcome(self, make: Make, tmp_path: Path) -> None:
+    def test_a_failure_is_an_outcome_and_the_worker_survives(self, make: Make, tmp_path: Path) -> None:
         executor = started(make, StubFactory(), 1)
-        executor.submit(spec(tmp_path, 7), 0)
-        [finished] = gather(executor, 1)
-        assert finished.outcome.failure is not None
-        assert finished.outcome.failure.kind is FailureKind.OUT_OF_MEMORY_STARTUP
-
-    def test_an_untyped_exception_is_a_tuner_error_and_the_worker_survives(self, make: Make, tmp_path: Path) -> None:
-        executor = started(make, StubFactory(), 1)
-        executor.submit(spec(tmp_path, 8), 0)
-        [finished] = gather(executor, 1)
-        assert finished.outcome.failure is not None
-        assert finished.outcome.failure.kind is FailureKind.TUNER_ERROR
-        assert "ZeroDivisionError" in finished.outcome.failure.message
+        kinds, messages = [], []
+        for number in (7, 8):
+            executor.submit(spec(tmp_path, number), 0)
+            [finished] = gather(executor, 1)
+            assert finished.outcome.failure is not None
+            kinds.append(finished.outcome.failure.kind)
+            messages.append(finished.outcome.failure.message)
+        assert kinds == [FailureKind.OUT_OF_MEMORY_STARTUP, FailureKind.TUNER_ERROR]
+        assert "ZeroDivisionError" in messages[1]
         executor.submit(spec(tmp_path, 1), 0)
         assert gather(executor, 1)[0].outcome.succeeded
 
-    def test_cancel_returns_every_running_trial(self, make: Make, tmp_path: Path) -> None:
+    def test_cancel_returns_every_running_trial_and_close_ends_one(self, make: Make, tmp_path: Path) -> None:
         executor = started(make, StubFactory(tmp_path / "never"), 2)
         executor.submit(spec(tmp_path, 1), 0)
         executor.submit(spec(tmp_path, 2), 1)
@@ -156,15 +151,7 @@ class ExecutorContract:
         (tmp_path / "never").touch()
         executor.submit(spec(tmp_path, 3), 1)
         assert gather(executor, 1)[0].outcome.succeeded
-
-    def test_waiting_for_nothing_returns(self, make: Make) -> None:
-        assert started(make, StubFactory(), 1).wait_any(0.0) == []
-
-    def test_close_with_a_trial_running_and_twice(self, make: Make, tmp_path: Path) -> None:
-        executor = started(make, StubFactory(tmp_path / "never"), 1)
-        executor.submit(spec(tmp_path, 1), 0)
+        (tmp_path / "never").unlink()
+        executor.submit(spec(tmp_path, 4), 0)
         executor.close()
         executor.close()
-
-    def test_engine_info(self, make: Make) -> None:
-        assert make(StubFactory(), 1).engine_info().version == "0.0+stub"

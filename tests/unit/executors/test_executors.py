@@ -69,19 +69,31 @@ def ray_executor(
     )
 
 
+@pytest.fixture
+def make_ray(cluster: str, tmp_path: Path) -> Iterator[Make]:
+    made: list[Executor] = []
+
+    def build(factory: Callable[[int], Engine], slots: int) -> Executor:
+        devices = ["cpu"] * slots
+        made.append(ray_executor(factory, devices, tmp_path, address=cluster))
+        return made[-1]
+
+    yield build
+    for executor in made:
+        executor.close()
+
+
 class TestRayExecutor(ExecutorContract):
     @pytest.fixture
-    def make(self, cluster: str, tmp_path: Path) -> Iterator[Make]:
-        made: list[Executor] = []
+    def make(self, make_ray: Make) -> Make:
+        return make_ray
 
-        def build(factory: Callable[[int], Engine], slots: int) -> Executor:
-            devices = ["cpu"] * slots
-            made.append(ray_executor(factory, devices, tmp_path, address=cluster))
-            return made[-1]
 
-        yield build
-        for executor in made:
-            executor.close()
+@pytest.mark.slow
+class TestCluster:
+    @pytest.fixture
+    def make(self, make_ray: Make) -> Make:
+        return make_ray
 
     def test_a_killed_worker_is_infrastructure_and_replaced(self, make: Make, tmp_path: Path) -> None:
         gate = tmp_path / "go"
@@ -109,13 +121,6 @@ class TestRayExecutor(ExecutorContract):
         assert finished.outcome.artifacts == str(tmp_path / "3")
         assert [path.name for path in (tmp_path / "3").iterdir()] == ["server.log"]
         assert (tmp_path / "3" / "server.log").read_text() == "started\n"
-
-    def test_a_shared_folder_is_used_in_place(self, make: Make, tmp_path: Path) -> None:
-        executor = started(make, StubFactory(), 1)
-        executor.submit(spec(tmp_path, 3), 0)
-        [finished] = gather(executor, 1)
-        assert finished.outcome.succeeded
-        assert [path.name for path in (tmp_path / "3").iterdir()] == ["server.log"]
 
     def test_the_facts_of_every_node(self, make: Make, cluster: str, tmp_path: Path) -> None:
         del make
@@ -182,6 +187,7 @@ class KilledAtItsFirstStart:
         return StubFactory()(slot)
 
 
+@pytest.mark.slow
 class TestLocalRay:
     def test_a_worker_that_is_killed_while_it_starts_is_started_again(self, tmp_path: Path) -> None:
         executor = ray_executor(KilledAtItsFirstStart(tmp_path / "started"), ["cpu"], tmp_path)
@@ -219,12 +225,10 @@ class TestLocalRay:
         assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
         assert stat.S_IMODE(local._local.folder.stat().st_mode) == 0o700
 
-    @pytest.mark.slow
     def test_a_ray_that_ends_before_its_first_worker_starts_is_started_again(self, local: RayExecutor) -> None:
         central_process("gcs_server").kill()
         assert local.engine_info().version == "0.0+stub"
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
     def test_a_dead_ray_is_started_again(self, name: str, tmp_path: Path) -> None:
         gate = tmp_path / "go"
@@ -257,6 +261,7 @@ class SecondFails:
         return StubFactory()(slot)
 
 
+@pytest.mark.slow
 class TestWorkerThatDoesNotStart:
     def test_a_failed_start_is_repeated_later_and_the_other_worker_takes_trials(
         self,
