@@ -178,19 +178,6 @@ def test_an_experiment_gets_the_view_again_and_keeps_its_description(
     assert json.loads(tags[VIEW_TAG])["orderByKey"] == "metrics.`score`"
 
 
-def test_a_run_that_an_older_version_began_is_completed(store: Store, url: str, uri: str) -> None:
-    finish(store, 0, samples.success())
-    sync_to_mlflow(url, None, uri)
-    client, first = mlflow.MlflowClient(tracking_uri=uri), runs_by_name(uri)["#0"]
-    tags = {"tuner.trial": first.data.tags["tuner.trial"].replace("/0r", "/1r")}
-    begun = client.create_run(first.info.experiment_id, tags=tags, run_name="#1")
-    client.log_param(begun.info.run_id, "x", "null")
-    finish(store, 1, samples.success())
-    assert sync_to_mlflow(url, None, uri) == SyncReport(already=1)
-    params = client.get_run(begun.info.run_id).data.params
-    assert (params["x"], params["dtype"]) == ("null", "half")
-
-
 def test_tags_have_the_type_of_a_failure(store: Store, url: str, uri: str) -> None:
     finish(store, 1, samples.failed())
     sync_to_mlflow(url, None, uri)
