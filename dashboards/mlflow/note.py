@@ -26,7 +26,11 @@ def note_of(study: StudyRecord) -> str | None:
         parts.insert(0, "Simulated, not measured: every number is a prediction of the simulator.")
     parts += _finalists(conclusion.get("contenders", ()))
     parts += _flag_effects(conclusion.get("winner"), study.flag_effects)
-    parts += _levers(conclusion.get("levers", ()))
+    if lines := conclusion.get("would_help"):
+        parts += [
+            "What would help, but the study's settings exclude it (predicted):",
+            "\n".join(f"- {escaped(each)}" for each in lines),
+        ]
     return "\n\n".join(parts)
 
 
@@ -69,22 +73,6 @@ def _flag_effects(winner: int | None, effects: Sequence[Mapping[str, Any]]) -> l
         "probability that the server fails or misses an SLO with the flag reset to its default."
     )
     return [title, _table(["flag", "default", "score", *metrics, "failure risk"], rows)]
-
-
-def _levers(levers: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not levers:
-        return []
-    names = list(levers[0]["metrics"])
-    rows = [
-        [
-            escaped(each["name"]) + (" (changes the answers)" if each["changes_answers"] else ""),
-            f"{each['score']:.2f}",
-            *(f"{each['metrics'][name]:.2f}" if name in each["metrics"] else "–" for name in names),
-        ]
-        for each in levers
-    ]
-    title = "What would help, which this study could not try: predicted ratios; `tuner best` has the commands."
-    return [title, _table(["lever", "score", *names], rows)]
 
 
 def _interval(ratio: Mapping[str, Any] | None, digits: int = 3) -> str:

@@ -40,7 +40,7 @@ ARTIFACTS = (
 )
 """Files of a trial's folder that are logged; `dashboards.plots.plot_files` draws plots from some of them."""
 
-_WITHOUT_TAG = ("front", "levers")
+_WITHOUT_TAG = ("front", "would_help")
 """Parts of a conclusion that are too long for tags; `conclusion.json` has them."""
 
 _WITHOUT_FACT_TAG = ("default_config", "importance", "front")

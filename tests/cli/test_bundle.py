@@ -96,7 +96,9 @@ def test_a_bundle_has_the_report_the_trials_and_what_they_rest_on(folder: Path) 
     assert "<h1>plain</h1>" in found["report.html"]
     assert "Simulated, not measured" in found["report.html"]
     assert found["trials.csv"] == run_here(folder, "trials", "--study", "plain", "--csv").out
-    assert json.loads(found["conclusion.json"])["winner"] == 0
+    conclusion = json.loads(found["conclusion.json"])
+    assert conclusion["winner"] == 0
+    assert conclusion["would_help"][0].startswith("greedy decoding (temperature 0) with suffix speculation (changes")
     assert found["README.txt"].startswith("Simulated figures of the study plain")
     assert [line for line in listed if line.strip() not in found["README.txt"]] == []
     assert found["best_serve.sh"].startswith("#!/usr/bin/env bash\n# Simulated, not measured")

@@ -146,7 +146,7 @@ def test_no_number_is_cut_at_any_width(study: Finished, width: int) -> None:
     from rich.console import Console
 
     from tuner.cli.output.pages.conclusion import conclusion_parts
-    from tuner.cli.output.parts.console import ShellCommand, _print
+    from tuner.cli.output.parts.console import _print
 
     console = Console(width=width, force_terminal=True, color_system=None, markup=False, record=True, file=None)
     with console.capture() as captured:
@@ -154,11 +154,6 @@ def test_no_number_is_cut_at_any_width(study: Finished, width: int) -> None:
             _print(console, part)
     lines = captured.get().splitlines()
     assert [line for line in lines if "…" in line] == []
-    commands = [part for part in conclusion_parts(study.findings) if isinstance(part, ShellCommand)]
-    for command in commands:
-        whole = " ".join(line.strip().removesuffix("\\").strip() for line in command.lines(width))
-        assert whole == command.lines(None)[0].strip()
-        assert [line for line in command.lines(width) if len(line) > width and len(line.split()) > 2] == []
 
 
 def test_every_flag_of_the_command_stands_in_the_table_of_flags(study: Finished) -> None:

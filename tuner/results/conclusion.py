@@ -31,6 +31,8 @@ NOISY = 0.1
 IS_DEFAULT, IS_CHOSEN, NOT_MEASURED = "the default", "the engine's choice", "not measured"
 """What stands in place of the effect of a flag that has none, or of which it is not known."""
 
+WOULD_HELP = "what would help, but this study's settings exclude it: predicted, not measured"
+
 RISK = "fails or misses\nan SLO without it"
 ITL = "p99_itl_ms"
 """The metric that stands in every table: flags that send tokens in groups improve others at its cost."""

@@ -57,12 +57,9 @@ from tuner.use_cases.engines.named import refuse_quality, study_engine
 from tuner.use_cases.engines.openai import check_command, check_tokenizer
 from tuner.use_cases.files.at_end import write_files
 from tuner.use_cases.files.checks import check_disk, check_output
-from tuner.use_cases.levers.find import Kept, find_levers
 from tuner.use_cases.places import artifacts_folder, database_url, home, storage_url, tracking_uri
-from tuner.use_cases.simulated_engine import (
-    check_engine_name,
-    refuse_unsimulated_arguments,
-)
+from tuner.use_cases.simulated_engine import check_engine_name, refuse_unsimulated_arguments
+from tuner.use_cases.would_help import would_help
 
 
 @dataclass(frozen=True)
@@ -247,8 +244,8 @@ def _completed(
         conclusion = replace(conclusion, front=front_of_study(study, records).to_dict())
     kept = next(record for record in records if record.number == conclusion.winner and not record.round)
     if conclusion.keeps is not None and not all(record.kind in REFERENCES for record in records if not record.round):
-        levers = find_levers(Kept(plan, spec, prepared.engine, card, kept.config))
-        conclusion = replace(conclusion, levers=levers)
+        lines = would_help(plan, spec, prepared.engine, card, kept.config)
+        conclusion = replace(conclusion, would_help=lines)
     store.update_study(spec.name, conclusion=conclusion.to_dict())
     return replace(result, conclusion=conclusion)
 

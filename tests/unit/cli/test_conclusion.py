@@ -115,8 +115,10 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(width: int) ->
 
 
 def test_where_the_defaults_are_kept_the_best_finalist_is_beside_them() -> None:
-    kept = {**CONCLUSION, "winner": 0, "flag_effects": []}
+    kept = {**CONCLUSION, "winner": 0, "flag_effects": [], "would_help": ["FP8 weights: score ×1.20"]}
     lines = printed(findings(kept))
+    title = "what would help, but this study's settings exclude it: predicted, not measured"
+    assert lines[-2:] == [title, "FP8 weights: score ×1.20"]
     assert lines[0] == "what you get, defaults #0, measured: output_throughput 1,001 tok/s, p99_tpot_ms 10"
     assert lines[2] == "not chosen: the best finalist beside the defaults, measured: medians of 2 rounds"
     assert [line for line in lines if line.startswith("flags of")] == []

@@ -246,11 +246,13 @@ def test_the_parent_run_names_the_winner_once_there_is_one(store: Store, url: st
 
 def test_a_kept_baseline_scores_1(store: Store, url: str, uri: str) -> None:
     finish(store, 0, samples.success(), score=1.5)
-    store.update_study("demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "levers": []})
+    store.update_study(
+        "demo $(x)", conclusion={"winner": 0, "contenders": [], "keeps": "baseline", "would_help": ["x"]}
+    )
     sync_to_mlflow(url, "demo $(x)", uri)
     run = runs_by_name(uri)["demo $(x)"].data
     assert run.metrics["best/score"] == 1.0
-    assert [name for name in run.tags if name.startswith("conclusion.levers")] == []
+    assert [name for name in run.tags if name.startswith("conclusion.would_help")] == []
 
 
 def test_the_parent_run_of_a_study_without_a_winner_names_none(store: Store, url: str, uri: str) -> None:

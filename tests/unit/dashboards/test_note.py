@@ -83,7 +83,7 @@ def test_the_parent_run_has_a_description_once_there_is_a_conclusion() -> None:
 
 
 def test_it_has_what_would_help_a_study_that_keeps_its_defaults() -> None:
-    lever = {"name": "FP8 weights", "score": 1.204, "metrics": {"output_throughput": 1.25}, "changes_answers": True}
-    found = (note_of(study(conclusion={"reason": "keep the defaults", "levers": [lever]})) or "").splitlines()
-    assert found[-1] == "| FP8 weights (changes the answers) | 1.20 | 1.25 |"
+    line = "FP8 weights (changes the answers): score ×1.20, output_throughput ×1.25"
+    found = (note_of(study(conclusion={"reason": "keep the defaults", "would_help": [line]})) or "").splitlines()
+    assert found[-1] == r"- FP8 weights (changes the answers): score ×1.20, output\_throughput ×1.25"
     assert "predicted" in found[2]

@@ -19,7 +19,7 @@ from tuner.use_cases.files.copies import add_study, study_lines
 
 def fill(store: Store) -> None:
     """A study with a retried trial, a failed, an infeasible and a pending one, and a round."""
-    store.create_study(replace(samples.study(), conclusion={"winner": 0, "levers": None, "keeps": None}))
+    store.create_study(replace(samples.study(), conclusion={"winner": 0, "would_help": [], "keeps": None}))
     for number, round_, kind in ((0, 0, TrialKind.BASELINE), (0, 1, TrialKind.CONFIRM), (1, 0, TrialKind.SEARCH)):
         store.add_trial(replace(samples.pending(number, round_, kind=kind), label="named" if number else None))
         store.begin_attempt("s", number, round_)

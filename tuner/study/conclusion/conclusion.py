@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from storage.records import DEFAULTS, Provenance
+from storage.records import DEFAULTS
 from tuner.sampler.flag_effects import FlagEffect
 from tuner.scoring.compare import Ratio
 
@@ -95,35 +95,6 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class Lever:
-    """What would help where the reference is kept, although the study could not try it.
-
-    Every figure is a prediction of the simulator, relative to its prediction of the reference.
-
-    Args:
-        name: for people, such as `greedy decoding with suffix speculation`.
-        score: predicted ratio of the scores, above 1.
-        metrics: predicted ratio of each objective's value, by metric.
-        within: relative error that nine of ten recorded runs stay below, by metric; without those that are not known.
-        changes_answers: whether the answers change.
-        needs: what the user must have for it, such as another card; None for nothing.
-        settings: of the study that measures it, by the keywords of `tuner.optimize`; `study` is its name.
-    """
-
-    name: str
-    score: float
-    metrics: Mapping[str, float]
-    within: Mapping[str, float]
-    changes_answers: bool
-    needs: str | None
-    settings: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {**asdict(self), "provenance": Provenance.SIMULATED.value}
-
-
-@dataclass(frozen=True)
 class Conclusion:
     """What a study concludes.
 
@@ -140,7 +111,7 @@ class Conclusion:
         reference: number of the trial that the finalists are compared with: the defaults, the user's baseline, or a
             finalist where these failed; None without rounds.
         nearest: where no configuration meets the SLOs, the one that is nearest to it.
-        levers: where the reference is kept, what the study could not try and is predicted to help, the best first.
+        would_help: where the reference is kept, what the study's settings exclude and is predicted to help, best first.
         front: every feasible trial and whether another one beats it in every metric, see `Front.to_dict`; None with a
             single metric.
     """
@@ -156,7 +127,7 @@ class Conclusion:
     smaller: Smaller | None = None
     reference: int | None = None
     nearest: Nearest | None = None
-    levers: tuple[Lever, ...] = ()
+    would_help: tuple[str, ...] = ()
     front: Mapping[str, Any] | None = None
 
     @property
@@ -185,6 +156,6 @@ class Conclusion:
             "smaller": None if self.smaller is None else asdict(self.smaller),
             "reference": self.reference,
             "nearest": None if self.nearest is None else asdict(self.nearest),
-            "levers": [lever.to_dict() for lever in self.levers],
+            "would_help": list(self.would_help),
             "front": self.front,
         }

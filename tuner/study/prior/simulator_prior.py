@@ -200,10 +200,6 @@ class SimulatorPrior:
         price = None if self._price is None else self._price.per_gpu_hour * used
         return {**metrics, **shared, **token_costs(metrics, price)}
 
-    def errors(self, argv: Sequence[str], environment: Mapping[str, str], shape: ModelShape) -> Mapping[str, float]:
-        """Return the relative errors of such predictions, by metric; arguments and errors as in `metrics`."""
-        return build_server(self._platform, argv, environment, shape).error_bands.errors
-
     def _prediction_of(self, metrics: dict[str, float | None] | None) -> Prediction:
         """Return the prediction with the given metrics (None: no request was completed)."""
         if metrics is None:

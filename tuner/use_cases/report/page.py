@@ -15,6 +15,7 @@ from tuner.processes.secrets import shell_word
 from tuner.results import configuration, text
 from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
+    WOULD_HELP,
     comparison_grid,
     comparison_title,
     finalists_grid,
@@ -28,7 +29,6 @@ from tuner.results.conclusion import (
 from tuner.results.cost_lines import cost_lines
 from tuner.results.engines import ENGINES_TITLE, engines_grid
 from tuner.results.grid import Grid, grid
-from tuner.results.levers import LEVERS_TITLE, lever_notes, levers_grid
 from tuner.results.nearest import nearest_grid, rate_line
 from tuner.use_cases.report.cards import PREDICTED, ROOFLINE, STEPS, cards_parts
 from tuner.use_cases.report.charts import figures
@@ -186,8 +186,8 @@ def result_parts(study: ReportedStudy) -> Iterator[Figure | Table | Command | st
     if (flags := flags_grid(findings)) is not None:
         yield Table(f"Flags of #{findings.winner}", flags, text.sentence(flags_note(findings)))
     yield from _commands(study)
-    if findings.winner is not None and (levers := findings.conclusion.get("levers")):
-        yield Table(text.sentence(LEVERS_TITLE), levers_grid(levers), "; ".join(lever_notes(levers)))
+    if lines := findings.conclusion.get("would_help"):
+        yield f"{text.sentence(WOULD_HELP)}. {'. '.join(map(text.sentence, lines))}."
 
 
 def _commands(study: ReportedStudy) -> Iterator[Command | str]:

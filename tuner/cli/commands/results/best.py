@@ -114,10 +114,8 @@ def _names(objectives: Iterable[str]) -> list[str]:
 def _print_best(stored: StoredStudy, *, as_json: bool) -> None:
     winner = _winner(stored)
     if as_json:
-        from tuner.cli.output.pages.levers import with_commands
-
         command = shlex.join(winner.outcome.argv) if winner and winner.outcome else None
-        conclusion = with_commands(stored.record.conclusion or {})
+        conclusion = stored.record.conclusion or {}
         print(json.dumps({"study": stored.record.name, **conclusion, "command": command}, indent=1))
     elif stored.record.conclusion:
         _print_conclusion(stored, winner)

@@ -22,8 +22,7 @@ def show(
 ) -> None:
     """Show one trial in full.
 
-    Prints its command, metrics, SLOs, the figures that the server reports, the time of each phase, and its failure; for
-    a reference that the study keeps, also what would help.
+    Prints its command, metrics, SLOs, the figures that the server reports, the time of each phase, and its failure.
     """
     stored = read_study(storage, study)
     trial = stored.trial(number, round_)
@@ -32,13 +31,6 @@ def show(
 
         sys.stdout.write(frames.to_json(frames.trials_frame([trial])))
         return
-    from storage.records import Provenance
-    from tuner.cli.output.pages.levers import lever_parts
     from tuner.cli.output.pages.trial import print_trial
-    from tuner.cli.output.parts.console import show as show_parts
 
     print_trial(trial, stored.objectives, stored.defaults, stored.price)
-    conclusion = stored.record.conclusion or {}
-    if number == conclusion.get("winner") and not round_ and conclusion.get("levers"):
-        simulated = stored.record.provenance is Provenance.SIMULATED
-        show_parts(*lever_parts(conclusion["levers"], stored.record.name, number, simulated=simulated))

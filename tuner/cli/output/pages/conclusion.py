@@ -8,11 +8,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from storage.records import Provenance
-from tuner.cli.output.pages.levers import lever_parts
 from tuner.cli.output.parts.console import as_table
 from tuner.results.classes import BY_CLASS, classes_grid, classes_note
 from tuner.results.conclusion import (
+    WOULD_HELP,
     comparison_grid,
     comparison_title,
     finalists_grid,
@@ -67,9 +66,8 @@ def conclusion_parts(findings: Findings) -> list[RenderableType]:
             Text(flags_note(findings)),
             as_table(flags),
         ]
-    if findings.winner is not None and (levers := findings.conclusion.get("levers")):
-        simulated = any(each.outcome and each.outcome.provenance is Provenance.SIMULATED for each in findings.records)
-        parts += lever_parts(levers, findings.records[0].study, findings.winner, simulated=simulated)
+    if helpful := findings.conclusion.get("would_help"):
+        parts += [Text(""), Text(WOULD_HELP, style="bold"), *map(Text, helpful)]
     return parts
 
 

@@ -17,7 +17,6 @@ from storage.measured import reference_of
 from storage.records import Provenance, TrialKind, TrialRecord
 from tuner.cli.arguments import without_secrets
 from tuner.cli.output.pages.conclusion import conclusion_parts
-from tuner.cli.output.pages.levers import with_commands
 from tuner.cli.output.parts.console import show
 from tuner.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_SLOS_MISSED, EXIT_TIME_LIMIT
 from tuner.processes.secrets import mask_url_passwords
@@ -198,7 +197,7 @@ def _document(ended: OptimizeResult) -> dict[str, Any]:
         "trials": len([record for record in records if not record.round]) - _reduced(records),
         "reduced": _reduced(records),
         **summary_facts(records),
-        "conclusion": with_commands(result.conclusion.to_dict()) if result.conclusion else None,
+        "conclusion": result.conclusion.to_dict() if result.conclusion else None,
         "reason": result.reason.message if result.reason else None,
         "script": os.fspath(ended.script) if ended.script else None,
         "mlflow_complete": ended.mlflow_lacks is MlflowLacks.NOTHING,

@@ -69,22 +69,15 @@ class ShellCommand:
     """A command to copy: one line in a file, and on a terminal as many as it needs, without a broken word."""
 
     words: tuple[str, ...]
-    indent: str = ""
-
-    @classmethod
-    def of(cls, command: str, indent: str = "") -> ShellCommand:
-        """Return the command of a line as a shell reads it."""
-        return cls(tuple(shlex.split(command)), indent)
 
     def lines(self, width: int | None) -> list[str]:
         """Return its lines; None: any width."""
         quoted = [shlex.quote(word) for word in self.words]
         if width is None:
-            return [self.indent + " ".join(quoted)]
-        found = joined(quoted, width - len(self.indent) - len("    ") - len(CONTINUED), " ")
+            return [" ".join(quoted)]
+        found = joined(quoted, width - len("    ") - len(CONTINUED), " ")
         last = len(found) - 1
-        lines = (line + CONTINUED * (index < last) for index, line in enumerate(found))
-        return [f"{self.indent}{'    ' * bool(index)}{line}" for index, line in enumerate(lines)]
+        return [f"{'    ' * bool(index)}{line}{CONTINUED * (index < last)}" for index, line in enumerate(found)]
 
     def __rich__(self) -> Text:
         """Return it as one line."""
