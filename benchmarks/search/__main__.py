@@ -4,7 +4,7 @@
         [--seeds 20] [--trials 60] [--workers 1] [--prior right|wrong|none] [--finalists 1] [--jobs 2]
         [--world-spread 0.2] [--world-choices 0.05] [--world-seed 1] [--workload-share 1]
         [--source-study PROBLEM] [--table FILE --objective METRIC[:WEIGHT] … --slo SLO …]
-        [--reuse FILE …] [--json FILE] [--plot FILE] [--list]
+        [--reuse FILE …] [--json FILE] [--list]
 
 The problems are recorded tables of real measurements; simulated studies, whose measurements come from a simulator with
 perturbed parameters (also as PRESET@CARD: any preset of one workload on any card); and formulas with known optima.
@@ -42,7 +42,6 @@ from benchmarks.search.problems.problem import PRIOR_KINDS, Problem
 from benchmarks.search.problems.simulated.world import World
 from benchmarks.search.problems.synthetic.related import RELATED
 from benchmarks.search.report.files import read_summaries, results_data
-from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary
 from benchmarks.search.report.tables import print_problem
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
@@ -59,7 +58,6 @@ def search_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--against", default=RESIDUAL_NAME, help="the sampler to compare")
     parser.add_argument("--reuse", type=Path, nargs="*", default=[], help="--json files; --seeds 0 shows only these")
     parser.add_argument("--json", type=Path, help="write every search and figure to this file")
-    parser.add_argument("--plot", type=Path, help="draw the scores to this file")
     parser.add_argument("--list", action="store_true", help="print the problems and the samplers")
     arguments = parser.parse_args(words)
     if (arguments.table is None) != (not arguments.objective):
@@ -230,8 +228,6 @@ def compare_samplers() -> None:
     for name in problems:
         print_problem(name, grouped[name], best[name], arguments.against)
     write_json(arguments.json, results_data(grouped, best, premise))
-    if arguments.plot is not None:
-        plot_scores(grouped, best, arguments.plot)
 
 
 if __name__ == "__main__":

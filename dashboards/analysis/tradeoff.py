@@ -50,15 +50,7 @@ class Configuration:
     def column(self) -> str:
         """The name of the column: `#12 max_num_seqs=64 (engine_crash)`."""
         short = self.text if len(self.text) <= _MAX_COLUMN_TEXT else self.text[: _MAX_COLUMN_TEXT - 1] + "…"
-        return self._labelled(short)
-
-    @property
-    def description(self) -> str:
-        """The configuration in full: `#12 max_num_seqs=64 block_size=16 (engine_crash)`."""
-        return self._labelled(self.text)
-
-    def _labelled(self, text: str) -> str:
-        return f"#{self.number} {text}" + (f" ({self.failure})" if self.failure else "")
+        return f"#{self.number} {short}" + (f" ({self.failure})" if self.failure else "")
 
 
 def request_classes(study: StudyRecord) -> list[str]:

@@ -17,11 +17,13 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from dashboards.analysis.tradeoff import tradeoff_frame
+from dashboards.analysis.trials_frame import to_csv
 from dashboards.mlflow import run_layout, view
 from dashboards.mlflow.best import best_of
 from dashboards.mlflow.run_layout import RUN_NAME_LIMIT, MetricPoint
 from dashboards.mlflow.tracking import artifact_root, database_file, local_folder, mask_passwords, quiet
-from dashboards.plots import plot_files
+from dashboards.plots.pictures import Pictures, has_tradeoff, study_pictures, trial_pictures
 from storage.errors import StorageError, first_line
 from storage.records import StudyRecord, TrialRecord
 from storage.store import Store
@@ -140,8 +142,7 @@ class RunLog:
         self._write(run_id, run_layout.trial_points(trial, outcome, facts), params)
         for file in run_layout.artifact_files(Path(outcome.artifacts)):
             self._log_file(run, file)
-        with plot_files.trial_plots(trial, outcome) as folder:
-            self._client.log_artifacts(run_id, str(folder))
+        self._log_pictures(run_id, trial_pictures(trial, outcome))
         self._client.set_terminated(run_id, run_layout.status(outcome), run_layout.milliseconds(outcome.ended_at))
         self._write(parent.info.run_id, run_layout.history_points(trial, outcome))
         self._store.mark_synced(trial.study, trial.number, trial.round, run_id)
@@ -157,6 +158,13 @@ class RunLog:
                 (folder / file.name).hardlink_to(file)
                 return
         self._client.log_artifact(run.info.run_id, str(file))
+
+    def _log_pictures(self, run_id: str, pictures: Pictures) -> None:
+        """Log figures as HTML files, which load Plotly's script from its CDN, and why others could not be drawn."""
+        for name, figure in pictures.figures.items():
+            self._client.log_figure(run_id, figure, f"pictures/{name}.html")
+        if pictures.undrawn:
+            self._client.log_text(run_id, "\n".join([*pictures.undrawn, ""]), "pictures/undrawn.txt")
 
     def _owner(self, experiment: str, parent: Run, trial: TrialRecord) -> Run:
         """Return the run that a trial's run is nested in: the study's, or for a round its trial's."""
@@ -174,8 +182,9 @@ class RunLog:
             if content is not None:
                 self._client.log_dict(run_id, dict(content), f"{name}.json")
         trials = self._store.trials(study.name, finished=True)
-        with plot_files.study_plots(study, trials) as folder:
-            self._client.log_artifacts(run_id, str(folder))
+        self._log_pictures(run_id, study_pictures(study, trials))
+        if trials and has_tradeoff(study):
+            self._client.log_text(run_id, to_csv(tradeoff_frame(study, trials)), "tradeoff.csv")
         best = best_of(study, trials)
         if best is not None:
             self._write(run_id, run_layout.best_points(best), tags={"best_trial": best.name})

@@ -38,7 +38,7 @@ ARTIFACTS = (
     *("server.log", "command.txt", "bench-*.json", "bench-*.log"),
     *("requests-*.parquet", "requests-*.json", "requests-*.log", "server-*.csv", "capacity.csv"),
 )
-"""Files of a trial's folder that are logged; `dashboards.plots.plot_files` draws plots from some of them."""
+"""Files of a trial's folder that are logged; `dashboards.plots.pictures` draws from some of them."""
 
 _WITHOUT_TAG = ("front", "would_help")
 """Parts of a conclusion that are too long for tags; `conclusion.json` has them."""

@@ -1,1 +1,1 @@
-"""Plots of trials and studies, drawn with matplotlib."""
+"""Plotly figures of a study, for the report, MLflow, notebooks and other pages."""

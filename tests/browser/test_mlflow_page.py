@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dashboards.plots.embedded import plotly_script
 from tests.browser.chromium import browser
 from tests.browser.servers import running, simulated_study, watched_page
 from tuner.processes.ports import lease_port
@@ -97,18 +98,20 @@ def test_the_link_opens_the_trials_with_the_best_score_first(opened: Browser, li
 def test_the_description_links_to_the_run_with_report_and_plots(opened: Browser, link: str) -> None:
     with watched_page(opened, base(link)) as (page, problems):
         page.goto(link)
+        # Stands for Plotly's CDN, from which the pictures load their script.
+        script, allowed = plotly_script(), {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
+        page.context.route("https://cdn.plot.ly/**", lambda route: route.fulfill(body=script, headers=allowed))
         with page.expect_popup() as opening:
             page.locator("a[href*='?workflowType=']", has_text="a study").click()
         run = opening.value
         run.get_by_role("tab", name="Artifacts").click()
         run.get_by_text("report.html", exact=True).wait_for()
         run.get_by_text("pictures", exact=True).click()
-        names = ("front.png", "importance.png", "progress.png")
-        for name in names:
-            run.get_by_text(name, exact=True).click()
-            run.wait_for_function(
-                "name => [...document.images].some(e => e.alt.endsWith(name) && e.naturalWidth > 500)", arg=name
-            )
+        for name in ("front", "importance", "progress"):
+            run.get_by_text(f"{name}.html", exact=True).click()
+            drawn = run.frame_locator("iframe").locator(".js-plotly-plot .main-svg").first
+            drawn.wait_for()
+            run.frame_locator("iframe").get_by_text(f": {name}").first.wait_for()
         keep(run, "mlflow-study.png")
     assert [each for each in problems if UNKNOWN_USER not in each] == []
 

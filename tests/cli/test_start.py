@@ -15,7 +15,6 @@ from tuner.cli.main import app
 
 HEAVY = (
     "alembic",
-    "matplotlib",
     "mlflow",
     "numpy",
     "optuna",

@@ -17,7 +17,6 @@ from benchmarks.search.problems.problem import Outcome
 from benchmarks.search.problems.synthetic.problems import SYNTHETIC
 from benchmarks.search.report.figures import estimate, mean_differences, score_after, trials_until
 from benchmarks.search.report.files import read_summaries, results_data
-from benchmarks.search.report.plot import plot_scores
 from benchmarks.search.report.summary import SearchSummary, hypervolume, summarise_search
 from benchmarks.search.report.tables import print_problem
 from benchmarks.search.samplers.catalogue import COMPARED_SAMPLERS, RESIDUAL_NAME
@@ -123,9 +122,3 @@ def test_every_table_has_a_caption_and_every_sampler_a_row(
     assert len(tables) == 4
     rows = [line.split()[0] for table in tables for line in table.splitlines() if line.startswith("  ")]
     assert rows == [*["sampler", "random", RESIDUAL_NAME] * 3, "sampler", "random"]
-
-
-def test_the_plot_is_a_picture(summaries: list[SearchSummary], tmp_path: Path) -> None:
-    file = tmp_path / "scores.png"
-    plot_scores({"crash-half": grouped_summaries(summaries, ["crash-half"])["crash-half"]}, {"crash-half": 1.5}, file)
-    assert file.read_bytes().startswith(b"\x89PNG")

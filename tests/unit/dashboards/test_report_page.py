@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from dashboards.plots.interactive.embedded import figure_json
-from dashboards.plots.interactive.style import new_figure
+from dashboards.plots.embedded import figure_json
+from dashboards.plots.style import new_figure
 from dashboards.report.page import Command, Figure, Page, Section, Table, Tile, render
 from tuner.results.grid import grid
 

@@ -261,8 +261,6 @@ def test_rows_are_the_classes_that_the_study_sends() -> None:
 def test_a_long_column_name_is_cut_and_the_description_is_not() -> None:
     long = replace(trial(7, {"a": 1.0}), config={"max-num-batched-tokens": 8192, "max-num-seqs": 128, "block": 16})
     assert matrix(long).columns[0] == "#7 max-num-batched-tokens=8192 max-num-seq…"
-    (configuration,) = finished_configurations(study("a"), [long])
-    assert configuration.description == "#7 max-num-batched-tokens=8192 max-num-seqs=128 block=16"
 
 
 def test_columns_are_selected_by_kind_and_score() -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dashboards.analysis import requests, tradeoff, trial_files
-from dashboards.plots import plot_files
-from dashboards.plots.interactive import hardware, results, search, traffic
+from dashboards.plots import hardware, pictures, results, search, traffic
 from dashboards.report.page import Figure
 from storage.errors import StorageError
 from tuner.errors import UserError
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 150
 """Trials in the stored front at most; those on it come first."""
-
-MATRIX_COLUMNS = 24
-"""Most configurations in the figure of the trade-off."""
 
 
 def progress(study: ReportedStudy) -> go.Figure | None:
@@ -50,8 +46,8 @@ def plotted_facts(study: ReportedStudy) -> dict[str, Any]:
     if found is not None:
         first = sorted(found["points"], key=lambda point: not point["on_front"])
         found = {**found, "points": first[:MOST_POINTS]}
-    counted = {plot_files.IMPORTANCE: shares, plot_files.IMPORTANCE_TRIALS: study.finished}
-    facts = {**counted, plot_files.FRONT: found}
+    counted = {pictures.IMPORTANCE: shares, pictures.IMPORTANCE_TRIALS: study.finished}
+    facts = {**counted, pictures.FRONT: found}
     return {name: value for name, value in facts.items() if value}
 
 
@@ -103,9 +99,9 @@ def lengths(study: ReportedStudy) -> go.Figure | None:
 
 def classes(study: ReportedStudy) -> go.Figure | None:
     """Share of requests within the SLO of their class, by configuration; None without SLOs of classes."""
-    if not tradeoff.has_class_slos(study.record) or not tradeoff.request_classes(study.record):
+    if not pictures.has_tradeoff(study.record):
         return None
-    return results.tradeoff(tradeoff.tradeoff_frame(study.record, study.trials, MATRIX_COLUMNS))
+    return results.tradeoff(tradeoff.tradeoff_frame(study.record, study.trials, pictures.MATRIX_COLUMNS))
 
 
 def rates(study: ReportedStudy) -> go.Figure | None:

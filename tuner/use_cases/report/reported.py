@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboards.analysis import trial_files
-from dashboards.plots.plot_files import IMPORTANCE, IMPORTANCE_TRIALS
+from dashboards.plots.pictures import IMPORTANCE, IMPORTANCE_TRIALS
 from storage.records import Config, Provenance, StudyRecord, TrialOutcome, TrialRecord
 from tuner.engines.simulator.measured_roofline import MeasuredPoint
 from tuner.results.findings import Findings

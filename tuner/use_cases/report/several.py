@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dashboards.plots.interactive.results import side_by_side
+from dashboards.plots.results import side_by_side
 from dashboards.report.page import Figure, Page, Section, Table
 from tuner.results import text
 from tuner.results.cost_lines import COST

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
-from dashboards.plots.interactive import hardware
+from dashboards.plots import hardware
 from search_spaces import known_hardware, known_models, list_price
 from storage.metrics import METRICS
 from tuner.errors import SettingError

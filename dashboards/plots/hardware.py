@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dashboards.plots.interactive.style import COLORS, GREY, new_figure
+from dashboards.plots.style import COLORS, GREY, new_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

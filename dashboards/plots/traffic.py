@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dashboards.plots.interactive.style import BLUE, COLORS, GREEN, ORANGE, RED, new_figure, panels
+from dashboards.plots.style import BLUE, COLORS, GREEN, ORANGE, RED, new_figure, panels
 
 if TYPE_CHECKING:
     import numpy as np

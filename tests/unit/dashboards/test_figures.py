@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboards.plots.interactive import hardware, results, search, traffic
+from dashboards.plots import hardware, results, search, traffic
 from storage.records import Config, FailureKind, TrialKind, TrialOutcome, TrialRecord
 from tests.store_samples import failed, pending, repeat, success, verdict
 

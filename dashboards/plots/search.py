@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dashboards.plots.interactive.style import (
+from dashboards.plots.style import (
     BLUE,
     GREEN,
     GREY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dashboards.analysis.tradeoff import percent
-from dashboards.plots.interactive.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
+from dashboards.plots.style import BLUE, COLORS, GREY, LEAST_WIDTH, new_figure, panels, with_unit
 from storage.metrics import PERCENTILES
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from storage.records import TrialOutcome, TrialRecord
 
 LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency"}
+
+MOST_FLAGS = 12
+"""Most flags of the figure of their effects."""
 
 APART_ACROSS, APART_UP = 0.12, 0.06
 """Least distances of two labels, as shares of the axes."""
@@ -96,6 +99,29 @@ def _bars(ratios: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
         "thickness": 1,
         "color": BLUE,
     }
+
+
+def flags(effects: Sequence[Mapping[str, Any]]) -> go.Figure | None:
+    """Draw the effects of the winner's flags on the score, with intervals, the largest on top; None without any.
+
+    Args:
+        effects: `name`, `value`, `ratio`, `low` and `high` of each flag, as a conclusion has them.
+    """
+    if not effects:
+        return None
+    shown = effects[:MOST_FLAGS]
+    figure = new_figure(xaxis_title="score with the flag over the score with its default", height=140 + 26 * len(shown))
+    figure.add_scatter(
+        x=[each["ratio"] for each in shown],
+        y=[f"{each['name']}={each['value']}" for each in shown],
+        mode="markers",
+        marker={"size": 9, "color": BLUE},
+        error_x=_bars(shown),
+        hovertemplate="%{y}: ×%{x:.3f}<extra></extra>",
+    )
+    figure.add_vline(x=1.0, line={"dash": "dot", "color": GREY, "width": 1})
+    figure.update_yaxes(autorange="reversed")
+    return figure
 
 
 def percentiles(outcomes: Mapping[str, TrialOutcome]) -> go.Figure | None:

@@ -1,1 +1,0 @@
-"""Plotly figures of a study, for the report, notebooks and other pages."""
